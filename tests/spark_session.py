@@ -20,7 +20,7 @@ def spark() -> Iterator["SparkSession"]:
 
     # The making of an archive would go on beside the tests, and so would the second compiler.
     conf = {ARCHIVE: "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    running = start("local[2]", conf | settings([]))  # those for small tables, as of the command
+    running = start("local[2]", conf | settings([], "local[2]"))  # those for small tables, as of the command
     yield running
     stop(running)
 

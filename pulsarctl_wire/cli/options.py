@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -197,6 +198,13 @@ class RowOptions:
     )
     hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
     max_frame_size: int | None = MAX_FRAME_SIZE()
+
+    def check_host(self, files: Iterable[str]) -> None:
+        """Warn if --host is a pattern that tells the host of none of these files."""
+        from pulsarctl_wire.capture.hosts import host_of
+
+        if self.host is not None and not any(host_of(each, self.host) for each in files):
+            console.warn(f"--host {self.host}: no file is at such a path, so the column host is null")
 
     def work(self, split_size: int) -> Any:
         """The `Options` of the pipeline; `split_size` is in bytes. What makes no sense ends the command."""

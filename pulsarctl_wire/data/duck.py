@@ -36,7 +36,7 @@ _SETTINGS: Final = (
     "TimeZone = 'UTC'",
 )
 _ROWS: Final = 16_384  # fetched at a time
-_SORTED: Final = 250_000  # rows for the doctor that are sorted at a time, about
+_SORTED: Final = 100_000  # rows for the doctor that are sorted at a time, about
 _DRAWN: Final = 100  # of them, to find out where the next begin
 LARGE: Final = 100_000
 """Rows of tables from which findings in them are kept."""

@@ -1,15 +1,16 @@
 """Decides whether a table can go on with the inputs that are there now, though earlier ones may be gone.
 
 An input is the same one if its path, size and time are, or if it begins with the same bytes: it may have been
-renamed or compressed. Those that are there must be some of the inputs that are done, in their order, and
-then new ones.
+renamed or compressed. New inputs are read after those that are done, even if they are earlier: only within a
+series does the order matter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from pulsarctl_wire.capture.series import PACKED, series
 from pulsarctl_wire.pipeline.progress import Progress
-from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.pipeline.splits import Input, Side
 
 
 def begun(found: Progress) -> list[Input]:
@@ -27,28 +28,57 @@ def continued(found: Progress, inputs: list[Input]) -> list[Input] | None:
         return None  # others made that up
     if inputs[: len(before)] == before:
         return inputs
-    known = _Known(before)
-    present: dict[int, Input] = {}
+    known, ends, newest = _Known(before), partly_read(before), _newest(before)
+    numbers: dict[str, int] = {}
+    present: set[int] = set()
+    new: list[Input] = []
     for each in inputs:
         number = known.number(each)
+        has_changed = number is None
         if number is None:
-            break
-        if number <= max(present, default=-1):
+            number = known.changed(each)
+            if number is not None and before[number].first_ns is None and number < len(before) - 1:
+                number = None  # it had no packets then
+        if number is None:
+            if each.first_ns is not None and each.first_ns < newest.get(series(each.path), each.first_ns):
+                return None
+            new.append(each)
+            continue
+        if number in present or (has_changed and not (number in ends and _holds(each, before[number]))):
             return None
-        present[number] = each
-    new = inputs[len(present) :]
-    if any(known.number(each) is not None or known.changed(each) is not None for each in new):
-        return None
-    numbers = {each.path: number for number, each in present.items()}
+        present.add(number)
+        if number in ends:
+            numbers[each.path] = number
+            before[number] = before[number]._replace(
+                path=each.path, size=each.size, modified_ns=each.modified_ns, mark=each.mark
+            )
+        elif found.part and number == len(before) - 1:
+            before[number] = before[number]._replace(path=each.path)
+    new.sort(key=_has_times)  # the others have no packets
     numbers |= {each.path: number for number, each in enumerate(new, len(before))}
-    if not _ended(before, present, numbers, new):
-        return None
-    if found.part and len(before) - 1 in present:
-        before[-1] = before[-1]._replace(path=present[len(before) - 1].path)
-    return before + [
-        each._replace(sides=tuple(side._replace(file=numbers[side.path]) for side in each.sides))
-        for each in new
-    ]
+    left = {number: end for number, end in ends.items() if number in present}
+    together = before + list(_turns(new, numbers, left))
+    return None if left else together
+
+
+def late(found: Progress) -> list[str]:
+    """Return a note for the user if inputs that are next begin before some that are done."""
+    before = begun(found)
+    last = max(filter(_has_times, before), key=_first, default=None)
+    if last is None:
+        return []
+    after = filter(_has_times, found.inputs[len(before) :])
+    names = [each.name for each in after if _first(each) < _first(last)]
+    if not names:
+        return []
+    more = f" ({len(names)} such files in all)" if len(names) > 1 else ""
+    return [f"{names[0]} came late: it begins before {last.name}, which is done, and is read after it{more}"]
+
+
+def partly_read(before: list[Input]) -> dict[int, int]:
+    """Return up to when the files are read that are not read to their ends (ns), by number."""
+    ends = {side.file: side.until for each in before for side in each.sides}
+    return {file: end for file, end in ends.items() if end is not None and file < len(before)}
 
 
 def lost(found: Progress, kept: int, inputs: list[Input]) -> Input | None:
@@ -67,8 +97,8 @@ class _Known:
         self._inputs = inputs
         self._numbers = {each.mark: number for number, each in enumerate(inputs) if each.mark}
         self._numbers |= {_exactly(each): number for number, each in enumerate(inputs)}
-        self._paths = {each.path: each for each in inputs}
-        self._begins = {_begin(each): each for each in inputs}
+        self._paths = {each.path: number for number, each in enumerate(inputs)}
+        self._begins = {_begin(each): number for number, each in enumerate(inputs)}
 
     def number(self, other: Input) -> int | None:
         """The number of the same input, or None."""
@@ -78,18 +108,18 @@ class _Known:
         each = self._inputs[number]
         return number if each.size == other.size or _is_packed(each) != _is_packed(other) else None
 
-    def changed(self, other: Input) -> Input | None:
-        """The same file when there was more or less in it, or None."""
-        found = self._paths.get(other.path)
-        if found is not None and None in (found.first_ns, other.first_ns):
-            return found  # it had no packets yet
+    def changed(self, other: Input) -> int | None:
+        """The number of the same file when there was more or less in it, or None."""
+        number = self._paths.get(other.path)
+        if number is not None and None in (self._inputs[number].first_ns, other.first_ns):
+            return number  # it had no packets yet
         return self._begins.get(_begin(other)) if other.first_ns is not None else None
 
     def holds(self, other: Input) -> bool:
         """Whether one has all that another one had."""
         changed = self.changed(other)
         return self.number(other) is not None or (
-            changed is not None and (changed.size >= other.size or _is_packed(changed) != _is_packed(other))
+            changed is not None and _holds(self._inputs[changed], other)
         )
 
 
@@ -102,21 +132,45 @@ def _begin(each: Input) -> tuple[int | None, str]:
     return each.first_ns, series(each.path)
 
 
+def _has_times(each: Input) -> bool:
+    return each.first_ns is not None
+
+
+def _first(each: Input) -> int:
+    assert each.first_ns is not None
+    return each.first_ns
+
+
 def _is_packed(each: Input) -> bool:
     return PACKED.search(each.path) is not None
 
 
-def _ended(before: list[Input], present: dict[int, Input], numbers: dict[str, int], new: list[Input]) -> bool:
-    """Whether the last turn of those `before` ended where the first new one begins.
+def _holds(now: Input, then: Input) -> bool:
+    """Whether a file that begins as before has no less in it."""
+    return now.size >= then.size or _is_packed(now) != _is_packed(then)
 
-    `present` are those that are still there. Where files overlap, a turn ends where the next file begins.
+
+def _newest(before: list[Input]) -> dict[str, int]:
+    """Return when the last file of each series begins (ns)."""
+    return {series(each.path): _first(each) for each in sorted(filter(_has_times, before), key=_first)}
+
+
+def _turns(new: list[Input], numbers: dict[str, int], left: dict[int, int]) -> Iterator[Input]:
+    """Yield the `new` inputs, each with what is read beside it: parts of these, and what is `left` of others.
+
+    `numbers` are those of all these files, by path. `left` says from which time on a file is to be read (ns),
+    by number; a file is removed from it when a turn has it.
     """
-    last = len(before) - 1
-    now = present.get(last)
-    if now is None:
-        return not any(numbers[side.path] <= last for each in new for side in each.sides)
-    then = [(side.file, side.since, side.until) for side in before[last].sides if side.file in present]
-    if then == [(last, None, None)]:
-        then = []
-    is_same = then == [(numbers[side.path], side.since, side.until) for side in now.sides]
-    return is_same and now.size == before[last].size  # one that was compressed may have grown before
+    for each, following in zip_longest(new, new[1:]):
+        going_on = {side.path for side in following.sides} if following else set()
+        own = Side(0, each.name, each.path, each.size, each.modified_ns, None, None)
+        sides = []
+        for side in each.sides or (own,):
+            number = numbers.get(side.path)
+            until = following.first_ns if side.path in going_on else None
+            if number is None or (until is not None and until <= left.get(number, 0)):
+                continue  # it is done
+            since = None if side.path == each.path else left.pop(number, each.first_ns)
+            sides.append(side._replace(file=number, since=since, until=until))
+        is_alone = len(sides) == 1 and sides[0].until is None
+        yield each._replace(sides=() if is_alone else tuple(sides))

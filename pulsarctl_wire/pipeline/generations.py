@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.inputs import delete_directory, has_directory
 from pulsarctl_wire.pipeline.output import written
 
 FILE: Final = "generation"
@@ -92,6 +93,13 @@ def delete_before(system: Any, folder: str, number: int) -> None:
     for path in _files(system, folder):
         if number_of(path) < number and not re.search(r"/[_.]", path.removeprefix(folder)):
             system.delete_file(path)
+
+
+def delete_rebuild(table: str) -> bool:
+    """Delete the next generation of the table at a path or URI; return whether there was one."""
+    is_there = has_directory(f"{table}/{REBUILD}")
+    delete_directory(f"{table}/{REBUILD}")
+    return is_there
 
 
 def _files(system: Any, folder: str) -> list[str]:

@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.continuing import begun, continued, lost
+from pulsarctl_wire.pipeline.continuing import begun, continued, late, lost, partly_read
+from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.progress import Options, Progress
 from pulsarctl_wire.pipeline.splits import Input
 from pulsarctl_wire.table import VERSION
@@ -18,6 +19,18 @@ class Rebuild(NamedTuple):
     reason: str
     files: int
     size: int
+
+
+class Resumed(NamedTuple):
+    """How a run goes on: from which progress (None: from the beginning), with which settings of drafts.
+
+    With a `rebuild` it makes the table's next generation. `notes` are for the user.
+    """
+
+    progress: Progress | None
+    settings: Settings
+    rebuild: Rebuild | None = None
+    notes: tuple[str, ...] = ()
 
 
 def place(progress: Progress) -> str:
@@ -37,7 +50,7 @@ def furthest(
     for each in sorted(states.values(), key=place, reverse=True):
         if each.version == VERSION and each.options == options:
             together = continued(each, inputs)
-            if together is not None and (together == inputs or not mirror):
+            if together is not None and (len(together) == len(inputs) or not mirror):
                 each.inputs = together
                 return each
     return None
@@ -87,9 +100,28 @@ def refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str)
         )
 
 
+def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuild: bool) -> list[str]:
+    """Return what to tell the user about going on from a progress, in spite of damage."""
+    notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
+    if has_deleted_rebuild:
+        notes.append("a rebuild of the table that was broken off is deleted")
+    return notes + (late(progress) if progress else [])
+
+
+def report_losses(progress: Progress, before: Progress | None, inputs: list[Input]) -> None:
+    """Report an input of `before` that a run had begun to read again when it was broken off, and that is gone."""
+    gone = before and lost(before, len(begun(progress)), inputs)
+    if gone:
+        what = "is gone: its rows were deleted by a run that was broken off before it had read it again"
+        progress.totals.problems.append((gone.name, what, True))
+
+
 def leave_gone(progress: Progress, inputs: list[Input]) -> None:
-    """Go on with the next input if the one that is done in part is gone."""
-    if progress.part and (left := begun(progress)[-1]).path not in {each.path for each in inputs}:
+    """Go on without the rest of inputs that are done in part, and gone; the problems say so."""
+    paths, before = {each.path for each in inputs}, begun(progress)
+    gone = [before[number].name for number in partly_read(before) if before[number].path not in paths]
+    progress.totals.add_problems([(name, "is gone, and was not read to its end", True) for name in gone])
+    if progress.part and (left := before[-1]).path not in paths:
         if not progress.unreadable:
             at = progress.end[0] if progress.end else 0
             progress.totals.problems.append((left.name, f"is gone, and was not read from byte {at} on", True))

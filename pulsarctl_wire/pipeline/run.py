@@ -51,7 +51,8 @@ class Run:
         options = options or Options()
         self._table = Store(out, format)
         resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
-        self._store, self._settings = resumed.store, resumed.settings
+        self._store = self._table.beside() if resumed.rebuild else self._table
+        self._settings = resumed.settings
         self._progress = resumed.progress or new_progress(options, self._settings, inputs)
         self.rebuild = resumed.rebuild
         """Why the table is made again, or None."""

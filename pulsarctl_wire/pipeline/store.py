@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pyarrow import ArrowException, fs
 
@@ -23,7 +23,7 @@ from pulsarctl_wire.pipeline import generations, saved
 from pulsarctl_wire.pipeline.continuing import begun
 from pulsarctl_wire.pipeline.decode import Settings
 from pulsarctl_wire.pipeline.finish import write_empty
-from pulsarctl_wire.pipeline.inputs import absolute, delete_directory, filesystem, has_directory
+from pulsarctl_wire.pipeline.inputs import absolute, filesystem
 from pulsarctl_wire.pipeline.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.logs import Logs
 from pulsarctl_wire.pipeline.output import written
@@ -31,13 +31,16 @@ from pulsarctl_wire.pipeline.partitions import partitioned
 from pulsarctl_wire.pipeline.progress import Begun, Options, Progress
 from pulsarctl_wire.pipeline.resuming import (
     Rebuild,
+    Resumed,
     difference,
     furthest,
     last,
     leave_gone,
+    notes_on,
     place,
     recorded,
     refuse_losses,
+    report_losses,
 )
 from pulsarctl_wire.pipeline.splits import Input, inputs_of, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
@@ -47,20 +50,8 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
+_REDONE: Final = "redone"  # the progress of before, until what is done again is saved
 _TEMPORARY: Final = (".unfinished", ".stitched")
-
-
-class Resumed(NamedTuple):
-    """How a run goes on: where, from which progress (None: from the beginning), with which settings.
-
-    `store` is not the table's own if that is rebuilt. `notes` are for the user.
-    """
-
-    store: "Store"
-    progress: Progress | None
-    settings: Settings
-    rebuild: Rebuild | None = None
-    notes: tuple[str, ...] = ()
 
 
 class Store:
@@ -109,11 +100,12 @@ class Store:
             if progress is not None and not mirror:
                 kept = len(begun(progress))
                 refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
-            notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
-            if self._delete_rebuild():
-                notes.append("a rebuild of the table that was broken off is deleted")
+            if progress is not None:
+                with suppress(CaptureError):
+                    report_losses(progress, self._load(_REDONE), inputs)
+            notes = notes_on(progress, damage, has_deleted_rebuild=generations.delete_rebuild(self.out))
             settings = self._go_on(progress, states, inputs, options)
-            return Resumed(self, progress, settings, None, tuple(notes))
+            return Resumed(progress, settings, None, tuple(notes))
 
     def _resume_rebuild(
         self,
@@ -125,7 +117,7 @@ class Store:
         may_lose: bool,
     ) -> Resumed:
         """Prepare to make the table again beside itself, or to go on with that."""
-        beside = Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
+        beside = self.beside()
         begun_before, _ = beside._readable_states()
         progress = furthest(begun_before, inputs, options, mirror)
         before = last(states) if states else recorded(self._read(_MANIFEST, ""), options)
@@ -139,14 +131,17 @@ class Store:
         left = progress.inputs[progress.file :] if progress else inputs
         cost = Rebuild(reason, len(left), sum(each.size for each in left))
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
-        return Resumed(beside, progress, settings, cost, notes)
+        return Resumed(progress, settings, cost, notes)
 
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
     ) -> Settings:
         """Delete what comes after a progress (None: everything); return the settings of the drafts."""
         first = progress.next if progress else ""
-        kept = {_BEGUN, generations.FILE, *(name for name, each in states.items() if each.next <= first)}
+        kept = {_BEGUN, _REDONE, generations.FILE}
+        kept |= {name for name, each in states.items() if each.next <= first}
+        if progress is not None and not kept >= {*states}:
+            self.system.move(f"{self.path}/progress/{_STATES[1]}", f"{self.path}/progress/{_REDONE}")
         if progress is not None:
             leave_gone(progress, inputs)
         settings = options.settings(self.drafts)
@@ -164,6 +159,10 @@ class Store:
         if not fits:
             self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
         return settings
+
+    def beside(self) -> "Store":
+        """Return the store of the table's next generation."""
+        return Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
 
     def replace(self, rebuilt: "Store") -> None:
         """Have a complete rebuild take the place of the table's files. Raises OSError."""
@@ -196,20 +195,13 @@ class Store:
         self._commit(progress.options, lambda name: False)
         self._clean(lambda name: name.endswith((*DRAFTS, *_TEMPORARY)))
         self._delete_generations(number - 1 if has_log else number)
-        self._delete_rebuild()
+        generations.delete_rebuild(self.out)
         generations.set_current(self.system, self.path, generations.Generation(number))
 
     def _delete_generations(self, first: int) -> None:
         """Delete the files of all generations before `first`."""
         for table in TABLES:
             generations.delete_before(self.system, f"{self.path}/{table}", first)
-
-    def _delete_rebuild(self) -> bool:
-        """Delete what there is of a rebuild; return whether there was one."""
-        path = f"{self.out}/{generations.REBUILD}"
-        is_there = has_directory(path)
-        delete_directory(path)
-        return is_there
 
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
@@ -410,6 +402,8 @@ class Store:
         """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
         self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
         if not is_before_last:
+            with suppress(FileNotFoundError):
+                self.system.delete_file(f"{self.path}/progress/{_REDONE}")
             self.commit(progress.options)
 
     def _fill(self, options: Options) -> None:
@@ -458,7 +452,7 @@ class Store:
         try:
             with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return data
 

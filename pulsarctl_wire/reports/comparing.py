@@ -94,53 +94,11 @@ def unusual(options: Options) -> str:
     width = options.bucket_ns or HOUR
     if DAY % width:
         raise QueryError("report unusual: a day must be a multiple of the bucket")
-    whole = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
-    inside = whole.format(options.window, width)
-    outside = f"(start_ns + {width} <= {options.window.since} OR start_ns >= {options.window.until})"
-    usual = (
-        f"{whole.format(options.against, width)} AND {outside}"
-        if options.against
-        else f"{outside} AND NOT at_edge"
-    )
-    start = bucket(width)
-    counts = ", ".join(f"{COUNTS[name]} AS {name}" for name in _COUNTED)
-    values = " ".join(f"WHEN '{name}' THEN coalesce(c.{name}, 0)" for name in _COUNTED)
     floors = " ".join(f"WHEN '{name}' THEN {floor}" for name, floor in _COUNTED.items())
-    latencies = " UNION ALL ".join(
-        f"SELECT topic, start_ns, '{name}_ns' AS measure, {name}_ns AS value, count FROM timed "
-        f"WHERE count >= {MIN_TIMED[name]}"
-        for name in _TIMED
-    )
     alike = "topic, slot, measure"
     noise = f"{_SIGMAS} * sqrt(CASE WHEN value > high THEN high ELSE low END + 1)"
     return f"""
-        WITH counts AS (
-            SELECT topic, {start} AS start_ns, {counts}
-            FROM whole WHERE topic IS NOT NULL AND time_ns IS NOT NULL GROUP BY 1, 2
-        ),
-        timed AS (
-            SELECT start_ns, topic, p50_ns, p99_ns, count
-            FROM ({percentiles(PUBLISHES, {"start_ns": start, "topic": "topic"}, order="topic")}) p
-            WHERE topic IS NOT NULL
-        ),
-        starts AS (SELECT DISTINCT {start} AS start_ns FROM frames WHERE time_ns IS NOT NULL),
-        buckets AS (
-            SELECT *, pmod(start_ns, {DAY}) AS slot,
-                CASE WHEN {inside} THEN 'now' WHEN {usual} THEN 'usual' END AS role
-            FROM (
-                SELECT start_ns, start_ns = first_ns OR start_ns = last_ns AS at_edge FROM starts
-                    CROSS JOIN (SELECT min(start_ns) AS first_ns, max(start_ns) AS last_ns FROM starts) ends
-            ) placed
-        ),
-        measured AS (
-            SELECT t.topic, b.start_ns, measure, CASE measure {values} END AS value,
-                CAST(NULL AS BIGINT) AS count
-            FROM (SELECT DISTINCT topic FROM counts) t CROSS JOIN buckets b
-                CROSS JOIN (VALUES {", ".join(f"('{name}')" for name in _COUNTED)}) AS measures(measure)
-                LEFT JOIN counts c ON c.topic = t.topic AND c.start_ns = b.start_ns
-            WHERE role IS NOT NULL
-            UNION ALL {latencies}
-        ),
+        WITH {_measured(options.window, options.against, width)},
         placed AS (SELECT m.*, slot, role, at_edge FROM measured m JOIN buckets b ON m.start_ns = b.start_ns),
         baseline AS (
             SELECT {alike}, max(days) AS days, min(CASE WHEN place * 20 >= days THEN value END) AS low,
@@ -171,3 +129,47 @@ def unusual(options: Options) -> str:
         UNION ALL SELECT start_ns, NULL, 'no baseline', NULL, NULL, NULL, NULL, NULL, 0, NULL FROM buckets
         WHERE role = 'now' AND slot NOT IN (SELECT slot FROM buckets WHERE role = 'usual')
         ORDER BY CASE WHEN factor IS NULL THEN 1 ELSE 0 END, factor DESC, time_ns, topic, measure"""
+
+
+def _measured(window: Window, against: Window | None, width: int) -> str:
+    """The buckets of the window and of its baseline, and what is measured in each: `buckets`, `measured`."""
+    whole = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
+    inside = whole.format(window, width)
+    outside = f"(start_ns + {width} <= {window.since} OR start_ns >= {window.until})"
+    usual = f"{outside} AND {whole.format(against, width) if against else 'NOT at_edge'}"
+    start = bucket(width)
+    counts = ", ".join(f"{COUNTS[name]} AS {name}" for name in _COUNTED)
+    values = " ".join(f"WHEN '{name}' THEN coalesce(c.{name}, 0)" for name in _COUNTED)
+    latencies = " UNION ALL ".join(
+        f"SELECT topic, start_ns, '{name}_ns' AS measure, {name}_ns AS value, count FROM timed "
+        f"WHERE count >= {MIN_TIMED[name]}"
+        for name in _TIMED
+    )
+    return f"""
+        counts AS (
+            SELECT topic, {start} AS start_ns, {counts}
+            FROM whole WHERE topic IS NOT NULL AND time_ns IS NOT NULL GROUP BY 1, 2
+        ),
+        timed AS (
+            SELECT start_ns, topic, p50_ns, p99_ns, count
+            FROM ({percentiles(PUBLISHES, {"start_ns": start, "topic": "topic"}, order="topic")}) p
+            WHERE topic IS NOT NULL
+        ),
+        starts AS (SELECT DISTINCT {start} AS start_ns FROM frames WHERE time_ns IS NOT NULL),
+        buckets AS (
+            SELECT *, pmod(start_ns, {DAY}) AS slot,
+                CASE WHEN {inside} THEN 'now' WHEN {usual} THEN 'usual' END AS role
+            FROM (
+                SELECT start_ns, start_ns = first_ns OR start_ns = last_ns AS at_edge FROM starts
+                    CROSS JOIN (SELECT min(start_ns) AS first_ns, max(start_ns) AS last_ns FROM starts) ends
+            ) placed
+        ),
+        measured AS (
+            SELECT t.topic, b.start_ns, measure, CASE measure {values} END AS value,
+                CAST(NULL AS BIGINT) AS count
+            FROM (SELECT DISTINCT topic FROM counts) t CROSS JOIN buckets b
+                CROSS JOIN (VALUES {", ".join(f"('{name}')" for name in _COUNTED)}) AS measures(measure)
+                LEFT JOIN counts c ON c.topic = t.topic AND c.start_ns = b.start_ns
+            WHERE role IS NOT NULL
+            UNION ALL {latencies}
+        )"""

@@ -1,11 +1,12 @@
 """Converts our tables for Spark: their columns, and their paths."""
 
 import re
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -37,6 +38,14 @@ def spark_type(schema: Any) -> StructType:
     """The Spark type of the rows of an Arrow schema of ours."""
     found: StructType = from_arrow_schema(plain(schema))
     return found
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """A row as a dictionary. Timestamps, which Spark gives in the local time zone, are in UTC."""
+    return {
+        name: value.astimezone(timezone.utc) if isinstance(value, datetime) else value
+        for name, value in row.asDict(recursive=True).items()
+    }
 
 
 def completed(table: DataFrame, schema: Any) -> DataFrame:

@@ -12,7 +12,7 @@ from pulsarctl_wire.pipeline.tables import Found, Part, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
-from pulsarctl_wire.spark.columns import completed, spark_type, spark_uri
+from pulsarctl_wire.spark.columns import as_dict, completed, spark_type, spark_uri
 from pulsarctl_wire.spark.connect import is_connect
 from pulsarctl_wire.table import FINDINGS, TABLES
 
@@ -90,13 +90,11 @@ class SparkEngine(Engine):
 
     def _run(self, sql: str) -> Answer:
         found = self._spark.sql(sql)
-        return Answer(
-            found.columns, (tuple(row.asDict(recursive=True).values()) for row in found.toLocalIterator())
-        )
+        return Answer(found.columns, (tuple(as_dict(row).values()) for row in found.toLocalIterator()))
 
     def _rows(self, sql: str) -> list[Row]:
         # Spark keeps the plans of local iterators as long as the session lasts.
-        return [row.asDict(recursive=True) for row in self._lazy(sql).collect()]
+        return [as_dict(row) for row in self._lazy(sql).collect()]
 
     def _lazy(self, sql: str) -> DataFrame:
         return self._spark.sql(sql)

@@ -68,6 +68,19 @@ def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
     assert "version 99" in run.err
 
 
+def test_a_table_of_version_3_lacks_columns(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    made, path = tmp_path / "new.parquet", tmp_path / "old.parquet"
+    assert pwire("table", SAMPLES / "nano.pcap", "--out", made).code == 0
+    table = pq.read_table(made)
+    new = ["host", "time", "uid", "broker", "request", "tenant", "namespace"]
+    pq.write_table(table.drop_columns(new).replace_schema_metadata({"pwire.table": "3"}), path)
+    run = pwire("sql", path, "SELECT count(*) AS n, count(uid) + count(time) AS new FROM frames", "-o", "csv")
+    assert run.code == 0
+    assert run.out.split() == [b"n,new", b"%d,0" % table.num_rows]
+
+
 @pytest.mark.usefixtures("without_spark")
 def test_without_the_extra_it_is_named() -> None:
     run = pwire("report", "errors", SAMPLES / "nano.pcap", "--engine", "spark")

@@ -67,10 +67,10 @@ def plain(frame: Any) -> list[dict[str, Any]]:
 
 def test_times_beside_nulls_are_exact_in_pandas(opened: data.Tables) -> None:
     query = "SELECT * FROM (VALUES (1795196873041000001), (NULL)) AS times(time_ns)"
-    frame = opened.sql(query).pandas()
-    assert str(frame.time_ns.dtype) == "Int64"
-    assert frame.time_ns[0] == 1795196873041000001
-    assert frame.time_ns.isna().tolist() == [False, True]
+    for frame in (opened.sql(query).pandas(), opened.sql(query).arrow().to_pandas()):
+        assert str(frame.time_ns.dtype) == "Int64"
+        assert frame.time_ns[0] == 1795196873041000001
+        assert frame.time_ns.isna().tolist() == [False, True]
 
 
 def test_sums_are_integers_in_all_forms(opened: data.Tables) -> None:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from cli.test_rotated import hosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.traffic import capture
 from pwire_run import SAMPLES, Run, pwire
+from test_rotated import hosts
 
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.series import natural

@@ -23,6 +23,9 @@ from pulsarctl_wire.pipeline.splits import Side
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.table import TABLES
 
+BY_ORDER = ("connection", "reported_ns", "reported_place", "last_ns", "last_time")
+"""Columns that depend on the order in which files are read."""
+
 
 def everything(out: Path) -> dict[str, list[Row]]:
     return {name: stored(out, name) for name in TABLES}
@@ -112,7 +115,7 @@ def test_a_name_that_is_used_again_is_another_file(tmp_path: Path) -> None:
     assert unnamed(found["connections"]) == unnamed(expected.tables["connections"])
 
 
-@pytest.mark.parametrize("change", ["cut", "inserted", "options", "no continuation"])
+@pytest.mark.parametrize("change", ["cut", "inserted", "options"])
 def test_what_would_lose_rows_is_refused(tmp_path: Path, change: str) -> None:
     files, out = parts(5), tmp_path / "out"
     paths = put(tmp_path, files)
@@ -124,10 +127,8 @@ def test_what_would_lose_rows_is_refused(tmp_path: Path, change: str) -> None:
             Path(paths[0]).write_bytes(files[0][:-100])
         case "inserted":
             chosen = paths[1:]
-        case "options":
-            chosen, options = paths[2:], Options(split_size=900)
         case _:
-            chosen = [paths[3], paths[2]]
+            chosen, options = paths[2:], Options(split_size=900)
     with pytest.raises(
         CaptureError, match=r"0\.pcap is gone or has changed, .*; --rebuild makes the table without its rows$"
     ):
@@ -171,7 +172,8 @@ def test_one_that_is_gone_when_half_of_it_is_read(tmp_path: Path, most: int) -> 
 def test_hosts_whose_files_overlap_and_are_gone(seed: int, data: st.DataObject) -> None:
     """Either the table has every row once, or it is left as it was.
 
-    What overlapped with a file that is gone comes after it, so connections may have other numbers.
+    What overlapped with a file that is gone comes after it, so connections may have other numbers, and what
+    waited for a segment is reported at another time.
     """
     import tempfile
 
@@ -198,7 +200,7 @@ def test_hosts_whose_files_overlap_and_are_gone(seed: int, data: st.DataObject) 
             assert everything(out) == before
         else:
             for name, rows in everything(out).items():
-                assert without(rows, "connection") == without(expected.tables[name], "connection")
+                assert without(rows, *BY_ORDER) == without(expected.tables[name], *BY_ORDER)
 
 
 @pytest.mark.parametrize(("file", "part", "side"), [(9, 0, 0), (0, 3, 0), (2, 0, 9)])

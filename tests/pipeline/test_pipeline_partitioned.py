@@ -50,16 +50,11 @@ def day(row: Row) -> Any:
 def derived(row: Row) -> Row:
     """The columns of a row that are made for directories."""
     time = row["time_ns"]
-    topic = row.get("topic")
-    return {
-        "date": day(row),
-        "hour": None if time is None else time // (3_600 * 10**9) % 24,
-        "tenant": topic and topic.split("/")[2],
-    }
+    return {"date": day(row), "hour": None if time is None else time // (3_600 * 10**9) % 24}
 
 
 def columns(row: Row, by: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in by if name in row or name != "tenant" or "topic" in row)
+    return tuple(name for name in by if name in row or name in derived(row))
 
 
 def place(row: Row, by: tuple[str, ...]) -> str:

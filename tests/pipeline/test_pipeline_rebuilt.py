@@ -273,3 +273,19 @@ def test_a_table_of_the_old_generation_may_become_empty(tmp_path: Path, name: st
     run(paths, out, LABELLED)
     assert not planted.exists()
     assert same(paths, out, LABELLED)
+
+
+def test_a_file_that_is_gone_after_its_rows_were_deleted_is_reported(tmp_path: Path) -> None:
+    """A run that reads the last file again, as it has grown, is killed before it has saved anything."""
+    files, out = parts(4), tmp_path / "out"
+    paths = put(tmp_path, [*files[:2], files[2][:2_000], files[3]])
+    run(paths[:3], out, OPTIONS)
+    Path(paths[2]).write_bytes(files[2])
+    with pytest.raises(InterruptedError):
+        run(paths, out, OPTIONS, Now(most=0))
+    os.remove(paths[2])
+    totals = run([*paths[:2], paths[3]], out, OPTIONS)
+    ((name, what, _),) = totals.problems
+    assert name == paths[2]
+    assert what.startswith("is gone: its rows were deleted by a run that was broken off")
+    assert not (out / "progress" / "redone").exists()

@@ -204,7 +204,9 @@ def test_later_runs_keep_to_the_directories(tmp_path: Path, paths: list[str]) ->
 
 
 def test_what_is_no_table(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").touch()
-    for use in (lambda: delete(str(tmp_path), 0), lambda: repartition(str(tmp_path), ("date",))):
-        with pytest.raises(CaptureError, match="holds no table that pwire analyze can go on with"):
-            use()
+    file = tmp_path / "a.parquet"
+    file.touch()
+    for path in (str(tmp_path), str(file)):
+        for use in (lambda: delete(path, 0), lambda: repartition(path, ("date",))):  # noqa: B023
+            with pytest.raises(CaptureError, match="holds no table that pwire analyze can go on with"):
+                use()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pipeline.comparing import Now, ordered
+from pipeline.comparing import Now, Row, ordered
 from spark.rows import expected, rows
 
 from pulsarctl_wire.pipeline.inputs import find_inputs
@@ -17,7 +17,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.tasks import Pool
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -56,13 +56,19 @@ def registered(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     del environment["XDG_CACHE_HOME"]
 
 
+def in_order(table: DataFrame) -> list[Row]:
+    from pulsarctl_wire.spark.columns import as_dict
+
+    return ordered([as_dict(row) for row in table.collect()])
+
+
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("table", ["frames", "gaps"])
 def test_captures_are_a_data_source(spark: SparkSession, table: str) -> None:
     paths = [f"{SAMPLES}/n*.pcap", f"{SAMPLES}/snaplen96.pcap"]
     pattern = f"{SAMPLES}/[ns]*.pcap"
     read = spark.read.format("pwire").option("table", table).load(paths if table == "gaps" else pattern)
-    found = ordered([row.asDict(recursive=True) for row in read.collect()])
+    found = in_order(read)
     assert found == getattr(expected([pattern]), table)
 
 
@@ -89,5 +95,5 @@ def test_what_follows_a_directory_is_a_stream(spark: SparkSession, tmp_path: Pat
     stream = stream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     for _ in range(2):  # the second time there is nothing new
         stream.trigger(availableNow=True).start(str(tmp_path / "copy")).awaitTermination()
-        copied = spark.read.parquet(str(tmp_path / "copy")).collect()
-        assert ordered([row.asDict(recursive=True) for row in copied]) == rows(table)["frames"]
+        copied = spark.read.parquet(str(tmp_path / "copy"))
+        assert in_order(copied) == rows(table)["frames"]

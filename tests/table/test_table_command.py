@@ -184,6 +184,28 @@ def test_messages_are_beside_the_frames_if_asked_for(tmp_path: Path) -> None:
 def test_what_needs_messages(tmp_path: Path) -> None:
     refused = table(SIMPLE, "--out", tmp_path / "it.parquet", "--values", "json")
     assert (refused.code, refused.err) == (2, "pwire: --values and --hash-keys need --messages\n")
+    refused = table(SIMPLE, "--out", tmp_path / "it.parquet", "--messages", "--detail", "exchanges")
+    assert (refused.code, refused.err) == (
+        2,
+        "pwire: --messages cannot be combined with --detail exchanges\n",
+    )
+
+
+def test_detail_decides_which_tables_and_frames_there_are(tmp_path: Path) -> None:
+    out = tmp_path / "it.parquet"
+    assert table(SIMPLE, "--out", out, "--detail", "messages").code == 0
+    assert names(tmp_path) == {*IT, "it.messages.parquet"}
+    assert table(SIMPLE, "--out", out, "--detail", "connections").code == 0
+    assert names(tmp_path) == IT
+    assert [len(rows(tmp_path / name)) for name in sorted(IT)] == [1, 0, 0]
+
+
+def test_a_pattern_of_hosts_that_fits_no_file_is_told(tmp_path: Path) -> None:
+    for pattern, host, said in (("pcaps/{host}-*", "python", False), ("captures/{host}/*", None, True)):
+        for command, out in (("table", "it.parquet"), ("analyze", f"out-{said}")):
+            ran = pwire(command, SIMPLE, "--out", tmp_path / out, "--host", pattern)
+            assert (ran.code, "no file is at such a path" in ran.err) == (0, said)
+        assert {row["host"] for row in rows(tmp_path / "it.parquet")} == {host}
 
 
 # ---- Small files ----

@@ -45,7 +45,7 @@ class AnalyzeOptions:
     )
     partition_by: str | None = option(
         "--partition-by COLUMNS",
-        "Directories by date, hour, series, cluster, tenant, or several: date,series.",
+        "Directories by date, hour, series, host, cluster, tenant: date,tenant.",
     )
     mirror: bool = flag("--mirror", "Delete the rows of inputs that are gone; otherwise they stay.")
     rebuild: bool = flag("--rebuild", "Make the table again, even without the rows of inputs that are gone.")
@@ -101,6 +101,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: li
     from pulsarctl_wire.spark.session import session
 
     found = find_inputs(options.inputs, console.warn, known)
+    options.rows.check_host(each.name for each in found)
     with ExitStack() as stack:
         run = Run(
             *(found, options.out),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.data.report import SourceOptions, opened
+from pulsarctl_wire.cli.data.report import SourceOptions, is_chosen, opened
 from pulsarctl_wire.cli.signature import argument, flag, option, several
 
 TableName = Literal["frames", "messages", "gaps", "connections"]
@@ -27,12 +27,12 @@ class ExtractOptions(SourceOptions):
 
 def extract(options: ExtractOptions) -> int:
     """Write the packets of frames in a table as pcapng, from the captures that it was made of."""
-    chosen = (options.where, options.topic, options.since, options.until, options.cluster)
-    if all(each is None for each in chosen):
+    if options.where is None and not is_chosen(options):
         console.fail("extract: say which frames: --where \"command = 'SEND'\", --topic, --since, --until")
     if options.table in ("gaps", "connections") and not options.whole:
         console.fail(f"extract: --table {options.table} needs --connections: these rows are no frames")
     with opened(options.sources, options) as tables:
-        from pulsarctl_wire.cli.data.extract_job import ExtractJob
+        from pulsarctl_wire.cli.data.extract_job import ExtractJob, Wanted
 
-        return ExtractJob(options, tables.engine).run()
+        wanted = Wanted(**{name: getattr(options, name) for name in Wanted._fields})
+        return ExtractJob(wanted, tables.engine).run()

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import islice
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.data.extract import ExtractOptions
 from pulsarctl_wire.errors import CaptureError, QueryError
 from pulsarctl_wire.pipeline.extract import Checker, Copied, Window, copy, merged, window
 from pulsarctl_wire.pipeline.moved import Captures
@@ -23,10 +22,24 @@ _TRIED: Final = 8  # windows by which a capture is recognized
 _WAY_OUT: Final = "; --captures PATH says where captures are now"
 
 
+class Wanted(NamedTuple):
+    """What to write, and where: the packets of rows of a table, or of their whole connections.
+
+    `sources` are the tables, `captures` where captures are now.
+    """
+
+    sources: list[str]
+    captures: list[str]
+    table: str
+    where: str | None
+    whole: bool
+    write: str
+
+
 class ExtractJob:
     """One run."""
 
-    def __init__(self, options: ExtractOptions, engine: Engine) -> None:
+    def __init__(self, options: Wanted, engine: Engine) -> None:
         self._options = options
         self._engine = engine
         self._captures = Captures(options.sources, options.captures)

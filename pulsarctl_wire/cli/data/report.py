@@ -148,6 +148,11 @@ def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = Fals
             yield tables
 
 
+def is_chosen(options: SourceOptions) -> bool:
+    """Return whether an option chooses some of the rows."""
+    return any(getattr(options, name) is not None for name in (*_NAMED_BY, "since", "until"))
+
+
 def _moment(name: str, text: str) -> int:
     try:
         return parse_time(text)
