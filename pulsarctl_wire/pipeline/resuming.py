@@ -109,7 +109,7 @@ def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuil
 
 
 def report_losses(progress: Progress, before: Progress | None, inputs: list[Input]) -> None:
-    """Report an input of `before` that a run had begun to read again when it was broken off, and that is gone."""
+    """Report an input of `before` that is gone, and that a run had begun to read again when it was killed."""
     gone = before and lost(before, len(begun(progress)), inputs)
     if gone:
         what = "is gone: its rows were deleted by a run that was broken off before it had read it again"
