@@ -65,19 +65,14 @@ def rewrite(path: str) -> tuple[Size, Size]:
     CaptureError if it is not a frames table, OSError if it cannot be written.
     """
     paths = [each for files in find([path])[0].files.values() for each in files.paths]
-    return _rewritten(paths), _measured(paths)
-
-
-def _rewritten(paths: list[str]) -> Size:
-    """Rewrite files; return how they were."""
     before = _measured(paths)
-    for path in paths:
-        system, inside = filesystem(path)
+    for each in paths:
+        system, inside = filesystem(each)
         schema = _schema(system, inside)
         with written(system, inside) as stream, RowGroups(stream, schema) as parquet:
             for rows in row_groups(system, [system.get_file_info(inside)]):
                 parquet.write(rows)
-    return before
+    return before, _measured(paths)
 
 
 def _measured(paths: list[str]) -> Size:

@@ -103,6 +103,17 @@ def test_small_files_of_a_table_are_merged(tmp_path: Path) -> None:
     assert stored(out, "frames") == expected.frames
 
 
+def test_a_table_that_is_made_again_is_merged_too(tmp_path: Path) -> None:
+    paths, out, options = put(tmp_path, parts(4)), tmp_path / "out", Options(900, payload=True)
+    run(paths, out, Options(900))
+    before = len([*out.glob("frames/*")])
+    run(paths, out, options, rebuild=True, min_merged=2)
+    assert len([*out.glob("frames/*")]) < before
+    assert stored(out, "frames") == alone(paths, options).frames
+    run(paths, out, options, min_merged=2)
+    assert stored(out, "frames") == alone(paths, options).frames
+
+
 @pytest.mark.parametrize("left", range(1, 40, 4))
 def test_a_run_is_killed_while_it_merges(tmp_path: Path, left: int) -> None:
     options, out = Options(900), tmp_path / "out"
