@@ -19,7 +19,7 @@ from pulsarctl_wire.pipeline.output import unfinished, written
 from pulsarctl_wire.pipeline.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
 from pulsarctl_wire.pipeline.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.stitch import Fixup, Names
-from pulsarctl_wire.table import TABLES, RowGroups, writer
+from pulsarctl_wire.table import TABLES, RowGroups, described, writer
 from pulsarctl_wire.table.columns import (
     number_array,
     number_values,
@@ -30,6 +30,7 @@ from pulsarctl_wire.table.columns import (
     texts_at,
 )
 from pulsarctl_wire.table.groups import GATHERED
+from pulsarctl_wire.wire.detail import ALL
 
 
 class Finished(NamedTuple):
@@ -47,16 +48,18 @@ def finish_split(
     out: str,
     partition_by: Sequence[str] = (),
     generation: int = 1,
+    detail: str = ALL,
 ) -> Finished:
     """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
-    With `partition_by`, they are in directories by the values of these columns. Its draft stays: Spark may do
-    this again, and whoever gets the result deletes the draft.
+    With `partition_by`, they are in directories by the values of these columns. `detail` is noted in them.
+    Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
     """
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        file = begin_file(f"{out}/{table}", tagged(name, generation), schema, partition_by)
+        columns = described(schema, detail)
+        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, partition_by)
         try:
             for batch in finished_rows(name, stitched, drafts, table):
                 file.write(batch)

@@ -12,7 +12,7 @@ from pulsarctl_wire.pipeline.journal import Change
 from pulsarctl_wire.pipeline.optimize import Size, count, row_groups
 from pulsarctl_wire.pipeline.partitions import File, Partitioned, needed, partitioned
 from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table import TABLES, described
 
 _Splits = dict[tuple[str, str], list[Any]]
 """The files of each table (of `TABLES`) and split."""
@@ -33,7 +33,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     old = [store.below(each.path) for files in splits.values() for each in files]
     with store.replacing(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
         for (kind, name), files in splits.items():
-            file = begin_file(f"{store.out}/{kind}", name, TABLES[kind], by)
+            file = begin_file(f"{store.out}/{kind}", name, described(TABLES[kind], options.detail), by)
             try:
                 _copy(store, files, file, TABLES[kind].names)
             except BaseException:

@@ -44,7 +44,7 @@ from pulsarctl_wire.pipeline.resuming import (
 )
 from pulsarctl_wire.pipeline.splits import Input, inputs_of, reason
 from pulsarctl_wire.pipeline.tasks import DRAFTS
-from pulsarctl_wire.table import TABLES, VERSION
+from pulsarctl_wire.table import TABLES, VERSION, described
 
 _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
@@ -410,7 +410,8 @@ class Store:
         """Give tables that have no file one without rows, so that others can read them."""
         for table, schema in TABLES.items():
             if not self._rows(table) and (table != "messages" or options.messages is not None):
-                write_empty(f"{self.out}/{table}", schema, options.partition_by, self.number)
+                columns = described(schema, options.detail)
+                write_empty(f"{self.out}/{table}", columns, options.partition_by, self.number)
 
     def finish(self, progress: Progress) -> None:
         """Write the manifest of the complete table, whose files may have been merged.

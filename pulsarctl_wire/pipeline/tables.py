@@ -21,6 +21,7 @@ from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
 from pulsarctl_wire.pipeline.journal import Change, going_on
 from pulsarctl_wire.pipeline.splits import opened, reason
 from pulsarctl_wire.table import READABLE, TABLES, VERSION, beside
+from pulsarctl_wire.table.schema import DETAIL
 
 
 class Files(NamedTuple):
@@ -280,6 +281,9 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
     lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
+    detail = (found.metadata or {}).get(DETAIL)
+    if detail is not None and table == "frames":
+        lacks.add(f"the frames that --detail {detail.decode(errors='replace')} leaves out")
     return _Looked(tuple(found.names), last, footer.num_rows, lacks)
 
 

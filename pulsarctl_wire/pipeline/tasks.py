@@ -132,7 +132,7 @@ def finish_at(
     system, path = filesystem(place.path)
     with system.open_input_file(path) as file:
         stitched = saved.load(file.read_at(place.size, place.at), Stitched, place.path)
-    return finish_split(place.name, stitched, settings.drafts, out, partition_by, generation)
+    return finish_split(place.name, stitched, settings.drafts, out, partition_by, generation, settings.detail)
 
 
 def delete_decoded(drafts: str, names: Iterable[str]) -> None:

@@ -141,7 +141,8 @@ def follow(
             return Totals()
         if finish:
             end = progress.stitcher.close()
-            finish_split("end", end, store.drafts, store.out, options.partition_by, store.number)
+            target = store.out, options.partition_by, store.number, options.detail
+            finish_split("end", end, store.drafts, *target)
             store.finish(progress)
         return progress.totals
 

@@ -3,7 +3,7 @@
 from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.groups import RowGroups
 from pulsarctl_wire.table.parquet import writer
-from pulsarctl_wire.table.schema import FINDINGS, FRAMES, GAPS, READABLE, TABLES, VERSION, beside
+from pulsarctl_wire.table.schema import FINDINGS, FRAMES, GAPS, READABLE, TABLES, VERSION, beside, described
 
 __all__ = [
     "FINDINGS",
@@ -15,5 +15,6 @@ __all__ = [
     "RowGroups",
     "TableBuilder",
     "beside",
+    "described",
     "writer",
 ]

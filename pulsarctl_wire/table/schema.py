@@ -10,11 +10,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pulsarctl_wire.wire.detail import ALL
+
 VERSION: Final = "4"
 """Schema version, in the Parquet metadata `pwire.table`. The columns of a version keep names and meanings."""
 
 READABLE: Final = ("3", VERSION)
 """The versions that reports read. Earlier ones lack columns."""
+
+DETAIL: Final = b"pwire.detail"
+"""The key of what a table holds if that is not all frames, in the Parquet metadata."""
 
 COMMENT: Final = b"comment"
 """The key of a column's meaning in the metadata of its Arrow field, as in Delta Lake and Spark."""
@@ -413,6 +418,11 @@ FINDINGS: Final = pa.schema(
     ]
 )
 """What the report `findings` has (docs/reports.md)."""
+
+
+def described(schema: Any, detail: str) -> Any:
+    """Return the columns of a table with a note of its `detail`, if it does not hold all frames."""
+    return schema if detail == ALL else schema.with_metadata({**schema.metadata, DETAIL: detail})
 
 
 def beside(frames: str, name: str) -> str:

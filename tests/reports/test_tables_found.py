@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pwire_run import pwire
+from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
@@ -206,3 +206,12 @@ def test_a_capture_may_have_no_frames(tmp_path: Path) -> None:
     pwire("analyze", SAMPLES / "http-client-on-binary-port.pcap", "--out", tmp_path / "table")
     (found,) = find([str(tmp_path / "table")])
     assert (len(found.files["frames"].paths), len(found.files["gaps"].paths), found.rows) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("verb", ["table", "analyze"])
+def test_reports_warn_of_frames_that_a_table_leaves_out(tmp_path: Path, verb: str) -> None:
+    out = str(tmp_path / "out.parquet")
+    for detail, warnings in (("frames", 0), ("exchanges", 1)):
+        assert pwire(verb, SAMPLES / "python-simple.pcap", "--out", out, "--detail", detail).code == 0
+        complaints = pwire("report", "findings", out).complaints
+        assert [f"--detail {detail} leaves out" in text for text in complaints] == [True] * warnings

@@ -20,7 +20,7 @@ from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order, 
 from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_builder, new_progress
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.render.text import count_of
-from pulsarctl_wire.table import TABLES, RowGroups, beside
+from pulsarctl_wire.table import TABLES, RowGroups, beside, described
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
@@ -46,7 +46,8 @@ class TableJob:
         pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of each batch to the system
         self._tables = tables = {
             name: _Part(self._out if name == "frames" else beside(self._out, name), schema, self._stack)
-            for name, schema in TABLES.items()
+            for name, columns in TABLES.items()
+            for schema in [described(columns, self._work.detail)]
             if name != "messages" or self._work.messages
         }
         inputs = splittable(self._options.sources, self._options.jobs)
