@@ -5,6 +5,7 @@ renamed or compressed. New inputs are read after those that are done, even if th
 series does the order matter.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -18,17 +19,18 @@ def begun(found: Progress) -> list[Input]:
     return found.inputs[: found.file + (found.part > 0)]
 
 
-def continued(found: Progress, inputs: list[Input]) -> list[Input] | None:
+def continued(found: Progress, inputs: list[Input], *, any_order: bool = False) -> list[Input] | None:
     """All inputs of a table that goes on from `found`: those begun, gone or not, then the new ones.
 
-    None if `inputs` are no continuation of those.
+    None if `inputs` are no continuation of those. A new file that begins before one of its series that is
+    done is none, but with `any_order`.
     """
     before = begun(found)
     if len(before) < found.file + (found.part > 0):
         return None  # others made that up
     if inputs[: len(before)] == before:
         return inputs
-    known, ends, newest = _Known(before), partly_read(before), _newest(before)
+    known, ends, spans = _Known(before), partly_read(before), _spans(before)
     numbers: dict[str, int] = {}
     present: set[int] = set()
     new: list[Input] = []
@@ -40,7 +42,7 @@ def continued(found: Progress, inputs: list[Input]) -> list[Input] | None:
             if number is not None and before[number].first_ns is None and number < len(before) - 1:
                 number = None  # it had no packets then
         if number is None:
-            if each.first_ns is not None and each.first_ns < newest.get(series(each.path), each.first_ns):
+            if not any_order and _is_before(each, spans[series(each.path)]):
                 return None
             new.append(each)
             continue
@@ -150,9 +152,25 @@ def _holds(now: Input, then: Input) -> bool:
     return now.size >= then.size or _is_packed(now) != _is_packed(then)
 
 
-def _newest(before: list[Input]) -> dict[str, int]:
-    """Return when the last file of each series begins (ns)."""
-    return {series(each.path): _first(each) for each in sorted(filter(_has_times, before), key=_first)}
+def _spans(before: list[Input]) -> dict[str, list[tuple[int, int]]]:
+    """Return when the files of each series begin and end (ns)."""
+    spans = defaultdict(list)
+    for each in filter(_has_times, before):
+        first = _first(each)
+        spans[series(each.path)].append((first, first if each.last_ns is None else each.last_ns))
+    return spans
+
+
+def _is_before(new: Input, spans: list[tuple[int, int]]) -> bool:
+    """Whether a file belongs before one of its series, whose spans are given.
+
+    If there is one of the same time, it is another host's: the names of hosts may differ in numbers alone.
+    """
+    if new.first_ns is None:
+        return False
+    middle = new.first_ns if new.last_ns is None else (new.first_ns + new.last_ns) // 2
+    has_twin = any(first <= middle <= last for first, last in spans)
+    return not has_twin and any(first > new.first_ns for first, _ in spans)
 
 
 def _turns(new: list[Input], numbers: dict[str, int], left: dict[int, int]) -> Iterator[Input]:

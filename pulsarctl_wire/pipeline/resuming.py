@@ -46,10 +46,24 @@ def last(states: dict[str, Progress]) -> Progress:
 def furthest(
     states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool
 ) -> Progress | None:
-    """Return the furthest progress that goes on with `inputs` and `options`, with all its inputs, or None."""
+    """Return the furthest progress that goes on with `inputs` and `options`, with all its inputs, or None.
+
+    Files that belong before others of their series are read after them only if these are gone: otherwise the
+    table is better made again.
+    """
+    progress = _furthest(states, inputs, options, mirror, any_order=False)
+    kept = len(begun(progress)) if progress else 0
+    if states and not mirror and lost(last(states), kept, inputs) is not None:
+        return _furthest(states, inputs, options, mirror, any_order=True) or progress
+    return progress
+
+
+def _furthest(
+    states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool, *, any_order: bool
+) -> Progress | None:
     for each in sorted(states.values(), key=place, reverse=True):
         if each.version == VERSION and each.options == options:
-            together = continued(each, inputs)
+            together = continued(each, inputs, any_order=any_order)
             if together is not None and (len(together) == len(inputs) or not mirror):
                 each.inputs = together
                 return each

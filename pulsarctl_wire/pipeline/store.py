@@ -206,7 +206,9 @@ class Store:
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
         with self._said():
-            states, _ = self._readable_states()
+            states, damage = self._readable_states()
+            if damage and not states:
+                raise CaptureError(f"{damage[0]}; delete the directory, or name another one by --out")
             if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
             before = last(states).options.partition_by if states else options.partition_by

@@ -23,7 +23,10 @@ def test_rows_of_captures_that_are_gone(tmp_path: Path) -> None:
     assert pwire("analyze", captures, "--out", out).err.startswith("1 file (")
     (captures / "1.pcap").unlink()
     shutil.copy(SAMPLES / "python-simple.pcap", captures / "2.pcap")
-    assert pwire("analyze", captures, "--out", out).err.startswith("2 files (")
+    added = pwire("analyze", captures, "--out", out)
+    assert (added.code, len(added.complaints)) == (0, 1)
+    assert "2.pcap came late" in added.complaints[0]
+    assert "\n2 files (" in added.err
     again = pwire("analyze", captures, "--out", out, "--split-size", "1Mi")
     assert (again.code, again.complaints) == (
         3,

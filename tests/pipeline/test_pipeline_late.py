@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import Now, alone, run
 from pipeline.test_pipeline_appended import BY_ORDER, everything, without
-from pipeline.test_pipeline_run import OPTIONS
+from pipeline.test_pipeline_run import OPTIONS, parts
+from pipeline.test_pipeline_run import put as put_parts
 from pipeline.test_pipeline_series import put, traffic
 from segments import Tcp, captured, conversation, pcap
 
@@ -136,3 +137,34 @@ def test_files_that_come_and_grow_in_any_order(seed: int, data: st.DataObject) -
         expected = alone(list(map(str, files)), OPTIONS, by_time=True)
         for name, rows in everything(out).items():
             assert without(rows, *BY_ORDER) == without(expected.tables[name], *BY_ORDER)
+
+
+def test_hosts_whose_names_differ_in_numbers_alone(tmp_path: Path) -> None:
+    """A file of the same time as one that is done is another host's, not one that was left out."""
+    flows = [Tcp(client=("10.0.0.1", port)).whole(conversation([b"x" * 40] * 9)) for port in (40_000, 40_001)]
+    packets = captured(list(chain(*zip(*flows, strict=True))))
+    paths = [str(tmp_path / f"broker-{number}.pcap") for number in (1, 0)]
+    for number, path in enumerate(paths):
+        Path(path).write_bytes(pcap(packets[1 - number :: 2]))  # the late one begins earlier
+    expected, out = alone(paths, OPTIONS, by_time=True), tmp_path / "out"
+    run(paths[:1], out, OPTIONS)
+    before = {repr(row) for row in everything(out)["frames"]}
+    os.remove(paths[0])
+    again = add(paths[1:], out)
+    assert (again.rebuild, again.resumed) == (None, 1)
+    frames = everything(out)["frames"]
+    assert before < {repr(row) for row in frames}
+    assert len(frames) == len(expected.frames)
+
+
+def test_a_file_left_out_of_a_series_comes_late(tmp_path: Path) -> None:
+    """It is read after the others if those before it are gone, as a rebuild would lose their rows."""
+    paths, out = put_parts(tmp_path, parts(4, 1)), tmp_path / "out"
+    run([paths[0], *paths[2:]], out, OPTIONS)
+    before = {(row["file"], row["packet_offset"]) for row in everything(out)["frames"]}
+    assert Run(find_inputs(paths), str(out), options=OPTIONS).rebuild is not None
+    os.remove(paths[0])
+    again = add(paths[1:], out)
+    assert again.rebuild is None
+    assert any("1.pcap came late" in note for note in again.notes)
+    assert before < {(row["file"], row["packet_offset"]) for row in everything(out)["frames"]}

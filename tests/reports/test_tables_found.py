@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pwire_run import SAMPLES, pwire
+from pwire_run import pwire
 
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
