@@ -14,7 +14,7 @@ _PART: Final = re.compile(r"(\*\*|\*|\?|\{host\})")
 
 @lru_cache(4_096)
 def host_of(file: str, option: str | None) -> str | None:
-    """The host of a file; None if its name does not tell it.
+    """Return the host of a file; None if its name does not tell it.
 
     `option` is its name, or a pattern of paths in which {host} is its name: `captures/{host}/*`. Where that
     does not match, and without an option, the directory `host=NAME` tells it.
@@ -29,6 +29,6 @@ def host_of(file: str, option: str | None) -> str | None:
 
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
-    """What a path is searched for: its last parts, or some in the middle."""
+    """Return what a path is searched for: its last parts, or some in the middle."""
     parts = [_PARTS.get(part) or re.escape(part) for part in _PART.split(text)]
     return re.compile(f"(?:^|/){''.join(parts)}(?:/|$)")

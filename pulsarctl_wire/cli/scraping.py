@@ -100,7 +100,7 @@ class _Server:
         await writer.wait_closed()
 
     def _response(self, head: str) -> bytes:
-        """The answer to a request with this head."""
+        """Return the answer to a request with this head."""
         first, *lines = head.split("\r\n")
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)

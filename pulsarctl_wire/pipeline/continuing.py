@@ -148,7 +148,7 @@ def _is_packed(each: Input) -> bool:
 
 
 def _holds(now: Input, then: Input) -> bool:
-    """Whether a file that begins as before has no less in it."""
+    """Return whether a file that begins as before has no less in it."""
     return now.size >= then.size or _is_packed(now) != _is_packed(then)
 
 
@@ -162,7 +162,7 @@ def _spans(before: list[Input]) -> dict[str, list[tuple[int, int]]]:
 
 
 def _is_before(new: Input, spans: list[tuple[int, int]]) -> bool:
-    """Whether a file belongs before one of its series, whose spans are given.
+    """Return whether a file belongs before one of its series, whose spans are given.
 
     If there is one of the same time, it is another host's: the names of hosts may differ in numbers alone.
     """

@@ -192,7 +192,7 @@ def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
 def _turns(
     split: Split, problems: list[tuple[str, str, bool]]
 ) -> Iterator[tuple[str, int, PacketReader | SideBySide | None]]:
-    """The packets of a split, input by input, each with the input's name.
+    """Return the packets of a split, input by input, each with the input's name.
 
     The number is what to add to their offsets to get their places. None if no record is found. What is wrong
     with a file is added to `problems`, except for errors that are raised while packets are read.
@@ -224,7 +224,7 @@ def _turns(
 
 
 def _begun(side: Side, stack: ExitStack, problems: list[tuple[str, str, bool]]) -> Lane | None:
-    """The packets of a file that is read side by side; None if it cannot be read."""
+    """Return the packets of a file that is read side by side; None if it cannot be read."""
     try:
         return lane(stack.enter_context(opened(side.path)), side.file)
     except CaptureError as error:

@@ -61,7 +61,7 @@ class Window(NamedTuple):
 
 
 def window(row: Iterable[Any]) -> Window:
-    """The window of a row of `reports.packets`. What cannot be gets a window without key."""
+    """Return the window of a row of `reports.packets`. What cannot be gets a window without key."""
     _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, *rest = row
     total, size, is_partial, is_whole, frames = rest
     try:
@@ -139,7 +139,7 @@ class Copied:
 
 
 def merged(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
-    """The packets of all captures in the order of time, as `SideBySide` has it; few files are open.
+    """Return the packets of all captures in the order of time, as `SideBySide` has it; few files are open.
 
     With each comes how many wanted frames end in it.
     """
@@ -210,7 +210,7 @@ class _Open:
         self.is_closed = False
 
     def place_of(self, frames: list[Frame]) -> int | None:
-        """The index of the frame that is looked for."""
+        """Return the index of the frame that is looked for."""
         for index, frame in enumerate(frames):
             is_same = frame.partial if self.about.is_partial else frame.raw[:8] == self.about.header
             if is_same and frame.packet == self.last:
@@ -218,7 +218,7 @@ class _Open:
         return None
 
     def numbers(self, indexes: Iterable[int]) -> list[int]:
-        """The numbers of copied packets, by their indexes in `taken`."""
+        """Return the numbers of copied packets, by their indexes in `taken`."""
         return [number for index in indexes for number in self.taken[index].numbers]
 
 
@@ -381,7 +381,7 @@ class _Scan:
                 self._copied.choose(numbers)
 
     def _decide(self, begun: _Open) -> list[int]:
-        """The packets that a frame needs to be decoded.
+        """Return the packets that a frame needs to be decoded.
 
         They are its own, if that is enough; with those of the frame before it or after it, if that is; or
         all of its window.
@@ -401,7 +401,7 @@ class _Scan:
         return begun.numbers(everything)
 
     def _frames(self, begun: _Open, indexes: list[int]) -> list[Frame]:
-        """The frames that are decoded from some of a window's segments; `packet` is an index."""
+        """Return the frames that are decoded from some of a window's segments; `packet` is an index."""
         numbers = begun.numbers(indexes)
         if self._last[0] != numbers:
             self._last = numbers, _decoded([(index, begun.taken[index]) for index in indexes])
@@ -409,7 +409,7 @@ class _Scan:
 
 
 def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
-    """The frames in numbered segments, as they are decoded from nothing else."""
+    """Return the frames in numbered segments, as they are decoded from nothing else."""
     reassembler = Reassembler(Knowledge(join_chunks=False), new_state=State)
     events: list[Event] = []
     for number, each in segments:

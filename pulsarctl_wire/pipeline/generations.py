@@ -108,7 +108,7 @@ def _files(system: Any, folder: str) -> list[str]:
 
 
 def _of(system: Any, folder: str, number: int) -> list[str]:
-    """The files in a directory that are of a generation."""
+    """Return the files in a directory that are of a generation."""
     return [path for path in _files(system, folder) if number_of(path) == number]
 
 

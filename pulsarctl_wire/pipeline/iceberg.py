@@ -19,7 +19,7 @@ LOG: Final = "_iceberg"
 
 
 def library() -> Any:
-    """The package pyiceberg. Raises SettingsError if it is not installed."""
+    """Return the package pyiceberg. Raises SettingsError if it is not installed."""
     try:
         import pyiceberg
     except ImportError:

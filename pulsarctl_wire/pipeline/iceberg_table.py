@@ -69,7 +69,7 @@ def _about(metadata: Any) -> tuple[Any, ...]:
 
 
 def list_files(table: Table) -> list[DataFile]:
-    """The files that a table has."""
+    """Return the files that a table has."""
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     return [entry.data_file for each in manifests for entry in each.fetch_manifest_entry(table.io)]
@@ -96,7 +96,7 @@ def _metadata(location: str, version: int) -> str:
 
 
 def _version(location: str) -> int | None:
-    """The version of the table at a path or URI, or None."""
+    """Return the version of the table at a path or URI, or None."""
     system, path = filesystem(f"{location}/metadata/{_HINT}")
     with suppress(FileNotFoundError), system.open_input_file(path) as file:
         return int(file.read(32))
@@ -124,12 +124,12 @@ class _Files(PyArrowFileIO):
     """Files of the same file systems as those of everything else."""
 
     def new_input(self, location: str) -> PyArrowFile:
-        """A file to read."""
+        """Return a file to read."""
         system, path = filesystem(location)
         return PyArrowFile(location, path, system)
 
     def new_output(self, location: str) -> PyArrowFile:
-        """A file to write."""
+        """Return a file to write."""
         return self.new_input(location)
 
     def delete(self, location: Any) -> None:

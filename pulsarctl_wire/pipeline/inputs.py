@@ -223,7 +223,7 @@ def absolute(path: str) -> str:
 
 
 def is_file(path: str) -> bool:
-    """Whether there is a file at a path or URI. Raises OSError, CaptureError as `filesystem` does."""
+    """Return whether there is a file at a path or URI. Raises OSError, CaptureError as `filesystem` does."""
     system, inside = filesystem(path)
     return bool(system.get_file_info(inside).type == fs.FileType.File)
 

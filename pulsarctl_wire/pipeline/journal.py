@@ -95,7 +95,7 @@ def settle(system: Any, table: str) -> None:
 
 
 def _unfinished(system: Any, folder: str, new: Sequence[str]) -> list[str]:
-    """What was written of new files in a directory before they got their names."""
+    """Return what was written of new files in a directory before they got their names."""
     names = tuple(f"{path.rpartition('/')[2]}." for path in new)
     if not names:
         return []

@@ -63,14 +63,14 @@ class Captures:
         yield from (path for _, path in sorted(alike, reverse=True)[:_MAX_TRIED])
 
     def _paths(self, name: str) -> list[str]:
-        """Where a capture may be by its name: a relative one depends on where the table was made."""
+        """Return where a capture may be by its name: a relative one depends on where the table was made."""
         if is_uri(name) or posixpath.isabs(name):
             return [name]
         beside = [posixpath.join(posixpath.dirname(table.rstrip("/")), name) for table in self._tables]
         return list(dict.fromkeys((*filter(None, [self._inputs.get(name)]), name, *beside)))
 
     def _beside(self, name: str) -> list[Input]:
-        """The files in the directories where a capture may be."""
+        """Return the files in the directories where a capture may be."""
         found: list[Input] = []
         for path in self._paths(name):
             with suppress(CaptureError):
@@ -91,11 +91,11 @@ class Captures:
 
 
 def _bare(path: str) -> str:
-    """The name of a file without its directory, as if it were not compressed."""
+    """Return the name of a file without its directory, as if it were not compressed."""
     return PACKED.sub("", posixpath.basename(path))
 
 
 def _alike(one: str, other: str) -> int:
-    """How many names at the end of two paths are the same, as if the files were not compressed."""
+    """Return how many names at the end of two paths are the same, as if the files were not compressed."""
     pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (one, other)), strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])

@@ -76,7 +76,7 @@ def rewrite(path: str) -> tuple[Size, Size]:
 
 
 def _measured(paths: list[str]) -> Size:
-    """The row groups of files, and their bytes."""
+    """Return the row groups of files, and their bytes."""
     groups = size = 0
     for path in paths:
         system, inside = filesystem(path)
@@ -125,7 +125,7 @@ def write_merged(table: str, paths: Sequence[str], path: str) -> None:
 
 
 def count(files: list[Any]) -> Size:
-    """How many these files are, and their bytes."""
+    """Return how many these files are, and their bytes."""
     return Size(len(files), sum(each.size for each in files))
 
 

@@ -71,7 +71,7 @@ def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
 
 
 def needed(schema: Any, by: Sequence[str]) -> list[str]:
-    """The columns (of `schema`) that have what files are partitioned `by`."""
+    """Return the columns (of `schema`) that have what files are partitioned `by`."""
     return list(dict.fromkeys(name if name in schema.names else _DERIVED[name].source for name in by))
 
 

@@ -44,7 +44,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
 
 
 def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Splits:
-    """The files of tables whose directories change."""
+    """Return the files of tables whose directories change."""
     splits: _Splits = defaultdict(list)
     for each in store.files():
         kind = store.below(each.path).partition("/")[0]
@@ -54,7 +54,7 @@ def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Split
 
 
 def _planned(store: Store, kind: str, name: str, files: list[Any], by: tuple[str, ...]) -> list[str]:
-    """The paths of the files that the rows of a split will be in, below the table's directory."""
+    """Return the paths of the files that the rows of a split will be in, below the table's directory."""
     schema = TABLES[kind]
     _, ours = partitioned(schema, by)
     if not ours:

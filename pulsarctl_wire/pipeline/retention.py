@@ -84,7 +84,7 @@ def _times(path: str) -> tuple[str, ...]:
 
 
 def _again(path: str) -> str:
-    """The path of a file that is rewritten; it sorts as before."""
+    """Return the path of a file that is rewritten; it sorts as before."""
     stem = path.removesuffix(".parquet")
     return f"{stem.removesuffix('~') if stem.endswith('~') else stem + '~'}.parquet"
 

@@ -167,7 +167,7 @@ def reason(error: Exception) -> str:
 
 
 def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Split]:
-    """The splits of `inputs` from number `first` on, of at most about `size` bytes each.
+    """Return the splits of `inputs` from number `first` on, of at most about `size` bytes each.
 
     The last input is always alone, since it may still grow.
     """
@@ -214,7 +214,7 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
 
 
 def inputs_of(name: str) -> range:
-    """The inputs that a file of this name may have rows of, by the numbers that splits begin with."""
+    """Return the inputs that a file of this name may have rows of, by the numbers that splits begin with."""
     if name.startswith("end"):
         return range(END, END + 1)
     first, _, last = name.partition("..")

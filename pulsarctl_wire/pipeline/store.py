@@ -346,7 +346,7 @@ class Store:
                 self._write(f"progress/{name}", saved.dump(each))
 
     def _partition_by(self) -> tuple[str, ...] | None:
-        """What the directories are by, if that is being changed and is not saved yet."""
+        """Return what the directories are by, if that is being changed and is not saved yet."""
         change = going_on(self.system, self.path)
         return change.partition_by if change and change.is_complete else None
 

@@ -148,7 +148,7 @@ class _Folder:
         return sorted(each for each in found if all(_counts(each, *table) for table in states.items()))
 
     def _inside(self, folder: str) -> list[str]:
-        """The Parquet files below a directory, but for hidden ones."""
+        """Return the Parquet files below a directory, but for hidden ones."""
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
         return [
             each.path
@@ -159,7 +159,7 @@ class _Folder:
         ]
 
     def _states(self, tables: Sequence[str]) -> dict[str, tuple[Change | None, Generation]]:
-        """What says which files count in each table; their paths end in a slash, or are empty."""
+        """Return what says which files count in each table; their paths end in a slash, or are empty."""
         paths = {table: table.rstrip("/") or "." for table in tables}
         return {
             table: (going_on(self.system, path), current(self.system, path)) for table, path in paths.items()
@@ -167,7 +167,7 @@ class _Folder:
 
 
 def _counts(path: str, table: str, state: tuple[Change | None, Generation]) -> bool:
-    """Whether a file is one of those that count in a table, or of another one."""
+    """Return whether a file is one of those that count in a table, or of another one."""
     if not path.startswith(table):
         return True
     change, generation = state

@@ -59,7 +59,7 @@ def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, in
 
 
 def _place(files: Sequence[str], dialect: Dialect) -> str:
-    """The file of frames, or what stands for all files, also for later ones."""
+    """Return the file of frames, or what stands for all files, also for later ones."""
     scheme, slashes, _ = files[0].rpartition("://")
     folder = os.path.commonpath([os.path.dirname(file.removeprefix(scheme + slashes)) for file in files])
     place = files[0] if len(files) == 1 else scheme + slashes + folder

@@ -186,7 +186,7 @@ class Engine(ABC):
 
 
 def _begun(answer: Answer) -> Answer:
-    """An answer whose first row was read; if a file vanishes later, that is a CaptureError."""
+    """Return an answer whose first row was read; if a file vanishes later, that is a CaptureError."""
     values = iter(answer.values)
     first = list(islice(values, 1))
 

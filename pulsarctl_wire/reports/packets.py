@@ -22,12 +22,12 @@ _BACK: Final = 8  # frames before one whose packets were captured out of order, 
 
 
 def condition(where: str) -> str:
-    """A condition of the user as a part of a query; a comment in it ends with it."""
+    """Return a condition of the user as a part of a query; a comment in it ends with it."""
     return f"(\n{where}\n)"
 
 
 def picked(table: str, where: str) -> str:
-    """The frames with rows in a table that meet a condition, and where those around each are.
+    """Return the frames with rows in a table that meet a condition, and where those around each are.
 
     Numbers in names count back from the frame, in its direction of the connection; before the first one is
     the connection's first packet. `joins`: the frame before it ends where it begins. `is_alone`: it is known
@@ -70,7 +70,7 @@ def picked(table: str, where: str) -> str:
 
 
 def windows() -> str:
-    """The windows of the frames in `PICKED`, with the frame before each where that may be needed.
+    """Return the windows of the frames in `PICKED`, with the frame before each where that may be needed.
 
     If parts of these are in earlier captures, there are windows of them as well, and nothing is looked for:
     all is copied. Where packets were captured out of order, windows are wide.
@@ -98,7 +98,7 @@ def windows() -> str:
 
 
 def _part(file: str, start: str) -> str:
-    """The windows from a place in an earlier file to the end of that file."""
+    """Return the windows from a place in an earlier file to the end of that file."""
     return f"""
         SELECT {file}, {start}, {_NONE}, {_ENDS},
             CASE WHEN joins THEN coalesce(start1, time1) ELSE coalesce(start_time_ns, time_ns) END, time_ns,
@@ -118,7 +118,7 @@ def _opening() -> str:
 
 
 def connections(table: str, where: str) -> str:
-    """The windows of all packets of the connections with rows in a table that meet a condition."""
+    """Return the windows of all packets of the connections with rows in a table that meet a condition."""
     first = ", ".join(f"min_by({name}, packet_offset) AS {name}" for name in ("time_ns", *_ENDS.split(", ")))
     return f"""
         WITH chosen AS (SELECT DISTINCT connection FROM {table} WHERE {condition(where)}),
@@ -152,15 +152,15 @@ def connections(table: str, where: str) -> str:
 
 
 def totals() -> str:
-    """The captures with windows, and how many frames depend on each, the earliest ones first."""
+    """Return the captures with windows, and how many frames depend on each, the earliest ones first."""
     return f"SELECT file, sum(frames) AS frames FROM {WINDOWS} GROUP BY file ORDER BY min(place_ns), file"
 
 
 def of_file(file: str) -> str:
-    """The windows of a capture, in their order."""
+    """Return the windows of a capture, in their order."""
     return f"SELECT * FROM {WINDOWS} WHERE file = {literal(file)} ORDER BY start, place"
 
 
 def counted(table: str, where: str) -> str:
-    """How many connections have rows in a table that meet a condition."""
+    """Return how many connections have rows in a table that meet a condition."""
     return f"SELECT count(DISTINCT connection) AS connections FROM {table} WHERE {condition(where)}"

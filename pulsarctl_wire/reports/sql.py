@@ -45,7 +45,7 @@ class Window(NamedTuple):
     until: int
 
     def has(self) -> str:
-        """The condition for rows in it."""
+        """Return the condition for rows in it."""
         return f"time_ns >= {self.since} AND time_ns < {self.until}"
 
 
@@ -136,7 +136,7 @@ class Choice:
         ]
 
     def _carrying(self, client: str) -> list[str]:
-        """The condition for what is of no topic: the connections of chosen frames."""
+        """Return the condition for what is of no topic: the connections of chosen frames."""
         about = self._about_topic() or self.producer or self.subscription
         return [
             *(["connection IN (SELECT connection FROM frames)"] if about else []),
@@ -178,7 +178,7 @@ class Choice:
 
 
 def _matching(column: str, name: str | None) -> list[str]:
-    """The condition for a name, or a pattern with * and ?; none for None."""
+    """Return the condition for a name, or a pattern with * and ?; none for None."""
     if name is None:
         return []
     if _GLOB.search(name):
@@ -187,7 +187,7 @@ def _matching(column: str, name: str | None) -> list[str]:
 
 
 def _among(one: str, other: str) -> str:
-    """The condition for rows whose two columns are those of a chosen frame."""
+    """Return the condition for rows whose two columns are those of a chosen frame."""
     return f"struct({one}, {other}) IN (SELECT struct({one}, {other}) FROM frames WHERE {other} IS NOT NULL)"
 
 
@@ -250,7 +250,7 @@ def by_bucket(options: Options) -> dict[str, str]:
 
 
 def client_address() -> str:
-    """The address of a frame's client, with its port."""
+    """Return the address of a frame's client, with its port."""
     return f"CASE WHEN to_broker THEN {address('src')} ELSE {address('dst')} END"
 
 

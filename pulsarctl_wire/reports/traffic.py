@@ -52,7 +52,7 @@ def tenants(options: Options) -> str:
 
 
 def _totals(by: Mapping[str, str]) -> str:
-    """The counts of whole frames, by groups of which all values are known, the most bytes first."""
+    """Return the counts of whole frames, by groups of which all values are known, the most bytes first."""
     return f"""
         SELECT {", ".join(by)}, bytes / (SELECT sum(total_size + 4) FROM whole) AS share,
             {", ".join(COUNTS)}, producers, subscriptions, topics, connections

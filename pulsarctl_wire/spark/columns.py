@@ -41,7 +41,7 @@ def spark_type(schema: Any) -> StructType:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """A row as a dictionary. Timestamps, which Spark gives in the local time zone, are in UTC."""
+    """Return a row as a dictionary. Timestamps, which Spark gives in the local time zone, are in UTC."""
     return {
         name: value.astimezone(timezone.utc) if isinstance(value, datetime) else value
         for name, value in row.asDict(recursive=True).items()

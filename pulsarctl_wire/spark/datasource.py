@@ -255,7 +255,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _files(self, inputs: range) -> list[_File]:
-        """The files with rows of some inputs, or parts of them."""
+        """Return the files with rows of some inputs, or parts of them."""
         from pulsarctl_wire.pipeline.store import Store
 
         for tries in range(3):

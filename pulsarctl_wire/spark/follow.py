@@ -148,7 +148,7 @@ def follow(
 
 
 def _waiting(store: Store, reader: "RotatedReader") -> list[Input]:
-    """The files that are complete, and in no batch that Spark's checkpoint has."""
+    """Return the files that are complete, and in no batch that Spark's checkpoint has."""
     folder = f"{store.path}/{_CHECKPOINT}"
     selector = fs.FileSelector(f"{folder}/commits", allow_not_found=True)
     batches = [
@@ -333,7 +333,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
     def waiting(self, offset: dict[str, Any]) -> list[Input]:
-        """The files that are complete, and not among those of an offset."""
+        """Return the files that are complete, and not among those of an offset."""
         taken = saved.checked(offset["taken"], _TAKEN, _CHECKPOINT)
         complete = self._complete(list(self._present().values()))
         return [each.input for each in complete if each.identity not in taken]
@@ -372,7 +372,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: the files are not ours."""
 
     def _present(self) -> dict[str, _File]:
-        """The files that exist now, by what identifies them."""
+        """Return the files that exist now, by what identifies them."""
         present: dict[str, _File] = {}
         for each in self._look():
             if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
@@ -422,7 +422,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_there(input_: Input, first_ns: int | None) -> bool:
-    """Whether a file still begins at a time, if that is known."""
+    """Return whether a file still begins at a time, if that is known."""
     found = None if first_ns is None else span(input_)
     return first_ns is None or (found is not None and found.first == first_ns)
 

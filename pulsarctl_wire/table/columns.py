@@ -189,7 +189,7 @@ def texts_at(codes: Any, values: Iterable[Any]) -> Any:
 
 
 def of_topics(topics: Any) -> dict[str, Any]:
-    """The columns that depend on the column `topic`."""
+    """Return the columns that depend on the column `topic`."""
     codes, names = number_values(topics.indices), topics.dictionary.to_pylist()  # -1 is null
     spaces = [space if "/" in (space := namespace_of(name)) else None for name in names]
     tenants = [space and space.partition("/")[0] for space in spaces]
@@ -226,7 +226,7 @@ def _dictionary_array(codes: Any, texts: list[Any]) -> Any:
 
 
 def shifted(column: Any, by: Any) -> Any:
-    """An Arrow array of int64 with a number added to each value; nulls stay null."""
+    """Return an Arrow array of int64 with a number added to each value; nulls stay null."""
     validity, data = column.buffers()
     values = np.frombuffer(data, np.int64).copy()
     values[column.offset : column.offset + len(column)] += by

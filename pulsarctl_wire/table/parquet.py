@@ -31,7 +31,7 @@ _SPARK_TYPES: Final = {
 
 
 def writer(where: Any, schema: Any, **options: Any) -> Any:
-    """A `pyarrow.parquet.ParquetWriter` of `schema` to a path or file."""
+    """Return a `pyarrow.parquet.ParquetWriter` of `schema` to a path or file."""
     paths = _leaves(schema)
     parquet = pq.ParquetWriter(
         where,
@@ -49,7 +49,7 @@ def writer(where: Any, schema: Any, **options: Any) -> Any:
 
 
 def _leaves(schema: Any) -> list[str]:
-    """The path of each column that holds values."""
+    """Return the path of each column that holds values."""
     leaves: list[str] = []
     for field in schema:
         if pa.types.is_struct(field.type):
@@ -64,7 +64,7 @@ def _leaves(schema: Any) -> list[str]:
 
 
 def _for_spark(type_: Any) -> Any:
-    """An Arrow type or schema as Spark writes types as JSON."""
+    """Return an Arrow type or schema as Spark writes types as JSON."""
     if isinstance(type_, pa.Schema) or pa.types.is_struct(type_):
         fields = [
             {"name": each.name, "type": _for_spark(each.type), "nullable": True, "metadata": _comment(each)}

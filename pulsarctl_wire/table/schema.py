@@ -32,7 +32,7 @@ TIMES: Final = {"time": "time_ns", "end_time": "end_ns", "last_time": "last_ns"}
 
 
 def _column(type_: Any, name: str, meaning: str, unit: str = "") -> Any:
-    """The Arrow field of a column."""
+    """Return the Arrow field of a column."""
     return pa.field(name, type_, metadata={COMMENT: f"{meaning} ({unit})" if unit else meaning})
 
 
@@ -49,7 +49,7 @@ _MS: Final = "ms since 1970"
 
 
 def _time(name: str) -> Any:
-    """A column of `TIMES`."""
+    """Return a column of `TIMES`."""
     return _column(TIME, name, f"{TIMES[name]} in microseconds, as a timestamp in UTC")
 
 
@@ -128,7 +128,7 @@ _HOST: Final = (
 
 
 def _place(file: str, time: str) -> list[Any]:
-    """The columns that say where something was captured: what `file` and `time_ns` are about."""
+    """Return the columns that say where something was captured: what `file` and `time_ns` are about."""
     return [
         _text("file", file),
         _text("series", _SERIES),
@@ -162,7 +162,7 @@ _NUMBER: Final = [
 
 
 def _ends(offset: str) -> list[Any]:
-    """The columns that say between whom something was sent; what `stream_offset` is."""
+    """Return the columns that say between whom something was sent; what `stream_offset` is."""
     return [
         _text("src_ip", "sender's address; null if there are no packets"),
         _int32("src_port", "sender's port"),

@@ -121,7 +121,7 @@ class JobProgress:
             sys.stderr.flush()
 
     def _left(self, read: int) -> str:
-        """How long it still takes at the speed so far, if that is known."""
+        """Return how long it still takes at the speed so far, if that is known."""
         if read <= self._done or read >= self._size:
             return ""
         seconds = (self._clock() - self._started) * (self._size - read) / (read - self._done)

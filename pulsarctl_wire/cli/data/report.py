@@ -161,7 +161,7 @@ def _moment(name: str, text: str) -> int:
 
 
 def _windows(options: ReportOptions) -> dict[str, tuple[int, int]]:
-    """The spans of time that are named, in ns: a window, and what it is compared with."""
+    """Return the spans of time that are named, in ns: a window, and what it is compared with."""
     if options.against and not options.window:
         console.fail("--against: name the time to look at: --window FROM..TO")
     texts = {name: getattr(options, name) for name in ("window", "against")}
