@@ -81,6 +81,8 @@ def difference(before: Progress | None, options: Options) -> str:
         for each in fields(options)
         if getattr(before.options, each.name) != getattr(options, each.name)
     ]
+    if before.options.partition_by != options.partition_by:
+        changed.append("which pwire table optimize --partition-by changes without decoding")
     return ", ".join(changed) or "the inputs are no continuation of those before"
 
 
@@ -102,6 +104,8 @@ def _was(value: Any) -> str:
         return "was given before"
     if isinstance(value, str | int):
         return f"was {value} before"
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return f"was {','.join(value)} before"
     return "was another one before"
 
 
