@@ -201,7 +201,6 @@ class TcpState(NamedTuple):
     packet: int
     time_ns: int | None
     flipped: bool
-    broker: str
     certain: bool
     held: tuple[list[Lost], list[Lost]]
     state: Handover
@@ -248,7 +247,6 @@ def _saved(tcp: Tcp) -> TcpState:
         tcp.life.packet,
         tcp.life.time_ns,
         connection.flipped,
-        connection.broker,
         tcp.certain,
         (list(map(_lost, one.held)), list(map(_lost, other.held))),
         state,
@@ -261,7 +259,7 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
     for each in saved.known:
         tcp = reassembler.new(each.key, each.to_broker, each.certain, each.time_ns, each.packet)
         connection = tcp.state.connection
-        connection.index, connection.flipped, connection.broker = each.number, each.flipped, each.broker
+        connection.index, connection.flipped = each.number, each.flipped
         take_over(tcp, _AT_FIRST, each.state)
         assert isinstance(tcp.state, KnownState)
         tcp.state.resume(each.state.known)

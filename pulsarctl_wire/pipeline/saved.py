@@ -56,7 +56,7 @@ from pulsarctl_wire.wire.stream import STATE
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 11\n"
+HEAD: Final = b"pwire progress 12\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -143,7 +143,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
         *(_COUNT, [TcpState], [range(-1, 2**53)], {bytes}, _COUNT),
         *([(_IDENTITY, _COUNT, _TIME, _COUNT, bool)], _COUNT),
     ),
-    TcpState: (_KEY, bool, _COUNT, PLACE, _TIME, bool, str, bool, ([Lost], [Lost]), Handover),
+    TcpState: (_KEY, bool, _COUNT, PLACE, _TIME, bool, bool, ([Lost], [Lost]), Handover),
     Lost: (str, bytes, _COUNT, _COUNT, _TIME, PLACE, [PLACE], str),
     Handover: (
         (HalfState, HalfState),
@@ -154,7 +154,7 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Known: (
         *({_ANY_64: str}, {_ANY_64: (str, str)}, {(str, _ANY_64): Asked}, {_ANY_64: Sends}),
         *([(bool, _ANY_64, str, _COUNT)], Maybe(bool), Maybe(Asked), Maybe(Asked), ((bool, Asked), ...)),
-        Greeting,
+        *(Greeting, str),
     ),
     Greeting: (_TEXT, _TEXT, _TEXT, Maybe(range(-(2**31), 2**31))),
     Sends: (_TEXT, str, bool, bool, _COUNT, [(_ANY_64, _SENT)], [(_ANY_64, _COUNT, [_SENT])]),

@@ -43,7 +43,7 @@ class Known(NamedTuple):
 
     `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
     `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes were missed since
-    the beginning; None if the part did not change that.
+    the beginning; None if the part did not change that. `broker` is the connection's.
     """
 
     producers: dict[int, str]
@@ -56,6 +56,7 @@ class Known(NamedTuple):
     challenge: Asked | None = None
     pings: tuple[tuple[bool, Asked], ...] = ()
     greeting: Greeting = Greeting()
+    broker: str = ""
 
 
 class Deferred(NamedTuple):
@@ -141,12 +142,14 @@ class KnownState(ExchangeState):
             self._challenge,
             tuple((to_broker, asked) for to_broker, queue in self._pings.items() for asked in queue),
             self.greeting,
+            self.connection.broker,
         )
 
     def resume(self, known: Known) -> None:
         """Continue from what another state knew; this state must be new."""
         self._update(known, {}, 0, 0)
         self._handshake, self._challenge, self.greeting = known.handshake, known.challenge, known.greeting
+        self.connection.broker = known.broker
         for to_broker, asked in known.pings:
             self._wait_for_pong(to_broker, asked)
 
@@ -221,6 +224,8 @@ class KnownState(ExchangeState):
             if producer in self.producers:
                 left += [(turn, *each) for each in self._unanswered(self.producers.pop(producer))]
         self._update(known, names, shift, ahead)
+        if not ahead:  # the part has the connection's first byte
+            self.connection.broker = self.connection.broker or known.broker
         return left
 
     def _update(self, known: Known, names: dict[str, str | None], shift: int, ahead: int) -> None:

@@ -334,7 +334,8 @@ class TopicState(State):
     def _connect(self, frame: Frame) -> None:
         if frame.type == CONNECT:
             self.greeting = self.greeting.after(frame)
-            self.connection.broker = self.connection.broker or self.greeting.broker
+            if not frame.offset:  # what a later one says would depend on how far rows are written by then
+                self.connection.broker = self.greeting.broker
         self._handshake = _asked(frame)
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:
             self._answered(frame, self._challenge)

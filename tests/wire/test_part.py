@@ -84,7 +84,7 @@ def test_two_parts_tell_what_one_tells(name: str) -> None:
             followed += 1
             names = whole.names(left)
             deferred = whole.resolve(left.deferred, names, (0, 0))
-            whole.go_on(known, left, names, knowledge.frames)
+            whole.go_on(known, left, names, knowledge.frames, 0)
             rest = iter(deferred)
             found = [next(rest) if isinstance(each, Frame) and not each.number else each for each in after]
             assert next(rest, None) is None
