@@ -180,7 +180,7 @@ _FRAME_OFFSET: Final = (
 )
 _BROKER: Final = _text(
     "broker",
-    "who serves it, as HOST:PORT: the broker that the first frame, a CONNECT, asks a proxy for, or the server",
+    "who serves it, as HOST:PORT: the broker that CONNECT, the first frame, asks a proxy for, or the server",
 )
 _TOPIC: Final = [
     _text(

@@ -68,9 +68,8 @@ class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
     `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does; `uid` is unique
-    in all captures (None: no packets). `client`, `server` and `broker`, which the first frame asks a proxy
-    for, are "address:port" texts, empty if unknown. `flipped`: client and server had been mistaken for each
-    other.
+    in all captures (None: no packets). `client`, `server`, and `broker` (whom the first frame asks a proxy
+    for) are "address:port", empty if unknown. `flipped`: client and server had been taken for each other.
     """
 
     __slots__ = ("broker", "client", "flipped", "index", "server", "uid")
