@@ -18,10 +18,8 @@ those idle for longest are ended. A segment's events are returned about `PORTION
 """
 
 import heapq
-from base64 import b32encode
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -280,8 +278,8 @@ class Reassembler:
         """Add a connection whose first packet has this key; `opened`: no byte of it was sent before."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
-        uid = _uid(min(key, back), packet & OFFSET_BITS if time_ns is None else time_ns)
-        connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), uid)
+        since = packet & OFFSET_BITS if time_ns is None else time_ns
+        connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         self.connections += 1
         half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
         other = Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
@@ -460,9 +458,3 @@ class Reassembler:
         """Stop following a connection; yield its last events."""
         yield from self._close(tcp, DROPPED)
         self.forget(tcp)
-
-
-def _uid(pair: bytes, since: int) -> str:
-    """The `uid` of a connection by its addresses, and the time of its first packet or, without, its place."""
-    digest = blake2b(b"%b%d" % (pair, since), digest_size=10).digest()
-    return b32encode(digest).decode().lower()

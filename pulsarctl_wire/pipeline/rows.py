@@ -154,7 +154,8 @@ class _EdgeRows(_Rows):
         """The rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
         given = np.array(numbers, np.int64)
-        return {table: _numbered(file.getvalue(), given, first) for table, file in self._files.items()}
+        tables = [*self._files]
+        return {table: _numbered(self._files.pop(table).getvalue(), given, first) for table in tables}
 
 
 def _numbered(data: bytes, numbers: Any, first: int) -> bytes:

@@ -20,6 +20,7 @@ from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of,
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decode import Decoded, Edge, Kept, Settings, pair_of
+from pulsarctl_wire.table.rows import uid_of
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.part import KnownState, MaybeResent
@@ -119,7 +120,7 @@ class Stitcher:
         self.reassembler.report()
         first, numbers = self._number()
         found = {
-            index: Fixup(each.index, each.uid, each.broker or each.server, shifts, names)
+            index: Fixup(each.index, uid_of(each), each.broker or each.server, shifts, names)
             for index, (each, shifts, names) in fixups.items()
         }
         return StitchResult(found, first, numbers, read_again)

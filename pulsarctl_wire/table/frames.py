@@ -30,7 +30,7 @@ from pulsarctl_wire.table.columns import (
 )
 from pulsarctl_wire.table.metadata import hash_of, unusual_fields
 from pulsarctl_wire.table.odd import Examiner
-from pulsarctl_wire.table.rows import address
+from pulsarctl_wire.table.rows import address, uid_of
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (
     ACK,
@@ -422,7 +422,7 @@ class FrameRows:
         if bool(half & 2) is not connection.flipped:  # one was taken for the other
             client, server = server, client
         ends = (client, server) if half & 1 else (server, client)
-        return *address(ends[0]), *address(ends[1]), connection.uid, connection.broker or server or None
+        return *address(ends[0]), *address(ends[1]), uid_of(connection), connection.broker or server or None
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""

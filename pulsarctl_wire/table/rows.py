@@ -1,13 +1,15 @@
 """Makes rows one by one: those of gaps and connections. builder.py makes those of frames by the batch."""
 
+from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.wire.ending import EndedConnection
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Event, Malformed
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Malformed
 from pulsarctl_wire.wire.greeting import Greeting
 
 Row = dict[str, Any]
@@ -42,7 +44,7 @@ class RowMaker:
         return self._place(event.packet, event.time_ns) | {
             **{"src_ip": source[0], "src_port": source[1], "dst_ip": target[0], "dst_port": target[1]},
             "connection": event.connection.index,
-            "uid": event.connection.uid,
+            "uid": uid_of(event.connection),
             "to_broker": event.to_broker,
             "stream_offset": event.offset,
         }
@@ -64,7 +66,7 @@ class RowMaker:
         greeting = getattr(ending.state, "greeting", None) or Greeting()
         return self._place(ending.packet, ending.time_ns) | {
             "connection": connection.index,
-            "uid": connection.uid,
+            "uid": uid_of(connection),
             **{"client_ip": client[0], "client_port": client[1]},
             **{"server_ip": server[0], "server_port": server[1]},
             "broker": connection.broker or connection.server or None,
@@ -75,6 +77,18 @@ class RowMaker:
             **{"end_ns": ending.end_ns, "last_ns": ending.last_ns},
             **{"bytes_to_client": ending.sizes[0], "bytes_to_broker": ending.sizes[1]},
         }
+
+
+def uid_of(connection: Connection) -> str | None:
+    """Return what identifies a connection in all captures; None if it has no packets.
+
+    It is made of its addresses, and the time of its first packet or, without times, its place.
+    """
+    if connection.since is None:
+        return None
+    one, other = sorted((connection.client, connection.server))
+    text = f"{one} {other} {connection.since}"
+    return b32encode(blake2b(text.encode(), digest_size=10).digest()).decode().lower()
 
 
 @lru_cache(4_096)

@@ -67,18 +67,18 @@ _parse_metadata: Final = MessageMetadata.FromString
 class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
-    `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does; `uid` is unique
-    in all captures (None: no packets). `client`, `server`, and `broker` (whom the first frame asks a proxy
-    for) are "address:port", empty if unknown. `flipped`: client and server had been taken for each other.
+    `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does. `client`,
+    `server`, and `broker` (whom the first frame asks a proxy for) are "address:port", empty if unknown.
+    `since`: time of the first packet (ns), or its place. `flipped`: the ends had been taken for each other.
     """
 
-    __slots__ = ("broker", "client", "flipped", "index", "server", "uid")
+    __slots__ = ("broker", "client", "flipped", "index", "server", "since")
 
-    def __init__(self, index: int, client: str = "", server: str = "", uid: str | None = None) -> None:
+    def __init__(self, index: int, client: str = "", server: str = "", since: int | None = None) -> None:
         self.index = index
         self.client, self.server, self.broker = client, server, ""
         self.flipped = False
-        self.uid = uid
+        self.since = since
 
     def __str__(self) -> str:
         return f"{self.client}-{self.server}" if self.client else str(self.index)
