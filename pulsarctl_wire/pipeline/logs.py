@@ -1,8 +1,7 @@
 """Keeps what other formats need to know of a table's files: logs of Delta Lake, metadata of Iceberg."""
 
-from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.pipeline import delta, iceberg
 from pulsarctl_wire.pipeline.inputs import delete_directory, has_directory
@@ -35,13 +34,6 @@ class Logs:
 
     def _folders(self, kind: ModuleType) -> list[str]:
         return [f"{self._out}/{table}/{kind.LOG}" for table in TABLES]
-
-    def commit(
-        self, table: str, schema: Any, by: Sequence[str], files: Sequence[Any], *, is_new: bool
-    ) -> None:
-        """Have all logs of a table (of `TABLES`) name exactly these files, as `delta.commit` does."""
-        for kind in self.kinds():
-            kind.commit(f"{self._out}/{table}", schema, by, files, is_new=is_new)
 
     def delete(self) -> None:
         """Delete all logs. Raises OSError."""

@@ -285,7 +285,8 @@ class Store:
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
-        if not self._logs.kinds():
+        logs = self._logs.kinds()
+        if not logs:
             return
         change = going_on(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
@@ -293,7 +294,8 @@ class Store:
             rows = self._rows(table)
             files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
-            self._logs.commit(table, schema, by, files, is_new=is_new)
+            for log in logs:
+                log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
 
     def _drop_logs(self) -> None:
         """Delete unwanted logs, and the files that only they name."""
