@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.broker.patterns import Pattern, TooMuch
@@ -34,7 +34,10 @@ def test_what_matches(pattern: str) -> None:
     assert Pattern(pattern).select(texts) == [re.fullmatch(pattern, text) is not None for text in texts]
 
 
+@pytest.mark.filterwarnings("ignore:Possible (nested set|set union):FutureWarning")  # `re` says so of [[, [||
 @given(st.text("ab(|)*+?.[]^$", max_size=10), st.text("ab", max_size=8))
+@example("[?||", "a")
+@example("[[a]", "a")
 def test_any_pattern(pattern: str, text: str) -> None:
     try:
         plain = re.compile(pattern)
