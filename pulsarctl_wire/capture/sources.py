@@ -149,8 +149,8 @@ class Decoder:
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
     called with the number and content of every packet before its events are yielded. With `places`,
     the `packet` of an event is the packet's place (see `PLACE_BITS`) instead of its number, except in
-    a hex dump. With `sort`, packets are put in the order of their times (see `in_order`). `new_state` and
-    `on_end` are as in `Reassembler`.
+    a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
+    gets places, too. `new_state` and `on_end` are as in `Reassembler`.
     """
 
     def __init__(
@@ -204,6 +204,8 @@ class Decoder:
         reader = file if self._places else None
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
+        if reader is not None and self._sort:  # by the time that a packet is followed, others were read
+            numbered = ((place | reader.offset, packet) for packet in packets)
         try:
             for number, packet in in_order(numbered) if self._sort else numbered:
                 self.packets += 1
@@ -216,7 +218,7 @@ class Decoder:
                 if found is not None:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
-                    where = number if reader is None else place | reader.offset
+                    where = number if reader is None or self._sort else place | reader.offset
                     events = reassembler.add(found, time_ns, where)
                     while events:
                         yield events

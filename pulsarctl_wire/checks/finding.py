@@ -1,11 +1,14 @@
 """What a doctor finds: findings, their subjects, and the frames that prove them."""
 
-from typing import Final, NamedTuple
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import command_name
-from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.fields import signed
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection
 
 CERTAIN: Final = "certain"
 """It follows from the bytes that were seen."""
@@ -17,6 +20,9 @@ WARNING: Final = "warning"
 
 MOST_EVIDENCE: Final = 12
 """The most frames that a finding shows; its `count` goes on."""
+
+OTHERS: Final = "(others)"
+"""The rule of a row that counts the findings beyond those that a doctor keeps."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -123,3 +129,47 @@ class Finding:
         self.evidence += new
         del self.evidence[MOST_EVIDENCE - 1 : -1]  # the last one stays
         return bool(new)
+
+
+def rows_of(
+    findings: Iterable[Finding], left_out: int, cluster: str | None, files: Sequence[str | None]
+) -> Iterator[dict[str, Any]]:
+    """The rows of findings in a cluster, and one for those that were `left_out` (docs/reports.md).
+
+    `files` are the names of files, by the file numbers in places (see `PLACE_BITS`).
+    """
+    for finding in findings:
+        yield _row(finding, cluster, files)
+    if left_out:
+        yield {"cluster": cluster, "rule": OTHERS, "count": left_out}
+
+
+def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> dict[str, Any]:
+    connection, subject = finding.connection, finding.subject._asdict()
+    for name in ("producer_id", "consumer_id", "sequence_id"):
+        subject[name] = None if subject[name] is None else signed(subject[name])
+    evidence = [_evidence(each, files) for each in finding.evidence]
+    return {
+        "cluster": cluster,
+        **{"rule": finding.rule, "severity": finding.severity, "certainty": finding.certainty},
+        **subject,
+        "connection": connection.index,
+        **{"client": connection.client or None, "server": connection.server or None},
+        **{"first_ns": finding.first_ns or None, "last_ns": finding.last_ns or None},
+        "count": finding.count,
+        **{"explanation": finding.explanation, "advice": finding.advice},
+        "evidence": json.dumps(evidence, separators=(",", ":")),
+    }
+
+
+def _evidence(evidence: Evidence, files: Sequence[str | None]) -> dict[str, Any]:
+    seen, why = evidence
+    return {
+        "file": files[seen.packet >> PLACE_BITS],
+        "packet_offset": seen.packet & OFFSET_BITS,
+        "time_ns": seen.time_ns or None,
+        "connection": seen.connection.index,
+        "to_broker": seen.to_broker,
+        "command": seen.command,
+        "why": why,
+    }

@@ -11,24 +11,19 @@ Besides frames, gaps and malformed stretches there are rows for what TCP did, ma
 Nothing is kept of rows but what the doctor keeps, so any number of them takes no more memory.
 """
 
-import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.facts import Sent
-from pulsarctl_wire.checks.finding import Evidence, Finding
+from pulsarctl_wire.checks.finding import rows_of
 from pulsarctl_wire.checks.recall import Columns, Recall, Recalled
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.checks.usual import TableRows
 from pulsarctl_wire.wire.ending import EndedConnection
-from pulsarctl_wire.wire.fields import signed
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.knowledge import Knowledge
-
-OTHERS: Final = "(others)"
-"""The rule of a row that counts the findings beyond those that a doctor keeps."""
 
 
 class TableState(CheckState):
@@ -112,40 +107,7 @@ class _Cluster:
         """The rows of what was found."""
         self._look()
         self.doctor.finish()
-        for finding in self.doctor.findings.values():
-            yield self._row(finding)
-        if self.doctor.left_out:
-            yield {"cluster": self.name, "rule": OTHERS, "count": self.doctor.left_out}
-
-    def _row(self, finding: Finding) -> dict[str, Any]:
-        connection, subject = finding.connection, finding.subject._asdict()
-        for name in ("producer_id", "consumer_id", "sequence_id"):
-            subject[name] = None if subject[name] is None else signed(subject[name])
-        return {
-            "cluster": self.name,
-            **{"rule": finding.rule, "severity": finding.severity, "certainty": finding.certainty},
-            **subject,
-            "connection": connection.index,
-            **{"client": connection.client or None, "server": connection.server or None},
-            **{"first_ns": finding.first_ns or None, "last_ns": finding.last_ns or None},
-            "count": finding.count,
-            **{"explanation": finding.explanation, "advice": finding.advice},
-            "evidence": json.dumps(
-                [self._evidence(each) for each in finding.evidence], separators=(",", ":")
-            ),
-        }
-
-    def _evidence(self, evidence: Evidence) -> dict[str, Any]:
-        seen, why = evidence
-        return {
-            "file": self._recall.files[seen.packet >> PLACE_BITS],
-            "packet_offset": seen.packet & OFFSET_BITS,
-            "time_ns": seen.time_ns or None,
-            "connection": seen.connection.index,
-            "to_broker": seen.to_broker,
-            "command": seen.command,
-            "why": why,
-        }
+        return rows_of(self.doctor.findings.values(), self.doctor.left_out, self.name, self._recall.files)
 
 
 def _connection(rows: Columns, row: int) -> int:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.pipeline.cache import findings_in
+from pulsarctl_wire.pipeline.findings import read
 from pulsarctl_wire.pipeline.inputs import filesystem
 from pulsarctl_wire.pipeline.splits import is_uri
 from pulsarctl_wire.pipeline.tables import Files, Found, has_messages, parts_of
@@ -105,16 +106,23 @@ class DuckEngine(Engine):
             self._database.execute(f"CREATE OR REPLACE TABLE kept_{name} AS {sql}")
         self._define(name, f"SELECT * FROM kept_{name}")
 
+    def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
+        return read([(each.findings, each.connections) for each in self._found], cluster, is_one=is_one)
+
+    def _give(self, name: str, rows: Any) -> None:
+        self._datasets[name] = rows
+        self._database.register(name, rows)
+
     def _diagnose(self, name: str, sql: str) -> None:
         paths = [path for each in self._found for files in each.files.values() for path in files.paths]
         if sum(each.rows for each in self._found) < LARGE or any(map(is_uri, paths)):
-            self._datasets[name] = self._findings(sql)
+            found = self._findings(sql)
         else:
             how: list[object] = [sql]
             for each in self._found:
                 how += each.connections, *((files.base, files.same) for files in each.files.values())
-            self._datasets[name] = findings_in(paths, how, partial(self._findings, sql))
-        self._database.register(name, self._datasets[name])
+            found = findings_in(paths, how, partial(self._findings, sql))
+        self._give(name, found)
 
     def _findings(self, sql: str) -> pa.Table:
         from pulsarctl_wire.checks.tables import diagnose

@@ -16,6 +16,7 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.findings import Stored, look
 from pulsarctl_wire.pipeline.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.inputs import filesystem, is_pattern, scheme_of
 from pulsarctl_wire.pipeline.journal import Change, going_on
@@ -38,11 +39,15 @@ class Files(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The files of frames and of the tables beside it, and how many connection numbers and rows they have."""
+    """The files of frames and of the tables beside it, and how many connection numbers and rows they have.
+
+    `findings`: those that were found while the table was made.
+    """
 
     files: dict[str, Files]
     connections: int
     rows: int
+    findings: Stored | None
 
     @property
     def lacks(self) -> set[str]:
@@ -187,9 +192,9 @@ def _find(path: str) -> Found:
     except (ArrowException, OSError) as error:
         raise CaptureError(f"{path}: {reason(error)}") from None
     files = {name: _files(folder, there[name], looked[name]) for name in TABLES}
-    every = [each for some in looked.values() for each in some]
-    last, rows = max((each.last for each in every), default=-1), sum(each.rows for each in every)
-    return Found(files, last + 1, rows)
+    last = max((each.last for some in looked.values() for each in some), default=-1)
+    rows = {name: sum(each.rows for each in some) for name, some in looked.items()}
+    return Found(files, last + 1, sum(rows.values()), look(beside(path, "findings"), rows))
 
 
 def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
@@ -237,7 +242,7 @@ def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | N
     return [], None
 
 
-_OTHERS: Final = "|".join(name for name in TABLES if name != "frames")
+_OTHERS: Final = "|".join(["findings", *(name for name in TABLES if name != "frames")])
 
 
 def _is_other(path: str, names: str = _OTHERS) -> bool:

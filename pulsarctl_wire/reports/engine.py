@@ -135,12 +135,21 @@ class Engine(ABC):
                 named = self.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
                 self._define(name, clustered(clusters(named)))
             elif name == "all_findings":
-                self._check_connections()
-                named = self.query(findings.servers(self._choice)).values
-                self._diagnose(name, findings.events(self._choice, clusters(named)))
+                self._make_findings(name)
             else:
                 self.prepare(self._views[name])
                 (self._store if name in KEPT else self._define)(name, self._views[name])
+
+    def _make_findings(self, name: str) -> None:
+        """Make a view of findings: those that were written with the tables, or else of what rows tell."""
+        choice = self._choice
+        numbers = clusters(self.query(findings.servers(choice)).values)
+        stored = self._stored_findings(choice.cluster, is_one=not numbers) if choice.host is None else None
+        if stored is not None:
+            self._give(name, stored)
+            return
+        self._check_connections()
+        self._diagnose(name, findings.events(choice, numbers))
 
     def _check_connections(self) -> None:
         """Raise CaptureError if rules about them would find nothing, as the table has none."""
@@ -164,6 +173,14 @@ class Engine(ABC):
     @abstractmethod
     def _store(self, name: str, sql: str) -> None:
         """Make a view whose rows are computed once."""
+
+    @abstractmethod
+    def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
+        """Return the findings that were written with the tables, as `pipeline.findings.read` does."""
+
+    @abstractmethod
+    def _give(self, name: str, rows: Any) -> None:
+        """Make a view of a `pyarrow.Table`."""
 
     @abstractmethod
     def _diagnose(self, name: str, sql: str) -> None:

@@ -8,6 +8,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pulsarctl_wire.pipeline.findings import read
 from pulsarctl_wire.pipeline.tables import Found, Part, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
@@ -83,6 +84,13 @@ class SparkEngine(Engine):
     def _keep(self, name: str, table: DataFrame) -> None:
         table.cache().createOrReplaceTempView(name)
         self._cached.append(table)
+
+    def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
+        return read([(each.findings, each.connections) for each in self._found], cluster, is_one=is_one)
+
+    def _give(self, name: str, rows: Any) -> None:
+        values = [tuple(row.values()) for row in rows.to_pylist()]
+        self._spark.createDataFrame(values, spark_type(FINDINGS)).createOrReplaceTempView(name)
 
     def _diagnose(self, name: str, sql: str) -> None:
         rows = self._spark.sql(sql).repartition("cluster").sortWithinPartitions(*ORDER.split(", "))

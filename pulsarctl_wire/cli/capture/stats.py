@@ -151,7 +151,10 @@ class StatsJob:
 
         limit = self.options.max_frame_size
         if self.options.is_examined:
-            self._examine_beside()
+            from pulsarctl_wire.cli.capture.examining import examine_beside
+
+            examined = examine_beside(self.stack, self.options.sources, limit)
+            self.findings = lambda: examined().findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
         self.stats = counting.counts
@@ -161,15 +164,6 @@ class StatsJob:
             pool.count(counting)
 
         return counting, pool, count
-
-    def _examine_beside(self) -> None:
-        """Let another process look for findings: the rules need all connections in order."""
-        from pulsarctl_wire.cli.capture.examining import examine
-        from pulsarctl_wire.pipeline.counting import pool
-
-        executor = self.stack.enter_context(pool(1))
-        self.stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-        self.findings = executor.submit(examine, self.options.sources, self.options.max_frame_size).result
 
     def _check(self) -> None:
         if self.stopped:

@@ -40,6 +40,10 @@ class TableOptions:
     exact: bool = flag("--exact", "With delete: also from files that have newer rows, which are rewritten.")
     dry_run: bool = flag("--dry-run", "With delete: say what would be deleted.")
     rows: RowOptions = group(RowOptions)
+    findings: bool = flag(
+        "--findings",
+        "Also look for findings, as doctor does: FILE.findings.parquet, for the report findings.",
+    )
     jobs: int | None = JOBS()
 
 
@@ -64,6 +68,10 @@ def table(options: TableOptions) -> int:
             console.fail(f"table: {_flag(name)} needs {other}")
     if options.out is None:
         console.fail("table: missing option --out (pwire table --help)")
+    if options.findings and "-" in options.sources:
+        console.fail(
+            "--findings: reads the sources twice, and stdin can be read once; save it to a file first"
+        )
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
     try:

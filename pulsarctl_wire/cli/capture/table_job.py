@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
@@ -10,17 +10,22 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+from pulsarctl_wire.checks.finding import rows_of
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.examining import Examined, examine_beside
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.pipeline.findings import NOTE, note
 from pulsarctl_wire.pipeline.finish import finished_rows
 from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_builder, new_progress
 from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.render.text import count_of
-from pulsarctl_wire.table import TABLES, RowGroups, beside, described
+from pulsarctl_wire.table import FINDINGS, TABLES, RowGroups, beside, described
+from pulsarctl_wire.table.rows import uid_of
 from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.exchanges import ExchangeState
 
@@ -50,6 +55,7 @@ class TableJob:
             for schema in [described(columns, self._work.detail)]
             if name != "messages" or self._work.messages
         }
+        findings = self._findings_beside() if self._options.findings else None
         inputs = splittable(self._options.sources, self._options.jobs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
@@ -57,10 +63,41 @@ class TableJob:
             return self._code  # nothing could be read: an empty table would hide that
         for part in tables.values():
             part.close()
-        if not self._work.messages:
-            with suppress(FileNotFoundError):
-                os.remove(beside(self._out, "messages"))  # of another table that was there
+        if findings is not None:
+            self._write_findings(findings())
+        for name, is_written in (("messages", self._work.messages), ("findings", findings)):
+            if not is_written:
+                with suppress(FileNotFoundError):
+                    os.remove(beside(self._out, name))  # of another table that was there
         return self._code
+
+    def _findings_beside(self) -> Callable[[], Examined]:
+        """Start to look for findings."""
+        limit = self._work.max_frame_size
+        return examine_beside(self._stack, self._options.sources, limit, places=True)
+
+    def _write_findings(self, examined: Examined) -> None:
+        """Write what was found; connections get the numbers that they have in the table.
+
+        Here they are numbered by the first packets in the file, there by the first ones in time.
+        """
+        connections = [each.connection for each in examined.findings]
+        connections += [each.seen.connection for found in examined.findings for each in found.evidence]
+        named = {uid_of(each): each for each in connections}
+        uids = [uid for uid in named if uid is not None]
+        for uid, number in self._numbers(uids) if uids else ():
+            named[uid].index = number
+        rows = rows_of(examined.findings, examined.left_out, self._work.cluster, examined.files)
+        part = _Part(beside(self._out, "findings"), FINDINGS, self._stack)
+        part.write(pa.Table.from_pylist(list(rows), FINDINGS))
+        part.note(NOTE, note({name: part.rows for name, part in self._tables.items()}, self._work.cluster))
+        part.close()
+
+    def _numbers(self, uids: list[str]) -> Iterator[tuple[str, int]]:
+        """The numbers of connections, by `uid`."""
+        columns = ["uid", "connection"]
+        rows = pq.read_table(beside(self._out, "connections"), columns=columns, filters=[("uid", "in", uids)])
+        return zip(*(rows[name].to_pylist() for name in columns), strict=True)
 
     def _write(self, rows: dict[str, Any]) -> None:
         for name, part in self._tables.items():
@@ -135,6 +172,10 @@ class _Part:
         """Append a batch."""
         self._writer.write(batch)
         self.rows += batch.num_rows
+
+    def note(self, name: bytes, text: str) -> None:
+        """Add a text to the metadata of the file."""
+        self._writer.note(name, text)
 
     def close(self) -> None:
         """Finish the file and give it its name."""
