@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import ExitStack
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
@@ -141,6 +142,25 @@ def pool(jobs: int) -> ProcessPoolExecutor:
     """A pool of `jobs` processes. They are forked if the system can do that, so they start fast."""
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
     return ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _prepare)
+
+
+def pool_until(stack: ExitStack, jobs: int) -> ProcessPoolExecutor:
+    """A pool of `jobs` processes that ends when `stack` closes; after an exception they stop at once."""
+    executor = pool(jobs)
+
+    def end(kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            stop_processes()
+        executor.shutdown(cancel_futures=True)
+
+    stack.push(end)
+    return executor
+
+
+def stop_processes() -> None:
+    """Stop the processes of all pools, whatever they do."""
+    for process in multiprocessing.active_children():
+        process.terminate()
 
 
 def _prepare() -> None:

@@ -1,7 +1,8 @@
 """Counts of many splits are those of one process."""
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pipeline.test_pipeline_run import parts, put
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli.capture.summary import Summary
-from pulsarctl_wire.pipeline.counting import CountJob
+from pulsarctl_wire.pipeline.counting import CountJob, pool_until
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.splits import Input, in_order, plan
 from pulsarctl_wire.render.text import Paint
@@ -97,3 +98,9 @@ def test_a_file_that_is_deleted_before_it_is_counted_again(tmp_path: Path) -> No
     *_, totals = counting.run(Deleting(path, splits), splits)
     again = "cannot be read again, so rows may be missing: No such file or directory"
     assert totals.problems == [(path, again, True), (path, "No such file or directory", False)]
+
+
+def test_after_an_error_nobody_waits_for_processes() -> None:
+    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
+        pool_until(stack, 1).submit(time.sleep, 3_600)
+        raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.pipeline.counting import pool
+from pulsarctl_wire.pipeline.counting import pool_until
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ def examine_beside(
 
     `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
     """
-    executor = stack.enter_context(pool(1))
-    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
-    return executor.submit(_examine, paths, max_frame_size, places).result
+    return pool_until(stack, 1).submit(_examine, paths, max_frame_size, places).result
 
 
 def _examine(paths: list[str], max_frame_size: int | None, places: bool) -> Examined:

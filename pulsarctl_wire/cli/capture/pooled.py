@@ -8,7 +8,7 @@ from typing import Any
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, JobProgress
-from pulsarctl_wire.pipeline.counting import SPLIT, CountJob, cores, pool
+from pulsarctl_wire.pipeline.counting import SPLIT, CountJob, cores, pool_until
 from pulsarctl_wire.pipeline.progress import Totals
 from pulsarctl_wire.pipeline.splits import Input, in_order, plan
 
@@ -46,8 +46,7 @@ class Pool:
         self.code = 0
         self.jobs = jobs or cores()
         self.inputs = in_order(inputs, spans_of([each.name for each in inputs]), console.warn)
-        self.executor = stack.enter_context(pool(self.jobs))
-        stack.callback(self.executor.shutdown, wait=False, cancel_futures=True)
+        self.executor = pool_until(stack, self.jobs)
         size = sum(each.size for each in inputs)
         most = self.jobs * -(-size // (self.jobs * SPLIT))  # as many for each process
         self.split_size = max(-(-size // most), SPLIT // 4)

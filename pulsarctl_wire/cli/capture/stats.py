@@ -91,6 +91,10 @@ class StatsJob:
             if self.code != console.EXIT_INTERRUPTED:
                 self.found = self.findings()
         finally:
+            if self.code == console.EXIT_INTERRUPTED:
+                from pulsarctl_wire.pipeline.counting import stop_processes
+
+                stop_processes()
             self.stack.close()  # removes the progress bar before the counts are shown
         if self.stats.all_connections or self.code != console.EXIT_SOURCE:
             self._show()
