@@ -100,7 +100,7 @@ def test_several_tables(tmp_path: Path, computed: list[str]) -> None:
 def test_findings_of_other_rows_do_not_count(tmp_path: Path, computed: list[str]) -> None:
     out = made(SENT_CORRUPT, tmp_path / "a.parquet")
     rows = found(out)
-    twice = shutil.copy(out, tmp_path / "b.parquet")
+    twice = Path(shutil.copy(out, tmp_path / "b.parquet"))
     for name in ("gaps", "connections", "findings"):
         shutil.copy(tmp_path / f"a.{name}.parquet", tmp_path / f"b.{name}.parquet")
     assert computed == []

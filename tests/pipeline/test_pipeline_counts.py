@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def test_a_file_that_is_deleted_before_it_is_counted_again(tmp_path: Path) -> No
 
 
 def test_after_an_error_nobody_waits_for_processes() -> None:
-    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
-        pool_until(stack, 1).submit(time.sleep, 3_600)
-        raise KeyboardInterrupt
+    stack = ExitStack()
+    sleeping = pool_until(stack, 1).submit(time.sleep, 3_600)
+    error = KeyboardInterrupt()
+    stack.__exit__(KeyboardInterrupt, error, None)
+    assert isinstance(sleeping.exception(), BrokenProcessPool)
