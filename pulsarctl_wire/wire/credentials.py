@@ -92,7 +92,7 @@ def names_credentials(field: Field) -> bool:
 
 
 def lacks_body(top: Sequence[Field]) -> bool:
-    """Whether the fields of a BaseCommand are others than its type says: it, the tag or both may be damaged."""
+    """Whether a BaseCommand has other fields than its type says: type, tag or both may be damaged."""
     others = {field.number for field in top if not field.depth} - {1}
     return bool(others) and type_in(top) not in others
 
