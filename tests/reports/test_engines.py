@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pwire_run import SAMPLES, pwire
+from united import united
 
 from pulsarctl_wire import data
 from pulsarctl_wire.data.duck import DuckEngine
@@ -100,9 +101,15 @@ def test_what_is_chosen(spark: SparkSession, tmp_path: Path) -> None:
         assert all(since <= row["time_ns"] < since + 10**9 for row in rows)
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pcap*")), ids=lambda path: str(path.stem))
-def test_each_capture(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    with engines(spark, [str(path)], tmp_path, Choice()) as (one, other):
+def test_each_capture_as_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    table = united(sorted(SAMPLES.glob("*.pcap*")), tmp_path)
+    with data.tables(table) as one, data.tables(table, spark=spark) as other:
+        compare(one.engine, other.engine)
+
+
+@pytest.mark.parametrize("name", ["http-client-on-binary-port", "advertised-address-silent", "no-checksum"])
+def test_a_capture_that_lacks_most(spark: SparkSession, name: str, tmp_path: Path) -> None:
+    with engines(spark, [str(SAMPLES / f"{name}.pcap")], tmp_path, Choice()) as (one, other):
         compare(one, other)
 
 
