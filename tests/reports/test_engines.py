@@ -25,7 +25,7 @@ from pulsarctl_wire.reports.views import VIEWS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TOGETHER = ("java-simple", "java-nack-dlq", "errors", "corrupt-in-transit", "snaplen96")
+TOGETHER = ("java-nack-dlq", "errors", "corrupt-in-transit")
 
 
 @contextmanager
