@@ -7,7 +7,7 @@ progress/merge   which files are to replace which, and whether the new ones are 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -77,6 +77,14 @@ def replacing(system: Any, table: str, change: Change, replaced: Callable[[], ob
         raise
     replaced()
     settle(system, table)
+
+
+def free(path: str, taken: Collection[str]) -> str:
+    """Return a path for a new file like the one at `path`, which sorts as that does and is not `taken`."""
+    stem = path.removesuffix(".parquet").rstrip("~")
+    while f"{stem}.parquet" in taken:
+        stem += "~"
+    return f"{stem}.parquet"
 
 
 def settle(system: Any, table: str) -> None:

@@ -50,7 +50,7 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
-_REDONE: Final = "redone"  # the progress of before, until what is done again is saved
+_REDONE: Final = "redone"  # the progress of before, until the run that does a part again has ended
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -98,8 +98,8 @@ class Store:
             if progress is None and (states or damage):
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
-                kept = len(begun(progress))
-                refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
+                kept, before = len(begun(progress)), self._before(states, options) or progress
+                refuse_losses(before, kept, inputs, "the table cannot go on without it")
             if progress is not None:
                 with suppress(CaptureError):
                     report_losses(progress, self._load(_REDONE), inputs)
@@ -120,8 +120,11 @@ class Store:
         beside = self.beside()
         begun_before, _ = beside._readable_states()
         progress = furthest(begun_before, inputs, options, mirror)
-        before = last(states) if states else recorded(self._read(_MANIFEST, ""), options)
-        reason = damage[0] if damage and not states else difference(before, options)
+        reason = damage[0] if damage and not states else difference(last(states), options)
+        with suppress(CaptureError):
+            if redone := self._load(_REDONE):
+                states = states | {_REDONE: redone}
+        before = self._before(states, options)
         if not may_lose:
             if before is None:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
@@ -132,6 +135,11 @@ class Store:
         cost = Rebuild(reason, len(left), sum(each.size for each in left))
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
         return Resumed(progress, settings, cost, notes)
+
+    def _before(self, states: dict[str, Progress], options: Options) -> Progress | None:
+        """Return what the table was made of: the furthest progress, or what the manifest has, or None."""
+        manifest = recorded(self._read(_MANIFEST, ""), options)
+        return max([*states.values(), *([manifest] if manifest else [])], key=place, default=None)
 
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
@@ -193,7 +201,7 @@ class Store:
         assert progress is not None  # a rebuild is complete before it counts
         self._drop_logs()
         self._commit(progress.options, lambda name: False)
-        self._clean(lambda name: name.endswith((*DRAFTS, *_TEMPORARY)))
+        self._clean(lambda name: name == _REDONE or name.endswith((*DRAFTS, *_TEMPORARY)))
         self._delete_generations(number - 1 if has_log else number)
         generations.delete_rebuild(self.out)
         generations.set_current(self.system, self.path, generations.Generation(number))
@@ -309,8 +317,9 @@ class Store:
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
-        with suppress(FileNotFoundError):
-            self.system.delete_file(f"{self.path}/{_MANIFEST}")
+        for each in self._list(""):
+            if each.base_name.startswith(_MANIFEST):
+                self.system.delete_file(each.path)
         for name in ("progress", *TABLES):
             self.system.create_dir(f"{self.path}/{name}")
         self._drop_logs()
@@ -406,8 +415,6 @@ class Store:
         """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
         self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
         if not is_before_last:
-            with suppress(FileNotFoundError):
-                self.system.delete_file(f"{self.path}/progress/{_REDONE}")
             self.commit(progress.options)
 
     def _fill(self, options: Options) -> None:
@@ -432,7 +439,7 @@ class Store:
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
-        self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
+        self._clean(lambda name: name == _REDONE or name.endswith(DRAFTS))  # of earlier runs, on other files
         self._write(_MANIFEST, json.dumps(about).encode())
         self.commit(options)
 

@@ -18,6 +18,7 @@ from pipeline.test_pipeline_run import leftovers, parts, put
 from pwire_run import pwire
 from segments import START_NS
 
+from pulsarctl_wire.cli.options import parse_time
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.optimize import optimize
@@ -210,3 +211,39 @@ def test_what_is_no_table(tmp_path: Path) -> None:
         for use in (lambda: delete(path, 0), lambda: repartition(path, ("date",))):  # noqa: B023
             with pytest.raises(CaptureError, match="holds no table that pwire analyze can go on with"):
                 use()
+
+
+def test_merged_files_that_come_into_one_directory(tmp_path: Path) -> None:
+    """Their names overlap, so that a new file could have the name of one that it replaces."""
+    paths, out = put(tmp_path, parts(5)), tmp_path / "out"
+    run(paths, out, Options(900, partition_by=("tenant",)))
+    before = every(out)
+    for by in (("date",), ("tenant",), ()):
+        optimize(str(out), MIB)
+        repartition(str(out), by)
+        assert every(out) == before
+    optimize(str(out), MIB)
+    assert every(out) == before
+    times = sorted(time for row in before["frames"] if (time := age(row)))
+    for time in times[:: len(times) // 4]:
+        delete(str(out), time, exact=True)
+        assert rows(out, "frames") == [row for row in before["frames"] if (age(row) or time) >= time]
+
+
+def test_a_split_with_several_files_in_a_directory(
+    tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has so many directories that some files were closed, and others begun there."""
+    monkeypatch.setattr("pulsarctl_wire.pipeline.partitions.MAX_OPEN", 1)
+    out = tmp_path / "out"
+    run(paths, out, Options(partition_by=("hour",)))
+    before = every(out)
+    for by in (("date",), ("tenant",)):
+        repartition(str(out), by)
+        assert every(out) == before
+
+
+def test_times_are_exact() -> None:
+    assert parse_time("1700000009.073456") == 1_700_000_009_073_456_000
+    assert parse_time("1700000009") == 1_700_000_009_000_000_000
+    assert parse_time("2023-11-14T22:13:29.073456Z") == 1_700_000_009_073_456_000
