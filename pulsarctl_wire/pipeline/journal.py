@@ -7,7 +7,7 @@ progress/merge   which files are to replace which, and whether the new ones are 
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +45,15 @@ class Change(NamedTuple):
         return self.partition_by is not None or not others <= tables
 
 
+def free_path(path: str, taken: set[str]) -> str:
+    """Return the path of a new file with as many `~` as no other path has; add it to those `taken`."""
+    stem = path.removesuffix(".parquet").rstrip("~")
+    while (free := f"{stem}.parquet") in taken:
+        stem += "~"
+    taken.add(free)
+    return free
+
+
 def going_on(system: Any, table: str) -> Change | None:
     """The change that a table's journal has, or None. Raises CaptureError if the journal is damaged."""
     try:
@@ -77,14 +86,6 @@ def replacing(system: Any, table: str, change: Change, replaced: Callable[[], ob
         raise
     replaced()
     settle(system, table)
-
-
-def free(path: str, taken: Collection[str]) -> str:
-    """Return a path for a new file like the one at `path`, which sorts as that does and is not `taken`."""
-    stem = path.removesuffix(".parquet").rstrip("~")
-    while f"{stem}.parquet" in taken:
-        stem += "~"
-    return f"{stem}.parquet"
 
 
 def settle(system: Any, table: str) -> None:

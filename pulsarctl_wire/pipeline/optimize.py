@@ -18,7 +18,7 @@ from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem
-from pulsarctl_wire.pipeline.journal import Change, free
+from pulsarctl_wire.pipeline.journal import Change, free_path
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
@@ -54,8 +54,7 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     taken = {store.below(each.path) for each in before}
     for files in _bins(store, before, [each.next for each in states], size, size / 2):
         paths = [store.below(each.path) for each in files]
-        merged = free(_merged(paths), taken)
-        taken.add(merged)
+        merged = _merged(paths, taken)
         with store.replacing(Change((merged,), tuple(paths)), states[-1].options):
             write_merged(store.out, paths, merged)
     return count(before), count(store.files())
@@ -103,10 +102,7 @@ def merge_small(store: Store, workers: Workers) -> None:
         return
     old = [[store.below(each.path) for each in some] for some in bins]
     taken = {store.below(each.path) for each in files}
-    calls = []
-    for paths in old:
-        calls.append((store.out, paths, free(_merged(paths), taken)))
-        taken.add(calls[-1][-1])
+    calls = [(store.out, paths, _merged(paths, taken)) for paths in old]
     change = Change(tuple(path for *_, path in calls), tuple(path for paths in old for path in paths))
     with store.replacing(change, states[-1].options):
         for future in workers.submit(write_merged, calls, sum(each.size for some in bins for each in some)):
@@ -172,15 +168,15 @@ def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield found
 
 
-def _merged(paths: list[str]) -> str:
-    """The path of the file that has the rows of these, if nothing else is there.
+def _merged(paths: list[str], taken: set[str]) -> str:
+    """The path of the file that has the rows of these, which are sorted; it is added to those `taken`.
 
-    Those of files that were merged before may overlap, as their rows were in other directories then.
+    They may overlap, as files do that were in several directories before `repartition`.
     """
     folder = paths[0].rpartition("/")[0]
     names = [path.removesuffix(".parquet").rpartition("/")[2] for path in paths]
     last = max(name.rpartition("..")[2] for name in names)
-    return f"{folder}/{names[0].partition('..')[0]}..{last}.parquet"
+    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", taken)
 
 
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.pipeline.journal import Change, free
+from pulsarctl_wire.pipeline.journal import Change, free_path
 from pulsarctl_wire.pipeline.optimize import damage, row_groups
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.store import Store
@@ -72,7 +72,7 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
         if is_whole:
             done = done._replace(files=done.files + 1, size=done.size + each.size)
         else:
-            rewritten[free(path, taken | {*rewritten})] = each
+            rewritten[free_path(path, taken)] = each
             done = done._replace(rewritten=done.rewritten + 1)
     if old and not dry_run:
         with store.replacing(Change(tuple(rewritten), tuple(old)), options, is_new=True):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.repartition import repartition
 from pulsarctl_wire.pipeline.retention import delete
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import inputs_of
 from pulsarctl_wire.table import TABLES
 
 OPTIONS = Options(split_size=900)
@@ -186,6 +188,34 @@ def test_directories_change_without_decoding(
     assert again.resumed == 3
     run(paths, out, Options(900, partition_by=other))
     check(paths, out, Options(900, partition_by=other))
+
+
+@pytest.mark.parametrize("one", [("tenant",), ("hour", "tenant"), ("date",)])
+def test_files_that_were_merged_apart_are_merged(
+    paths: list[str], tmp_path: Path, one: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    run(paths, out, Options(900, partition_by=one))
+    optimize(str(out), MIB)
+    repartition(str(out), ())
+    optimize(str(out), MIB)
+    check(paths, out, OPTIONS)
+    for file in (out / "frames").glob("0*.parquet"):
+        inputs = {paths.index(row["file"]) for row in pq.read_table(file, columns=["file"]).to_pylist()}
+        assert inputs <= {*inputs_of(file.name.removesuffix(".parquet"))}
+
+
+def test_rows_are_deleted_before_and_after(paths: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(paths, out, Options(900, partition_by=("hour",)))
+    optimize(str(out), MIB)
+    delete(str(out), BORDER, exact=True)
+    repartition(str(out), ())
+    later = BORDER + DAY_NS // 3
+    kept = {kind: younger(out, kind, later) for kind in TABLES}
+    assert len(kept["frames"]) < len(rows(out, "frames"))
+    delete(str(out), later, exact=True)
+    assert every(out) == kept
 
 
 def test_later_runs_keep_to_the_directories(tmp_path: Path, paths: list[str]) -> None:
