@@ -93,7 +93,6 @@ class Broker:
                 opening = self.scheduler.spawn(self._open(name, create))
                 if not opening.done:
                     self._opening[name.full] = opening
-                    opening.then(lambda: self._opened(name))
                 return await opening
 
     def _check_owner(self, name: TopicName) -> None:
@@ -107,10 +106,13 @@ class Broker:
                 raise Refused("ServiceNotReady", text)
             raise thrown("ServiceNotReady", text, "ServiceUnitNotReadyException")
 
-    def _opened(self, name: TopicName) -> None:
-        del self._opening[name.full]
-
     async def _open(self, name: TopicName, create: bool) -> AnyTopic:
+        try:
+            return await self._load(name, create)
+        finally:  # at once: awaiting an opening that is done would not wait
+            self._opening.pop(name.full, None)
+
+    async def _load(self, name: TopicName, create: bool) -> AnyTopic:
         enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
         if not enabled[not name.is_persistent]:  # the text is the same for both
             raise Refused("NotAllowedError", "Broker is unable to load persistent topic")

@@ -229,6 +229,23 @@ def test_a_topic_that_is_being_deleted_is_not_loaded() -> None:
     assert producer.state == "open"
 
 
+def test_a_topic_may_be_unloaded_as_soon_as_it_is_loaded() -> None:
+    """A broker dies while it loads a topic, another one loads it too, and both loads end together."""
+    script = Script(brokers=2)
+    first, second = script.cluster.brokers
+    script.move(TOPICS[0], first)
+    script.admin("PUT", path_of(TOPICS[0]))
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    script.settle()
+    script.admin("PUT", path_of("persistent://public/default/c"))  # its commit is under way
+    unloads = [script.admin("PUT", f"{path_of(TOPICS[0])}/unload") for _ in range(2)]
+    script.cluster.kill(first)
+    unloads.append(script.admin("PUT", f"{path_of(TOPICS[0])}/unload"))
+    script.settle()
+    assert unloads == [[204]] * 3
+    assert not second.topics
+
+
 def test_what_is_sent_in_an_aborted_transaction_stays_hidden() -> None:
     """Even when all that was sent in it before is deleted while it is being stored."""
     rolls = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
