@@ -176,7 +176,7 @@ class Operations(Steps):
 
         def answered(told: Answer) -> None:
             if told.status == 204:
-                it.unsubscribed(no)
+                it.unsubscribed(no, self.no)
 
         self.admin("DELETE", f"{path_of(it.topic.name)}/subscription/{it.name}", answered, _FORCE)
 

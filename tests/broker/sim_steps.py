@@ -191,7 +191,7 @@ class Steps(Producing):
         def answered(frame: Frame) -> None:
             if frame.command == "SUCCESS":
                 assert began, "UNSUBSCRIBE should have been refused"
-                subscription.unsubscribed(began[0])
+                subscription.unsubscribed(began[0], self.no)
 
         def reaction(frame: Frame) -> None:
             if frame.command == "SUCCESS":

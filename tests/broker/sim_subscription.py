@@ -127,9 +127,10 @@ class Subscription:
         self.forget(no)
         self.exists = "maybe"
 
-    def unsubscribed(self, no: int) -> None:
-        """The UNSUBSCRIBE of `no` was answered by SUCCESS."""
-        if self.tried < no and self.reset_no == no:
+    def unsubscribed(self, began: int, no: int) -> None:
+        """The UNSUBSCRIBE of `began` was answered by SUCCESS: what was learned meanwhile is void too."""
+        if self.tried < began:
+            self.forget(no)
             self.exists, self.fresh = "no", True
 
     def forget(self, no: int) -> None:

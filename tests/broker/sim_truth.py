@@ -166,7 +166,7 @@ class Topic:
     def deleted(self, no: int) -> None:
         """It was answered that it is deleted: that has happened since it was asked for."""
         for subscription in self.subscriptions.values():
-            subscription.unsubscribed(self.deleted_no)
+            subscription.unsubscribed(self.deleted_no, no)
         self.deleting(no)
         for message in self.at.values():
             message.positions.clear()
@@ -179,7 +179,7 @@ class Topic:
         """The broker has crashed: it may have been deleted, or not."""
         if self.deleted_no:
             self.deleting(no)
-            self.deleted_no, self.trims = 0, True
+            self.last, self.deleted_no, self.trims = None, 0, True
 
     def expires(self, position: Position, now_ms: int) -> bool:
         """Whether a message may have been acknowledged as it is too old."""

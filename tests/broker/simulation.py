@@ -7,6 +7,7 @@ A seed decides everything. `python tests/broker/simulation.py SEED` replays one 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 import traceback
@@ -21,6 +22,8 @@ from broker.sim_truth import Broken
 from pulsarctl_wire.broker.settings import Settings
 
 STEPS = 120
+MAX_SECONDS = 60
+"""CPU time of a schedule; most take less than one second."""
 _WEIGHTS: dict[str, int] = {
     "send": 24,
     "create_producer": 6,
@@ -365,14 +368,26 @@ class Simulation(Transactions, Operations):
                 last[message.producer] = message.sequence
 
 
+class Endless(BaseException):
+    """A schedule takes too much CPU time. Nothing in the broker catches it."""
+
+
+def _give_up(*_: object) -> None:
+    raise Endless(f"more than {MAX_SECONDS} s of CPU time")
+
+
 def try_seed(seed: int, steps: int = STEPS) -> str:
     """What goes wrong with a seed, with its steps; "" if nothing."""
     simulation = Simulation(seed)
+    signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
     try:
         simulation.run(steps)
-    except Exception as error:
+    except (Exception, Endless) as error:
         lines = [*simulation.trace, "".join(traceback.format_exception(error))]
         return "\n".join(lines) + f"python tests/broker/simulation.py {seed} replays it\n"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return ""
 
 

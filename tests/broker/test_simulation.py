@@ -237,6 +237,68 @@ def test_a_topic_that_is_being_deleted_is_not_loaded() -> None:
     assert producer.state == "open"
 
 
+def test_a_topic_may_be_unloaded_as_soon_as_it_is_loaded() -> None:
+    """A broker dies while it loads a topic, another one loads it too, and both loads end together."""
+    script = Script(brokers=2)
+    first, second = script.cluster.brokers
+    script.move(TOPICS[0], first)
+    script.admin("PUT", path_of(TOPICS[0]))
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    script.settle()
+    script.admin("PUT", path_of("persistent://public/default/c"))  # its commit is under way
+    unloads = [script.admin("PUT", f"{path_of(TOPICS[0])}/unload") for _ in range(2)]
+    script.cluster.kill(first)
+    unloads.append(script.admin("PUT", f"{path_of(TOPICS[0])}/unload"))
+    script.settle()
+    assert unloads == [[204]] * 3
+    assert not second.topics
+
+
+def test_a_subscription_goes_with_its_topic() -> None:
+    """Even one that a consumer joins once the deletion was asked for."""
+    script = Script(brokerDeleteInactiveTopicsEnabled=False, defaultRetentionSizeInMB=-1)
+    one, other = script.clients
+    producer = script.producing(one)
+    script.settle()
+    script.sends(producer, 1)
+    script.settle()
+    script.consuming(other, SHARED)
+    script.pump(other)
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")  # refuses the consumer, but not its subscription
+    script.settle()
+    script.consuming(other, SHARED)
+    script.pump(other)
+    script.delete_this(script.topics[TOPICS[0]], force=True)
+    script.report()
+    subscription = script.subscription(TOPICS[0], "early")
+    assert (subscription.exists, len(subscription.open)) == ("yes", 1)
+    script.settle()
+    assert (subscription.exists, len(subscription.open)) == ("no", 0)
+
+
+def test_a_crash_may_complete_the_deletion_of_a_topic_that_has_ended() -> None:
+    """The next topic of its name takes messages."""
+    script = Script(brokerDeleteInactiveTopicsEnabled=False)
+    client = script.clients[0]
+    script.producing(client)
+    script.settle()
+    topic = script.topics[TOPICS[0]]
+    while not topic.ending:
+        script.terminate()  # one of the topics
+    script.settle()
+    assert topic.last
+    script.delete_this(topic, force=True)
+    script.report()  # it is closed
+    script.disk.sync()
+    script.crash()
+    script.connect(client)
+    producer = script.producing(client, "another")
+    script.settle()
+    script.sends(producer, 1)
+    script.settle()
+    assert topic.order
+
+
 def test_what_is_sent_in_an_aborted_transaction_stays_hidden() -> None:
     """Even when all that was sent in it before is deleted while it is being stored."""
     rolls = {"managedLedgerMaxEntriesPerLedger": 1, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
