@@ -139,8 +139,7 @@ class Store:
 
     def _before(self, states: dict[str, Progress], options: Options) -> list[Progress]:
         """Return all that says what the table was made of: what is saved, and what the manifest has."""
-        manifest = recorded(self._read(_MANIFEST, ""), options)
-        return [*states.values(), *([manifest] if manifest else [])]
+        return [*states.values(), *filter(None, [recorded(self._read(_MANIFEST, ""), options)])]
 
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
@@ -318,9 +317,8 @@ class Store:
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
-        for each in self._list(""):
-            if each.base_name.startswith(_MANIFEST):
-                self.system.delete_file(each.path)
+        with suppress(FileNotFoundError):
+            self.system.delete_file(f"{self.path}/{_MANIFEST}")
         for name in ("progress", *TABLES):
             self.system.create_dir(f"{self.path}/{name}")
         self._drop_logs()
