@@ -98,8 +98,8 @@ class Store:
             if progress is None and (states or damage):
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
-                kept, before = len(begun(progress)), self._before(states, options) or progress
-                refuse_losses(before, kept, inputs, "the table cannot go on without it")
+                for before in self._before(states, options):
+                    refuse_losses(before, len(begun(progress)), inputs, "the table cannot go on without it")
             if progress is not None:
                 with suppress(CaptureError):
                     report_losses(progress, self._load(_REDONE), inputs)
@@ -126,20 +126,20 @@ class Store:
                 states = states | {_REDONE: redone}
         before = self._before(states, options)
         if not may_lose:
-            if before is None:
+            if not before:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
             done = progress.inputs[: progress.file] if progress else []
-            refuse_losses(before, 0, [*done, *inputs], reason)
+            for each in before:
+                refuse_losses(each, 0, [*done, *inputs], reason)
         settings = beside._go_on(progress, begun_before, inputs, options)
         left = progress.inputs[progress.file :] if progress else inputs
         cost = Rebuild(reason, len(left), sum(each.size for each in left))
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
         return Resumed(progress, settings, cost, notes)
 
-    def _before(self, states: dict[str, Progress], options: Options) -> Progress | None:
-        """Return what the table was made of: the furthest progress, or what the manifest has, or None."""
-        manifest = recorded(self._read(_MANIFEST, ""), options)
-        return max([*states.values(), *([manifest] if manifest else [])], key=place, default=None)
+    def _before(self, states: dict[str, Progress], options: Options) -> list[Progress]:
+        """Return all that says what the table was made of: what is saved, and what the manifest has."""
+        return [*states.values(), *filter(None, [recorded(self._read(_MANIFEST, ""), options)])]
 
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
@@ -317,9 +317,8 @@ class Store:
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
-        for each in self._list(""):
-            if each.base_name.startswith(_MANIFEST):
-                self.system.delete_file(each.path)
+        with suppress(FileNotFoundError):
+            self.system.delete_file(f"{self.path}/{_MANIFEST}")
         for name in ("progress", *TABLES):
             self.system.create_dir(f"{self.path}/{name}")
         self._drop_logs()
