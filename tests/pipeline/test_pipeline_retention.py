@@ -232,6 +232,8 @@ def test_later_runs_keep_to_the_directories(tmp_path: Path, paths: list[str]) ->
     assert all(path.is_file() for path in (out / "frames").iterdir())
     refused = pwire("table", "optimize", out, "--partition-by", "month")
     assert refused.complaints[0].startswith("pwire: --partition-by month: use date, hour, series")
+    unserved = pwire("analyze", *paths, "--out", out, "--metrics", ":0")
+    assert (unserved.code, unserved.complaints) == (2, ["pwire: analyze: --metrics needs --follow"])
 
 
 def test_what_is_no_table(tmp_path: Path) -> None:

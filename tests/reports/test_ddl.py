@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 import sqlglot
 from pwire_run import SAMPLES, pwire
@@ -130,6 +131,11 @@ def test_files_that_are_added_later_are_read(tmp_path: Path, by: str) -> None:
 
 def test_what_has_no_views(tmp_path: Path) -> None:
     simple, mail = SAMPLES / "java-simple.pcap", one_file(tmp_path)
+    earlier = tmp_path / "earlier.parquet"
+    pq.write_table(pq.read_table(mail).drop_columns(["host", "uid"]), earlier)
+    run = pwire("sql", "--ddl", "duckdb", earlier)
+    text = "pwire: the table lacks host, uid, which views may read: make it again"
+    assert (run.code, run.complaints) == (2, [text])
     run = pwire("sql", "--ddl", "duckdb", mail, simple)
     assert (run.code, run.err.count("\n")) == (2, 1)
     assert "views are made on one table" in run.err
