@@ -85,9 +85,10 @@ class Steps(Producing):
 
         def effect() -> None:
             client.sessions[it.id] = session
-            subscription.subscribing(self.no)
+            subscription.subscribing(session, self.no)
 
         def answered(frame: Frame) -> None:
+            subscription.asked.discard(session)
             if client.sessions.get(it.id) is not session:
                 return
             if frame.command == "SUCCESS":

@@ -88,6 +88,8 @@ class Subscription:
         self.wild = 0
         """SEEKs to a time that may take effect at any moment."""
         self.tried = -1
+        self.asked: set[Session] = set()
+        """Consumers whose SUBSCRIBE has no answer: it may make the subscription at any moment."""
         self.open: dict[Position, int] = {}
         self.gone: dict[Position, int] = {}
         self.touched: dict[Position, int] = {}
@@ -102,8 +104,9 @@ class Subscription:
 
     # -- its life
 
-    def subscribing(self, no: int) -> None:
+    def subscribing(self, session: Session, no: int) -> None:
         """SUBSCRIBE was received."""
+        self.asked.add(session)
         self.tried = no
         if self.exists == "no":
             self.exists = "maybe"
@@ -129,7 +132,7 @@ class Subscription:
 
     def unsubscribed(self, began: int, no: int) -> None:
         """The UNSUBSCRIBE of `began` was answered by SUCCESS: what was learned meanwhile is void too."""
-        if self.tried < began:
+        if self.tried < began and not self.asked:
             self.forget(no)
             self.exists, self.fresh = "no", True
 

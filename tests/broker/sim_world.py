@@ -104,6 +104,7 @@ class World:
             topic.crashed(self.no)
             for subscription in topic.subscriptions.values():
                 subscription.wild = 0
+                subscription.asked.clear()
         before = self.disk
         self.disk = SlowDisk(before.crash(), self.random)
         self.disk.most = before.most
@@ -178,6 +179,9 @@ class World:
                     break
             else:
                 raise Broken("it does not come to rest")
+        for topic in self.topics.values():
+            for subscription in topic.subscriptions.values():
+                subscription.asked = {each for each in subscription.asked if not each.closed}
 
     def _has_work(self, client: Client) -> bool:
         return client.connection is not None and not client.frozen and bool(client.inbox or client.outbox)

@@ -276,6 +276,21 @@ def test_a_subscription_goes_with_its_topic() -> None:
     assert (subscription.exists, len(subscription.open)) == ("no", 0)
 
 
+def test_a_subscription_may_be_made_after_its_topic_is_deleted() -> None:
+    """Its SUBSCRIBE came before, and is still under way although the connection has ended."""
+    script = Script()
+    client = script.clients[1]
+    script.consuming(client, SHARED)
+    script.pump(client)
+    script.drop(client)
+    topic = script.topics[TOPICS[0]]
+    script.no += 1
+    topic.deleting(script.no)
+    topic.deleted(script.no)
+    script.crash()
+    assert topic.subscriptions["early"].exists == "maybe"
+
+
 def test_a_crash_may_complete_the_deletion_of_a_topic_that_has_ended() -> None:
     """The next topic of its name takes messages."""
     script = Script(brokerDeleteInactiveTopicsEnabled=False)
