@@ -20,7 +20,7 @@ from pulsarctl_wire.reports import REPORTS
 from pulsarctl_wire.reports.engine import Engine
 from pulsarctl_wire.reports.overview import collect
 from pulsarctl_wire.reports.sql import Choice, Options, Window
-from pulsarctl_wire.reports.views import VIEWS
+from pulsarctl_wire.reports.views import KEPT, VIEWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,6 +111,14 @@ def test_each_capture_as_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_capture_that_lacks_most(spark: SparkSession, name: str, tmp_path: Path) -> None:
     with engines(spark, [str(SAMPLES / f"{name}.pcap")], tmp_path, Choice()) as (one, other):
         compare(one, other)
+
+
+def test_what_is_kept_is_not_computed_again(spark: SparkSession, tmp_path: Path) -> None:
+    with engines(spark, [str(SAMPLES / "java-simple.pcap")], tmp_path, Choice()) as (_, engine):
+        for name in sorted(KEPT):
+            query = f"WITH read AS (SELECT * FROM {name}) SELECT * FROM read"
+            (plan,) = (row["plan"] for row in engine.rows(f"EXPLAIN {query}"))
+            assert "InMemoryTableScan" in plan, name
 
 
 def test_no_report_runs_python_or_sorts_all_rows_in_one_task(spark: SparkSession, tmp_path: Path) -> None:
