@@ -310,8 +310,11 @@ class Subscription:
     def ack_until(self, consumer: Consumer, message_id: MessageIdData) -> None:
         """Acknowledge everything up to a message."""
         index, there = self._locate(message_id)
-        if not there or index >= self.topic.log.stored:
-            return
+        if there and index < self.topic.log.stored:
+            self._ack_until(consumer, index, message_id)
+        self.check_end()
+
+    def _ack_until(self, consumer: Consumer, index: int, message_id: MessageIdData) -> None:
         mark = self.cursor.mark
         if not message_id.ack_set:
             self.cursor.ack_before(index + 1)
@@ -322,7 +325,6 @@ class Subscription:
             if by_index and still_open and not self.cursor.is_acked(index):
                 self.cursor.set_open(index, still_open)
         self._was_acked(consumer, mark)
-        self.check_end()
 
     def skip(self, index: int) -> None:
         """The broker itself acknowledges an entry that no consumer may see."""
