@@ -22,8 +22,10 @@ from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.wire.exchanges import ExchangeState
-from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.frame import Connection, Event, build_frame
 from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend
 from pulsarctl_wire.wire.redaction import Redacted
 from pulsarctl_wire.wire.stream import FrameStream
 from pulsarctl_wire.wire.varint import VARINT, sized, tag, varint
@@ -167,6 +169,19 @@ def test_the_search_sees_what_is_shown() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_secret_of_mutated_frames(seed: int) -> None:
     check(seed, 1_000, 0.1)
+
+
+def test_no_secret_where_a_send_swallows_a_frame_of_unknown_type() -> None:
+    """Found by `.ci/explore`: the size of a SEND is too large, the type of the next frame no number."""
+    secret = bytes(BINARY[number % len(BINARY)] for number in range(61))
+    command = b"\x0a\x02\x12\x40" + sized(3, secret) + sized(5, b"token")
+    connect = struct.pack(">II", len(command) + 4, len(command)) + command
+    send = build_frame(BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=1)))
+    entry = MAGIC_CHECKSUM + b"abcd" + struct.pack(">I", 0) + b"hello"
+    total = len(send) - 4 + len(entry) + len(connect)
+    data = struct.pack(">I", total) + send[4:] + entry + connect
+    assert not leaks(_seen(DisplayOptions()(decoded(data, True), tree=True)), [secret])
+    assert not leaks(iter([recorded(Random(1), data)]), [secret])
 
 
 def test_no_secret_where_type_and_tag_are_both_damaged() -> None:

@@ -109,8 +109,8 @@ class Broker:
     async def _open(self, name: TopicName, create: bool) -> AnyTopic:
         try:
             return await self._load(name, create)
-        finally:  # at once: awaiting an opening that is done would not wait
-            self._opening.pop(name.full, None)
+        finally:
+            self._opening.pop(name.full, None)  # at once: before callbacks run, the topic may be closed again
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
         enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics

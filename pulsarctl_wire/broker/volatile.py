@@ -1,5 +1,7 @@
 """A non-persistent topic: messages go to the consumers that have permits now, or nowhere."""
 
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, int32
@@ -89,13 +91,27 @@ class VolatileSubscription:
             return self._active()
         if self._selector is not None:
             return self._selector.owner(self._selector.slot(sticky_key(entry.metadata)))
-        turn, count = self._turn, len(self.consumers)  # priorities do not count here
-        places = (at % count for at in range(turn, turn + count))
-        at = next((at for at in places if self.consumers[at].available), None)
+        at = next((at for at in self._places() if self.consumers[at].available), None)
         if at is None or sum(each.permits for each in self.consumers) <= 0:
             return None
         self._turn = at + 1
         return self.consumers[at]
+
+    def _places(self) -> Iterator[int]:
+        """The places of a Shared subscription's consumers, in the order in which they are tried.
+
+        Here they are not sorted by priority. So it counts only among neighbours, as on a real broker.
+        """
+        priorities = [each.priority for each in self.consumers]
+        turn = self._turn if self._turn < len(priorities) else 0
+        own = priorities[turn]
+        yield from takewhile(lambda at: priorities[at] < own, range(turn))
+        same = takewhile(lambda at: priorities[at] == own, range(turn, len(priorities)))
+        end = turn
+        for end in same:
+            yield end
+        yield from takewhile(lambda at: priorities[at] == own, range(priorities.index(own), turn))
+        yield from range(end + 1, len(priorities))
 
     def disconnect(self, *, but: Consumer | None = None, **told: Any) -> None:
         """Close all consumers; CLOSE_CONSUMER says so to all of them `but` one."""

@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
@@ -113,14 +113,22 @@ def errors_reported() -> Iterator[None]:
         end_of_pipe()
     except OSError as error:  # a full disk, a device that fails
         give_up_stdout()
-        fail(f"the output cannot be written: {error.strerror}", EXIT_OUTPUT)
+        fail(f"the output cannot be written: {error.strerror or error}", EXIT_OUTPUT)
 
 
-def write_page(path: str | None, page: str) -> None:
+def refuse_source(option: str, path: str, sources: Iterable[str]) -> None:
+    """Exit if the output file that an option names is one of the sources."""
+    for source in sources:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            fail(f"{option} {path}: that is one of the sources; name another file")
+
+
+def write_page(path: str | None, page: str, sources: Iterable[str]) -> None:
     """Write a page to the file that `--html` names, or to stdout without it."""
     if path is None:
         sys.stdout.write(page)
         return
+    refuse_source("--html", path, sources)
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)

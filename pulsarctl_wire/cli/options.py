@@ -84,10 +84,12 @@ def parse_time(text: str, other: str = "") -> int:
     if ago:
         return time.time_ns() - int(float(ago[1]) * _AGO[ago[2]] * 1e9)
     if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", text):
-        return int(float(text) * 1e9)
+        seconds, _, fraction = text.partition(".")
+        return int(seconds + fraction.ljust(9, "0"))
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() * 1e9)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        return round(moment.timestamp() * 1e6) * 1_000
     except (ValueError, OverflowError):
         what = f"neither {other} nor a time" if other else "not a time"
         raise SettingsError(f"{text}: {what} (ISO 8601, seconds since 1970, -10m)") from None

@@ -25,6 +25,7 @@ from pulsarctl_wire.reports import GROUPING, REPORTS
 from pulsarctl_wire.reports.ddl import Dialect, statements
 from pulsarctl_wire.reports.engine import MAX_AGAIN, Answer, Engine, EngineName, Row, clusters
 from pulsarctl_wire.reports.sql import Choice, Options, Window, nanoseconds
+from pulsarctl_wire.table import FRAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +141,8 @@ class Tables:
         """
         if not self.frames:
             raise QueryError("views are made on one table: name one that has frames")
+        if lacking := sorted(self.lacks & {*FRAMES.names}):
+            raise QueryError(f"the table lacks {', '.join(lacking)}, which views may read: make it again")
         named = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
         return "\n".join(statements(dialect, self.frames, clusters(named)))
 

@@ -26,7 +26,7 @@ from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.private import cache_directory
 from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.pipeline.splits import Input, reason
 from pulsarctl_wire.pipeline.tasks import Pool
 from pulsarctl_wire.table import VERSION
 
@@ -135,7 +135,10 @@ def _make(inputs: list[Input], options: Options, found: Path) -> None:
     with _put(found) as out:
         is_small = sum(each.size for each in inputs) <= SPLIT
         with ThreadPoolExecutor(1) if is_small else pool(jobs) as executor:
-            totals = Run(inputs, str(out), options=options).run(Pool(executor, jobs))
+            try:
+                totals = Run(inputs, str(out), options=options).run(Pool(executor, jobs))
+            except OSError as error:
+                raise OSError(error.errno, f"{found.parent}: {reason(error)}") from error
         if not totals.frames and not totals.gaps and totals.problems:
             name, problem, _ = totals.problems[0]
             raise CaptureError(f"{name}: {problem}")

@@ -45,6 +45,15 @@ class Change(NamedTuple):
         return self.partition_by is not None or not others <= tables
 
 
+def free_path(path: str, taken: set[str]) -> str:
+    """Return the path of a new file with as many `~` as no other path has; add it to those `taken`."""
+    stem = path.removesuffix(".parquet").rstrip("~")
+    while (free := f"{stem}.parquet") in taken:
+        stem += "~"
+    taken.add(free)
+    return free
+
+
 def going_on(system: Any, table: str) -> Change | None:
     """The change that a table's journal has, or None. Raises CaptureError if the journal is damaged."""
     try:

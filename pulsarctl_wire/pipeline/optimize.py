@@ -18,7 +18,7 @@ from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import filesystem
-from pulsarctl_wire.pipeline.journal import Change
+from pulsarctl_wire.pipeline.journal import Change, free_path
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.splits import reason
 from pulsarctl_wire.pipeline.store import Store
@@ -51,10 +51,12 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     """
     store = Store(table)
     states, before = store.merge(), store.files()
+    taken = {store.below(each.path) for each in before}
     for files in _bins(store, before, [each.next for each in states], size, size / 2):
         paths = [store.below(each.path) for each in files]
-        with store.replacing(Change((_merged(paths),), tuple(paths)), states[-1].options):
-            write_merged(store.out, paths, _merged(paths))
+        merged = _merged(paths, taken)
+        with store.replacing(Change((merged,), tuple(paths)), states[-1].options):
+            write_merged(store.out, paths, merged)
     return count(before), count(store.files())
 
 
@@ -99,8 +101,9 @@ def merge_small(store: Store, workers: Workers) -> None:
     if not bins:
         return
     old = [[store.below(each.path) for each in some] for some in bins]
-    calls = [(store.out, paths, _merged(paths)) for paths in old]
-    change = Change(tuple(map(_merged, old)), tuple(path for paths in old for path in paths))
+    taken = {store.below(each.path) for each in files}
+    calls = [(store.out, paths, _merged(paths, taken)) for paths in old]
+    change = Change(tuple(path for *_, path in calls), tuple(path for paths in old for path in paths))
     with store.replacing(change, states[-1].options):
         for future in workers.submit(write_merged, calls, sum(each.size for some in bins for each in some)):
             future.result()
@@ -165,11 +168,15 @@ def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield found
 
 
-def _merged(paths: list[str]) -> str:
-    """The path of the file that has the rows of these."""
-    folder, _, first = paths[0].removesuffix(".parquet").rpartition("/")
-    last = paths[-1].removesuffix(".parquet").rpartition("/")[2]
-    return f"{folder}/{first.partition('..')[0]}..{last.rpartition('..')[2]}.parquet"
+def _merged(paths: list[str], taken: set[str]) -> str:
+    """The path of the file that has the rows of these, which are sorted; it is added to those `taken`.
+
+    They may overlap, as files do that were in several directories before `repartition`.
+    """
+    folder = paths[0].rpartition("/")[0]
+    names = [path.removesuffix(".parquet").rpartition("/")[2] for path in paths]
+    last = max(name.rpartition("..")[2] for name in names)
+    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", taken)
 
 
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:

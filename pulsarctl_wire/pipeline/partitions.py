@@ -37,6 +37,8 @@ PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 """What a table can be partitioned by."""
 MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""
+PART: Final = re.compile(r"(_\d{5})?\.parquet$")
+"""How the names of a split's files in a partition end."""
 _LONGEST: Final = 200  # bytes of the name of a directory
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")  # as in Hive
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"

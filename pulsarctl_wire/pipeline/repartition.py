@@ -10,7 +10,7 @@ from typing import Any
 from pulsarctl_wire.pipeline.finish import begin_file
 from pulsarctl_wire.pipeline.journal import Change
 from pulsarctl_wire.pipeline.optimize import Size, count, row_groups
-from pulsarctl_wire.pipeline.partitions import File, Partitioned, needed, partitioned
+from pulsarctl_wire.pipeline.partitions import PART, File, Partitioned, needed, partitioned
 from pulsarctl_wire.pipeline.store import Store
 from pulsarctl_wire.table import TABLES, described
 
@@ -49,7 +49,7 @@ def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Split
     for each in store.files():
         kind = store.below(each.path).partition("/")[0]
         if partitioned(TABLES[kind], before) != partitioned(TABLES[kind], by):
-            splits[kind, each.base_name.removesuffix(".parquet")].append(each)
+            splits[kind, PART.sub("", each.base_name)].append(each)
     return splits
 
 

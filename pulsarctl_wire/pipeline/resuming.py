@@ -120,7 +120,8 @@ def refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str)
 
 def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuild: bool) -> list[str]:
     """Return what to tell the user about going on from a progress, in spite of damage."""
-    notes = [f"{text}: the run goes on from the progress that was saved before" for text in damage]
+    how = "the run goes on from what was saved before; what came after is read again if it is still there"
+    notes = [f"{text}: {how}" for text in damage]
     if has_deleted_rebuild:
         notes.append("a rebuild of the table that was broken off is deleted")
     return notes + (late(progress) if progress else [])

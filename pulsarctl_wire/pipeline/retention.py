@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.pipeline.journal import Change
+from pulsarctl_wire.pipeline.journal import Change, free_path
 from pulsarctl_wire.pipeline.optimize import damage, row_groups
 from pulsarctl_wire.pipeline.output import written
 from pulsarctl_wire.pipeline.store import Store
@@ -54,7 +54,9 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
     done = Deleted()
     old: list[str] = []
     rewritten: dict[str, Any] = {}  # new paths, and the files whose rows they get
-    for each in store.files():
+    files = store.files()
+    taken = {store.below(each.path) for each in files}
+    for each in files:
         path = store.below(each.path)
         times = _times(path)
         ages = _ages(store.system, each, times, before)
@@ -70,7 +72,7 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
         if is_whole:
             done = done._replace(files=done.files + 1, size=done.size + each.size)
         else:
-            rewritten[_again(path)] = each
+            rewritten[free_path(path, taken)] = each
             done = done._replace(rewritten=done.rewritten + 1)
     if old and not dry_run:
         with store.replacing(Change(tuple(rewritten), tuple(old)), options, is_new=True):
@@ -81,12 +83,6 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
 
 def _times(path: str) -> tuple[str, ...]:
     return _TIMES.get(path.partition("/")[0], _USUAL_TIMES)
-
-
-def _again(path: str) -> str:
-    """Return the path of a file that is rewritten; it sorts as before."""
-    stem = path.removesuffix(".parquet")
-    return f"{stem.removesuffix('~') if stem.endswith('~') else stem + '~'}.parquet"
 
 
 def _ages(system: Any, file: Any, times: tuple[str, ...], before: int) -> _Ages:

@@ -50,7 +50,7 @@ _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
 _BEGUN: Final = "begun"
 _MANIFEST: Final = "manifest.json"
-_REDONE: Final = "redone"  # the progress of before, until what is done again is saved
+_REDONE: Final = "redone"  # the progress of before, until the run that does a part again has ended
 _TEMPORARY: Final = (".unfinished", ".stitched")
 
 
@@ -98,8 +98,8 @@ class Store:
             if progress is None and (states or damage):
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
-                kept = len(begun(progress))
-                refuse_losses(last(states), kept, inputs, "the table cannot go on without it")
+                for before in self._before(states, options):
+                    refuse_losses(before, len(begun(progress)), inputs, "the table cannot go on without it")
             if progress is not None:
                 with suppress(CaptureError):
                     report_losses(progress, self._load(_REDONE), inputs)
@@ -120,18 +120,26 @@ class Store:
         beside = self.beside()
         begun_before, _ = beside._readable_states()
         progress = furthest(begun_before, inputs, options, mirror)
-        before = last(states) if states else recorded(self._read(_MANIFEST, ""), options)
-        reason = damage[0] if damage and not states else difference(before, options)
+        reason = damage[0] if damage and not states else difference(last(states), options)
+        with suppress(CaptureError):
+            if redone := self._load(_REDONE):
+                states = states | {_REDONE: redone}
+        before = self._before(states, options)
         if not may_lose:
-            if before is None:
+            if not before:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
             done = progress.inputs[: progress.file] if progress else []
-            refuse_losses(before, 0, [*done, *inputs], reason)
+            for each in before:
+                refuse_losses(each, 0, [*done, *inputs], reason)
         settings = beside._go_on(progress, begun_before, inputs, options)
         left = progress.inputs[progress.file :] if progress else inputs
         cost = Rebuild(reason, len(left), sum(each.size for each in left))
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
         return Resumed(progress, settings, cost, notes)
+
+    def _before(self, states: dict[str, Progress], options: Options) -> list[Progress]:
+        """Return all that says what the table was made of: what is saved, and what the manifest has."""
+        return [*states.values(), *filter(None, [recorded(self._read(_MANIFEST, ""), options)])]
 
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
@@ -193,7 +201,7 @@ class Store:
         assert progress is not None  # a rebuild is complete before it counts
         self._drop_logs()
         self._commit(progress.options, lambda name: False)
-        self._clean(lambda name: name.endswith((*DRAFTS, *_TEMPORARY)))
+        self._clean(lambda name: name == _REDONE or name.endswith((*DRAFTS, *_TEMPORARY)))
         self._delete_generations(number - 1 if has_log else number)
         generations.delete_rebuild(self.out)
         generations.set_current(self.system, self.path, generations.Generation(number))
@@ -406,8 +414,6 @@ class Store:
         """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
         self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
         if not is_before_last:
-            with suppress(FileNotFoundError):
-                self.system.delete_file(f"{self.path}/progress/{_REDONE}")
             self.commit(progress.options)
 
     def _fill(self, options: Options) -> None:
@@ -432,7 +438,7 @@ class Store:
             "inputs": [each._asdict() for each in progress.inputs],
             "totals": asdict(progress.totals),
         }
-        self._clean(lambda name: name.endswith(DRAFTS))  # of an earlier run, on other files
+        self._clean(lambda name: name == _REDONE or name.endswith(DRAFTS))  # of earlier runs, on other files
         self._write(_MANIFEST, json.dumps(about).encode())
         self.commit(options)
 

@@ -4,6 +4,7 @@ It is made from `VIEWS`, the source of the reports themselves, which is Spark's 
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
@@ -62,7 +63,9 @@ def _place(files: Sequence[str], dialect: Dialect) -> str:
     """Return the file of frames, or what stands for all files, also for later ones."""
     scheme, slashes, _ = files[0].rpartition("://")
     folder = os.path.commonpath([os.path.dirname(file.removeprefix(scheme + slashes)) for file in files])
-    place = files[0] if len(files) == 1 else scheme + slashes + folder
+    folder = re.sub(r"(/[^/=]+=[^/]*)+$", "", folder)  # others may follow below other names
+    is_file = len(files) == 1 and os.path.basename(folder) != "frames"
+    place = files[0] if is_file else scheme + slashes + folder
     if dialect == "spark":
         return place.replace("`", "``")
-    return (place if len(files) == 1 else f"{place}/**/*.parquet").replace("'", "''")
+    return (place if is_file else f"{place}/**/*.parquet").replace("'", "''")

@@ -26,6 +26,7 @@ _VANISHED: Final = re.compile(
     "No files found that match|No such file|Path does not exist|FILE_NOT_EXIST|PATH_NOT_FOUND"
 )
 """How DuckDB, pyarrow and Spark say that a file is not there."""
+_END: Final = re.compile(r"[;\s]+\Z")
 _WORD: Final = re.compile(r"[a-z_]+")
 _READS_MESSAGES: Final = re.compile(r"\b(from|join)\s+messages\b", re.IGNORECASE)
 
@@ -118,7 +119,8 @@ class Engine(ABC):
 
     def _ready(self, sql: str, most: int | None) -> str:
         self.prepare(sql)
-        return sql if most is None else f"SELECT * FROM ({sql}) LIMIT {most}"
+        sql = _END.sub("", sql)
+        return sql if most is None else f"SELECT * FROM ({sql}\n) LIMIT {most}"  # a comment may end it
 
     def prepare(self, sql: str) -> None:
         """Make the views that a query names, and those that they name.

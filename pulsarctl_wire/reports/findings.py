@@ -96,7 +96,7 @@ def _known(choice: Choice) -> str:
     return f"""
         known AS (
             SELECT c.*, lead(c.time_ns) OVER (
-                PARTITION BY client_ip, client_port, server_ip, server_port ORDER BY connection
+                PARTITION BY cluster, client_ip, client_port, server_ip, server_port ORDER BY connection
             ) AS reused_ns
             FROM {_labelled("connections", choice)} c
         )"""

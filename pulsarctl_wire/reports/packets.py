@@ -134,7 +134,7 @@ def connections(table: str, where: str) -> str:
         lives AS (SELECT connection, min(start_ns) AS since, max(time_ns) AS until FROM rows_of
             GROUP BY connection),
         ends AS (SELECT connection, file, packet_offset, last_ns,
-            lead(time_ns) OVER (PARTITION BY client_ip, client_port, server_ip, server_port
+            lead(time_ns) OVER (PARTITION BY cluster, client_ip, client_port, server_ip, server_port
                 ORDER BY time_ns) AS next_ns FROM all_connections),
         placed AS (
             SELECT connection, file, min(packet_offset) AS place, {first}, sum(frames) AS frames FROM rows_of

@@ -160,13 +160,11 @@ VIEWS: Final = {
     # The ids of MESSAGEs, and those acknowledged completely: a cumulative ACK that leaves messages of its own
     # entry acknowledges those before it.
     "touched": f"""
-        WITH seen AS (
-            SELECT * FROM clustered WHERE command IN ('MESSAGE', 'ACK') AND NOT partial
-        )
         SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count,
             coalesce(messages, 0) AS messages, ledger_id,
             CASE WHEN remaining > 0 THEN entry_id - 1 ELSE entry_id END AS entry_id
-        FROM seen WHERE acked IS NULL AND (command = 'MESSAGE' OR ack_count > 0)
+        FROM clustered WHERE NOT partial AND acked IS NULL
+            AND (command = 'MESSAGE' OR command = 'ACK' AND ack_count > 0)
             AND (coalesce(remaining, 0) = 0 OR ack_type = 'Cumulative')
         UNION ALL
         SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count, messages,
@@ -174,37 +172,35 @@ VIEWS: Final = {
         FROM (
             SELECT {SUBSCRIPTION}, time_ns, command, client_address, ack_type, redelivery_count, messages,
                 explode(acked) AS id
-            FROM seen WHERE command = 'ACK' AND acked IS NOT NULL
+            FROM clustered WHERE NOT partial AND command = 'ACK' AND acked IS NOT NULL
         ) ids
         WHERE coalesce(id.left, 0) = 0 OR ack_type = 'Cumulative'""",
     # One row per entry and subscription, with its first ACK, even if that is before the first MESSAGE.
     # With the highest ids first, the cumulative ACKs that cover an entry are those before it.
     "first_acks": f"""
-        WITH entries AS (
-            SELECT {SUBSCRIPTION}, ledger_id, entry_id,
-                min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
-                {count_if("command = 'MESSAGE'")} AS deliveries, max(redelivery_count) AS redelivery_count,
-                max(messages) AS delivered_messages,
-                min_by(client_address, CASE WHEN command = 'MESSAGE' THEN time_ns END) AS client,
-                min(CASE WHEN command = 'ACK' THEN time_ns END) AS single_ns, CAST(NULL AS BIGINT) AS up_to_ns
-            FROM touched WHERE {IS_ID} AND (command = 'MESSAGE' OR ack_type = 'Individual')
-            GROUP BY 1, 2, 3, 4, 5
-        ),
-        covered AS (
+        SELECT {SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, times, redelivery_count,
+            delivered_messages, client,
+            coalesce(least(single_ns, covered_ns), single_ns, covered_ns) AS ack_ns
+        FROM (
             SELECT *, min(up_to_ns) OVER (
                 PARTITION BY {SUBSCRIPTION} ORDER BY ledger_id DESC, entry_id DESC
                 RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
             ) AS covered_ns
             FROM (
-                SELECT * FROM entries UNION ALL
+                SELECT {SUBSCRIPTION}, ledger_id, entry_id,
+                    min(CASE WHEN command = 'MESSAGE' THEN time_ns END) AS delivered_ns,
+                    {count_if("command = 'MESSAGE'")} AS times, max(redelivery_count) AS redelivery_count,
+                    max(messages) AS delivered_messages,
+                    min_by(client_address, CASE WHEN command = 'MESSAGE' THEN time_ns END) AS client,
+                    min(CASE WHEN command = 'ACK' THEN time_ns END) AS single_ns,
+                    CAST(NULL AS BIGINT) AS up_to_ns
+                FROM touched WHERE {IS_ID} AND (command = 'MESSAGE' OR ack_type = 'Individual')
+                GROUP BY 1, 2, 3, 4, 5
+                UNION ALL
                 SELECT {SUBSCRIPTION}, ledger_id, entry_id, NULL, NULL, NULL, NULL, NULL, NULL, time_ns
                 FROM touched WHERE ack_type = 'Cumulative'
             ) together
-        )
-        SELECT {SUBSCRIPTION}, ledger_id, entry_id, delivered_ns, deliveries, redelivery_count,
-            delivered_messages, client,
-            coalesce(least(single_ns, covered_ns), single_ns, covered_ns) AS ack_ns
-        FROM covered WHERE up_to_ns IS NULL""",
+        ) covered WHERE up_to_ns IS NULL""",
     # One row per entry and subscription: when it was first delivered, how often, when first acknowledged
     # after that. `again`: entries that were acknowledged before, too.
     "deliveries": f"""
@@ -219,8 +215,8 @@ VIEWS: Final = {
                 )
             GROUP BY 1, 2, 3, 4, 5
         )
-        SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, delivered_ns, deliveries,
-            redelivery_count, delivered_messages, client,
+        SELECT {", ".join(f"f.{name} AS {name}" for name in _ENTRY)}, delivered_ns,
+            times AS deliveries, redelivery_count, delivered_messages, client,
             CASE WHEN f.ack_ns < delivered_ns THEN a.ack_ns ELSE f.ack_ns END AS acked_ns
         FROM first_acks f LEFT JOIN again a ON {same("f", "a", _ENTRY)}""",
     # If a capture begins in the middle of a connection, its topics are unknown.
@@ -296,4 +292,7 @@ VIEWS: Final = {
 """Name -> SQL. `clustered` is made by the function of that name."""
 
 KEPT: Final = {"touched", "first_acks", "subscriptions"}
-"""Views whose rows are computed once, as others read them several times."""
+"""Views whose rows are computed once, as others read them several times.
+
+They have no WITH: in queries that have one, too, Spark would not recognize them, and compute them again.
+"""

@@ -169,7 +169,8 @@ class _Rows:
         with system.open_input_file(inside) as stream:
             splits = splits_of(pq.ParquetFile(stream), file.path)
         if any(".." in name for name, _ in splits):
-            raise CaptureError(f"{file.path}: an earlier pwire merged it: a stream cannot tell what is new")
+            how = "merged by an earlier pwire, or before its directories changed"
+            raise CaptureError(f"{file.path}: was {how}: a stream cannot tell what is new")
         assert file.inputs is not None
         first = sum(rows for name, rows in splits if inputs_of(name).start < file.inputs.start)
         return range(

@@ -15,7 +15,14 @@ from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
-from pulsarctl_wire.wire.credentials import MOST_FIELDS, Span, is_type, names_credentials, type_in
+from pulsarctl_wire.wire.credentials import (
+    MOST_FIELDS,
+    Span,
+    is_type,
+    lacks_body,
+    names_credentials,
+    type_in,
+)
 from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE, Malformed, header_at
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.resync import LARGEST_COMMAND, begins_command, sane_command
@@ -196,7 +203,8 @@ def credentials_from(raw: bytes, start: int, stop: int) -> int:
     """Where in `raw[start:stop]` the first frame that may carry credentials begins; `stop` if there is none.
 
     For bytes that no checksum covers: a frame whose size is too large swallows the frames after it. These are
-    found by two matching sizes, followed by a command that names credentials or cannot be read.
+    found by two matching sizes, followed by a command that names credentials, cannot be read, or is not what
+    its type says.
     If the search takes too long, the bytes from there on count as credentials.
     """
     walked = 0
@@ -205,8 +213,12 @@ def credentials_from(raw: bytes, start: int, stop: int) -> int:
         total, size = header_at(raw, at)
         if total != size + 4:
             continue
+        top: list[Field] = []
         for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MOST_FIELDS):
             walked += 1
             if field.problem or names_credentials(field) or walked > _MOST_WALKED:
                 return at
+            top.append(field)
+        if lacks_body(top):
+            return at
     return stop

@@ -8,7 +8,7 @@ credentials.
 
 import json
 from base64 import urlsafe_b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -65,13 +65,10 @@ def _find(data: bytes, start: int, stop: int) -> Found:
     top = list(islice(fields(data, start, stop), MOST_FIELDS + 1))
     if len(top) > MOST_FIELDS:
         return Found([_after_type(top[0], start, stop)], False)
-    number = type_in(top)
-    others = {field.number for field in top if not field.depth} - {1}
-    lacks_body = bool(others) and number not in others  # maybe the type, the tag or both are damaged
-    if not lacks_body and not any(names_credentials(field) for field in top):
+    if not lacks_body(top) and not any(names_credentials(field) for field in top):
         return Found([])
     walk = _Walk(data)
-    if walk.message(start, stop, BaseCommand.DESCRIPTOR, ()) and walk.fits({1, number}):
+    if walk.message(start, stop, BaseCommand.DESCRIPTOR, ()) and walk.fits({1, type_in(top)}):
         return Found(walk.spans)
     return Found([_after_type(top[0], start, stop)], False)
 
@@ -92,6 +89,12 @@ def names_credentials(field: Field) -> bool:
     return not field.depth and (
         field.number in WITH_SECRETS or (is_type(field) and field.value & 0xFFFFFFFF in WITH_SECRETS)
     )
+
+
+def lacks_body(top: Sequence[Field]) -> bool:
+    """Whether a BaseCommand has other fields than its type says: type, tag or both may be damaged."""
+    others = {field.number for field in top if not field.depth} - {1}
+    return bool(others) and type_in(top) not in others
 
 
 class _Walk:

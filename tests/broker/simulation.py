@@ -410,7 +410,11 @@ def main() -> None:
     began = time.monotonic()
     while time.monotonic() - began < options.minutes * 60:
         seed = seeds.randrange(1 << 32)
-        found = try_seed(seed, options.steps)
+        try:
+            found = try_seed(seed, options.steps)
+        except KeyboardInterrupt:
+            sys.stdout.write(f"interrupted: {seed}\n")
+            raise
         count += 1
         if found:
             sys.stdout.write(f"{found}failed: {seed}\n")

@@ -36,6 +36,14 @@ def test_further_seeds(first: int) -> None:
     check(range(first, first + CHUNK))
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [3002887303],  # a topic is unloaded as soon as it is loaded, and asked for again: that never ended
+)
+def test_seeds_that_found_something(seed: int) -> None:
+    assert not try_seed(seed)
+
+
 def test_a_seed_decides_everything() -> None:
     traces = []
     for _ in range(2):

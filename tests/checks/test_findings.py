@@ -16,6 +16,7 @@ import pytest
 from judge import SHORT, examine
 from private_cache import cache
 from pwire_run import SAMPLES, pwire
+from united import united
 
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
@@ -120,10 +121,12 @@ def test_the_captures_have_findings() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_spark_finds_the_same(spark: SparkSession, path: Path) -> None:
-    with data.tables(path) as one, data.tables(path, spark=spark) as other:
-        assert one.report("findings").rows() == other.report("findings").rows()
+def test_spark_finds_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    table = united(CAPTURES, tmp_path)
+    with data.tables(table) as one, data.tables(table, spark=spark) as other:
+        rows = one.report("findings").rows()
+        assert rows == other.report("findings").rows()
+    assert {row["cluster"] for row in rows} == {path.name for path in CAPTURES if of_doctor(path, DEFAULTS)}
 
 
 def test_splits_change_nothing(tmp_path: Path) -> None:
@@ -151,6 +154,18 @@ def test_each_cluster_is_looked_at_alone(tmp_path: Path) -> None:
         assert [row["explanation"] for row in mine] == [each["explanation"] for each in findings]
     with data.tables(tmp_path / "a.parquet", choice=data.Choice(cluster="b")) as tables:
         assert tables.report("findings").rows() == []
+
+
+def test_clusters_may_have_the_same_addresses(tmp_path: Path) -> None:
+    """A connection does not end as one of another cluster begins to use its addresses."""
+    path = SAMPLES / "advertised-address-silent.pcap"
+    for label in "ab":
+        pwire("table", str(path), "--out", str(tmp_path / f"{label}.parquet"), "--cluster", label)
+    with data.tables(*sorted(tmp_path.glob("[ab].parquet"))) as tables:
+        rows = tables.report("findings").rows()
+    assert [(row["cluster"], row["rule"]) for row in rows] == [
+        (label, each["rule"]) for label in "ab" for each in of_doctor(path, DEFAULTS)
+    ]
 
 
 def test_topic_and_time_choose_findings_and_not_frames() -> None:

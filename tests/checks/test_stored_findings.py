@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from pwire_run import SAMPLES, pwire
-from test_findings import CAPTURES, FAILURES, Rows, generate, marked, of_doctor, of_report
+from test_findings import CAPTURES, FAILURES, QUICK, Rows, generate, marked, of_doctor, of_report
 
 from pulsarctl_wire import data
 from pulsarctl_wire.checks.rule import DEFAULTS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SENT_CORRUPT = FAILURES / "05-corrupt-before-send.pcap.gz"
 PARTITIONED = FAILURES / "35-producer-on-partitioned-parent.pcap.gz"
-QUICK = (SENT_CORRUPT.name, "25-incomplete-chunks.pcap.gz", "19-advertised-port-closed.pcap.gz")
+FEW = (SENT_CORRUPT.name, "25-incomplete-chunks.pcap.gz", "19-advertised-port-closed.pcap.gz")
 
 
 @pytest.fixture
@@ -50,14 +50,13 @@ def found(*paths: Path, **choice: Any) -> Rows:
         return tables.report("findings").rows()
 
 
-@pytest.mark.parametrize("path", [marked(path, QUICK) for path in CAPTURES])
+@pytest.mark.parametrize("path", [marked(path, FEW) for path in CAPTURES if path.name in QUICK])
 def test_what_the_doctor_finds_is_stored(path: Path, tmp_path: Path, computed: list[str]) -> None:
-    if pwire("table", str(path), "--out", str(tmp_path / "plain.parquet")).code:
-        return  # damaged
+    pwire("table", str(path), "--out", str(tmp_path / "plain.parquet"))
     out = made(path, tmp_path / "it.parquet")
     assert pq.read_table(out).equals(pq.read_table(tmp_path / "plain.parquet"))
     rows = found(out)
-    assert computed == [] or len({row["cluster"] for row in found(tmp_path / "plain.parquet")}) > 1
+    assert computed == []
     assert of_report(rows) == of_doctor(path, DEFAULTS)
     stored = pq.read_table(tmp_path / "it.findings.parquet")
     assert (stored.schema.names, stored.num_rows) == (FINDINGS.names, len(rows))

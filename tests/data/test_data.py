@@ -18,6 +18,7 @@ from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire import data
 from pulsarctl_wire.errors import CaptureError, QueryError, WireError, how_to_install
+from pulsarctl_wire.reports.views import VIEWS
 
 MAIL = SAMPLES / "java-nack-dlq.pcap"
 SIMPLE, SCHEMAS = SAMPLES / "java-simple.pcap", SAMPLES / "python-schemas.pcap"
@@ -77,6 +78,12 @@ def test_sums_are_integers_in_all_forms(opened: data.Tables) -> None:
     made = opened.sql("SELECT sum(total_size) AS bytes FROM frames")
     assert made.arrow().schema.field("bytes").type == pa.int64()
     assert made.pandas().bytes[0] == made.rows()[0]["bytes"]
+
+
+def test_each_view_can_be_the_first_that_is_read() -> None:
+    for name in VIEWS:
+        with data.tables(MAIL) as tables:
+            assert tables.sql(f"SELECT count(*) AS number FROM {name}").rows()[0]["number"] >= 0, name
 
 
 def test_results_are_read_beside_each_other(opened: data.Tables, tmp_path: Path) -> None:

@@ -40,12 +40,29 @@ def test_it_runs_without_errors_or_warnings(cells: list[Any]) -> None:
 
 
 def test_it_shows_what_is_in_the_capture(cells: list[Any]) -> None:
-    summary, latency, throughput, journey, *_ = map(shown, cells)
-    assert "java-keyshared" not in summary  # no notes about the capture
-    assert "feed-batched" in latency
+    made, summary, slow, types, latency, tenants, arrivals, throughput, journey, *_ = map(shown, cells)
+    assert made == "", "no notes about the captures"
+    assert "859" in summary
+    assert "laptop" in slow
+    assert "datetime64[us, UTC]" in types
+    assert "Int64" in types
+    assert "public" in latency
+    assert "public" in tenants
+    assert "java-nack-dlq-mail" in arrivals
     assert throughput.count("▲") == 36
     assert throughput.count("▼") == 38
     assert "shape: (4, 6)" in journey
+
+
+def test_it_compares_queries_and_extracts(cells: list[Any]) -> None:
+    compared, unusual, answers, views, packets, closed = map(shown, cells[9:])
+    assert "SUBSCRIBE" in compared
+    assert "java-keyshared-trades" in unusual
+    assert "PARTITIONED_METADATA" in answers
+    assert "java-nack-dlq-mail" in views
+    assert "1 frame in 1 packet" in packets
+    assert "redelivery_count=3" in packets
+    assert closed == ""
 
 
 def test_it_has_no_outputs() -> None:

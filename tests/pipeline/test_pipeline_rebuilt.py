@@ -289,3 +289,52 @@ def test_a_file_that_is_gone_after_its_rows_were_deleted_is_reported(tmp_path: P
     assert name == paths[2]
     assert what.startswith("is gone: its rows were deleted by a run that was broken off")
     assert not (out / "progress" / "redone").exists()
+
+
+def break_off(paths: list[str], files: list[bytes], out: Path, most: int = 0) -> None:
+    """Begin to read the third file again, as it has grown; then it is gone."""
+    run(paths[:3], out, OPTIONS)
+    Path(paths[2]).write_bytes(files[2])
+    with pytest.raises(InterruptedError):
+        run(paths, out, OPTIONS, Now(most))
+    os.remove(paths[2])
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> tuple[list[str], list[bytes]]:
+    """The paths of files of which the third one is there in part, and what is in them at last."""
+    files = parts(4)
+    return put(tmp_path, [*files[:2], files[2][:2_000], files[3]]), files
+
+
+def test_saving_meanwhile_does_not_hide_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grown: tuple[list[str], list[bytes]]
+) -> None:
+    paths, files = grown
+    monkeypatch.setattr("pulsarctl_wire.pipeline.run._SAVED_EVERY", -1.0)
+    break_off(paths, files, tmp_path / "out", most=2)
+    totals = run([*paths[:2], paths[3]], tmp_path / "out", OPTIONS)
+    assert [name for name, _, _ in totals.problems] == [paths[2]]
+
+
+def test_a_rebuild_does_not_hide_what_is_gone(tmp_path: Path, grown: tuple[list[str], list[bytes]]) -> None:
+    (paths, files), out = grown, tmp_path / "out"
+    break_off(paths, files, out)
+    left = [*paths[:2], paths[3]]
+    with pytest.raises(CaptureError, match=r"2\.pcap is gone .*--cluster was not given before"):
+        run(left, out, LABELLED)
+    run(left, out, LABELLED, rebuild=True)
+    assert same(left, out, LABELLED)
+    assert not (out / "progress" / "redone").exists()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_progress_of_before_would_lose_the_last_file(tmp_path: Path, is_there: bool) -> None:
+    paths, out = put(tmp_path, parts(3)), tmp_path / "out"
+    run(paths, out, OPTIONS)
+    before, saved = tables(out), out / "progress" / "all"
+    saved.write_bytes(b"") if is_there else saved.unlink()
+    os.remove(paths[2])
+    with pytest.raises(CaptureError, match=r"2\.pcap is gone .*--rebuild "):
+        run(paths[:2], out, OPTIONS)
+    assert tables(out) == before

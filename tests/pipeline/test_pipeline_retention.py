@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from pipeline.test_pipeline_run import leftovers, parts, put
 from pwire_run import pwire
 from segments import START_NS
 
+from pulsarctl_wire.cli.options import parse_time
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.inputs import find_inputs
 from pulsarctl_wire.pipeline.optimize import optimize
@@ -25,6 +27,7 @@ from pulsarctl_wire.pipeline.progress import Options
 from pulsarctl_wire.pipeline.repartition import repartition
 from pulsarctl_wire.pipeline.retention import delete
 from pulsarctl_wire.pipeline.run import Run
+from pulsarctl_wire.pipeline.splits import inputs_of
 from pulsarctl_wire.table import TABLES
 
 OPTIONS = Options(split_size=900)
@@ -187,6 +190,34 @@ def test_directories_change_without_decoding(
     check(paths, out, Options(900, partition_by=other))
 
 
+@pytest.mark.parametrize("one", [("tenant",), ("hour", "tenant"), ("date",)])
+def test_files_that_were_merged_apart_are_merged(
+    paths: list[str], tmp_path: Path, one: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    run(paths, out, Options(900, partition_by=one))
+    optimize(str(out), MIB)
+    repartition(str(out), ())
+    optimize(str(out), MIB)
+    check(paths, out, OPTIONS)
+    for file in (out / "frames").glob("0*.parquet"):
+        inputs = {paths.index(row["file"]) for row in pq.read_table(file, columns=["file"]).to_pylist()}
+        assert inputs <= {*inputs_of(file.name.removesuffix(".parquet"))}
+
+
+def test_rows_are_deleted_before_and_after(paths: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(paths, out, Options(900, partition_by=("hour",)))
+    optimize(str(out), MIB)
+    delete(str(out), BORDER, exact=True)
+    repartition(str(out), ())
+    later = BORDER + DAY_NS // 3
+    kept = {kind: younger(out, kind, later) for kind in TABLES}
+    assert len(kept["frames"]) < len(rows(out, "frames"))
+    delete(str(out), later, exact=True)
+    assert every(out) == kept
+
+
 def test_later_runs_keep_to_the_directories(tmp_path: Path, paths: list[str]) -> None:
     out = tmp_path / "out"
     assert pwire("analyze", *paths[:2], "--out", out, "--partition-by", "date").code == 0
@@ -201,6 +232,8 @@ def test_later_runs_keep_to_the_directories(tmp_path: Path, paths: list[str]) ->
     assert all(path.is_file() for path in (out / "frames").iterdir())
     refused = pwire("table", "optimize", out, "--partition-by", "month")
     assert refused.complaints[0].startswith("pwire: --partition-by month: use date, hour, series")
+    unserved = pwire("analyze", *paths, "--out", out, "--metrics", ":0")
+    assert (unserved.code, unserved.complaints) == (2, ["pwire: analyze: --metrics needs --follow"])
 
 
 def test_what_is_no_table(tmp_path: Path) -> None:
@@ -210,3 +243,39 @@ def test_what_is_no_table(tmp_path: Path) -> None:
         for use in (lambda: delete(path, 0), lambda: repartition(path, ("date",))):  # noqa: B023
             with pytest.raises(CaptureError, match="holds no table that pwire analyze can go on with"):
                 use()
+
+
+def test_merged_files_that_come_into_one_directory(tmp_path: Path) -> None:
+    """Their names overlap, so that a new file could have the name of one that it replaces."""
+    paths, out = put(tmp_path, parts(5)), tmp_path / "out"
+    run(paths, out, Options(900, partition_by=("tenant",)))
+    before = every(out)
+    for by in (("date",), ("tenant",), ()):
+        optimize(str(out), MIB)
+        repartition(str(out), by)
+        assert every(out) == before
+    optimize(str(out), MIB)
+    assert every(out) == before
+    times = sorted(time for row in before["frames"] if (time := age(row)))
+    for time in times[:: len(times) // 4]:
+        delete(str(out), time, exact=True)
+        assert rows(out, "frames") == [row for row in before["frames"] if (age(row) or time) >= time]
+
+
+def test_a_split_with_several_files_in_a_directory(
+    tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has so many directories that some files were closed, and others begun there."""
+    monkeypatch.setattr("pulsarctl_wire.pipeline.partitions.MAX_OPEN", 1)
+    out = tmp_path / "out"
+    run(paths, out, Options(partition_by=("hour",)))
+    before = every(out)
+    for by in (("date",), ("tenant",)):
+        repartition(str(out), by)
+        assert every(out) == before
+
+
+def test_times_are_exact() -> None:
+    assert parse_time("1700000009.073456") == 1_700_000_009_073_456_000
+    assert parse_time("1700000009") == 1_700_000_009_000_000_000
+    assert parse_time("2023-11-14T22:13:29.073456Z") == 1_700_000_009_073_456_000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 import sqlglot
 from pwire_run import SAMPLES, pwire
@@ -112,8 +114,28 @@ def test_least_is_null_in_trino_if_one_is(table: Path) -> None:
     assert "COALESCE(LEAST(single_ns, covered_ns), single_ns, covered_ns)" in statement
 
 
+@pytest.mark.parametrize("by", ["none", "host,cluster"])
+def test_files_that_are_added_later_are_read(tmp_path: Path, by: str) -> None:
+    captures, table = tmp_path / "captures", tmp_path / "table"
+    for host, name in (("a", "java-simple"), ("b", "java-nack-dlq")):
+        (captures / f"host={host}").mkdir(parents=True)
+        shutil.copy(SAMPLES / f"{name}.pcap", captures / f"host={host}")
+        assert pwire("analyze", captures, "--out", table, "--partition-by", by).code == 0
+        if host == "a":
+            (table / "frames" / "end.parquet").unlink(missing_ok=True)  # then it has one file
+            statement = published(table, "duckdb")[0]
+    with duckdb.connect() as database:
+        database.execute(statement)
+        assert database.sql("SELECT DISTINCT host FROM frames ORDER BY 1").fetchall() == [("a",), ("b",)]
+
+
 def test_what_has_no_views(tmp_path: Path) -> None:
     simple, mail = SAMPLES / "java-simple.pcap", one_file(tmp_path)
+    earlier = tmp_path / "earlier.parquet"
+    pq.write_table(pq.read_table(mail).drop_columns(["host", "uid"]), earlier)
+    run = pwire("sql", "--ddl", "duckdb", earlier)
+    text = "pwire: the table lacks host, uid, which views may read: make it again"
+    assert (run.code, run.complaints) == (2, [text])
     run = pwire("sql", "--ddl", "duckdb", mail, simple)
     assert (run.code, run.err.count("\n")) == (2, 1)
     assert "views are made on one table" in run.err

@@ -290,6 +290,9 @@ def test_sql(command: Callable[..., tuple[int, str, str]]) -> None:
     query = "select kind, count(*) n from gaps group by 1 order by 1"
     code, out, _ = command("sql", query, "-o", "csv")
     assert (code, out) == (0, "kind,n\ngap,84\nmalformed,9\n")
+    for end in (" ; ", " -- malformed", "; ;\n"):
+        code, out, _ = command("sql", query + end)
+        assert (code, out.split()) == (0, ["kind", "n", "gap", "84", "malformed", "9"])
     code, out, error = command("sql", "selec 1")
     assert (code, out) == (2, "")
     assert error == 'pwire: Parser Error: syntax error at or near "1"\n'

@@ -53,6 +53,23 @@ def test_the_others_are_beside_the_frames(tmp_path: Path, out: str, gaps: str, c
     }
 
 
+@pytest.mark.parametrize(
+    "arguments", [("table", "--out"), ("report", "topics", "--html"), ("sequence", "--html")], ids=" ".join
+)
+def test_a_source_is_never_overwritten(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    source = tmp_path / "a.pcap"
+    whole = (SAMPLES / "java-simple.pcap").read_bytes()
+    source.write_bytes(whole)
+    *command, option = arguments
+    run = pwire(*command, source, option, source)
+    assert (run.code, run.complaints) == (
+        2,
+        [f"pwire: {option} {source}: that is one of the sources; name another file"],
+    )
+    assert source.read_bytes() == whole
+    assert names(tmp_path) == {"a.pcap"}
+
+
 def test_stdin_hex_dumps_and_raw_frames(tmp_path: Path) -> None:
     capture = SIMPLE.read_bytes()
     assert table("-", "--out", tmp_path / "stdin", stdin=capture).code == 0

@@ -1,6 +1,5 @@
 """Runs `pwire doctor`: reads the sources once for the rules, and files again for the frames of findings."""
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -159,8 +158,7 @@ class DoctorJob:
 
     def _write(self, path: str, findings: list[Finding]) -> None:
         """Write the packets of all connections that findings name."""
-        if os.path.exists(path) and any(os.path.samefile(path, source) for source in self.options.sources):
-            console.fail(f"--write {path}: that is one of the sources; name another file")
+        console.refuse_source("--write", path, self.options.sources)
         wanted = {str(finding.connection) for finding in findings}
         wanted |= {str(each.seen.connection) for finding in findings for each in finding.evidence}
         try:

@@ -125,9 +125,7 @@ class DecodeJob:
     def _writer(self, path: str) -> EventWriter:
         if path == "-":
             raise FilterError("--write -: stdout shows the frames; name a file")
-        for source in self.sources:
-            if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-                raise FilterError(f"--write {path}: that is one of the sources; name another file")
+        console.refuse_source("--write", path, self.sources)
         try:
             return EventWriter(self.stack.enter_context(open(path, "ab")))
         except OSError as error:

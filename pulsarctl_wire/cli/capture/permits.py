@@ -183,7 +183,8 @@ def _show(options: PermitsOptions, shown: list[Shown], origin: Origin) -> None:
     if options.html or options.output == "html":
         from pulsarctl_wire.render.permits_page import html_page
 
-        console.write_page(options.html, html_page(shown, ", ".join(options.sources), clock))
+        text = html_page(shown, ", ".join(options.sources), clock)
+        console.write_page(options.html, text, options.sources)
     elif options.output == "json":
         from pulsarctl_wire.render.jsonl import json_line
 

@@ -144,7 +144,7 @@ class SequenceJob:
             title = ", ".join(options.sources)
             subtitle = f"{count_of(self.frames, 'frame')}, {count_of(len(diagram.rows), 'row')}"
             page = sequence_svg.page(diagram.rows, self.clock, title, subtitle, diagram.note)
-            console.write_page(options.html, page)
+            console.write_page(options.html, page, options.sources)
         elif options.output == "svg":
             sys.stdout.write(sequence_svg.svg(diagram.rows, self.clock, diagram.note))
         else:

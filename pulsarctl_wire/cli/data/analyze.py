@@ -61,6 +61,8 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --follow takes one directory")
     if options.finish and not options.follow:
         console.fail("analyze: --finish needs --follow")
+    if options.metrics and not options.follow:
+        console.fail("analyze: --metrics needs --follow")
     if options.follow and (options.mirror or options.rebuild):
         name = "--mirror" if options.mirror else "--rebuild"
         console.fail(f"analyze: {name} cannot be combined with --follow")

@@ -61,9 +61,7 @@ class ExtractJob:
     def _write(self, stream: BinaryIO) -> None:
         path = self._options.write
         if path != "-":
-            for source in (*self._options.sources, *self._read):
-                if os.path.exists(source) and os.path.samefile(path, source):
-                    console.fail(f"--write {path}: that is one of the sources; name another file")
+            console.refuse_source("--write", path, [*self._options.sources, *self._read])
             with suppress(OSError):  # a pipe
                 stream.truncate(0)
         writer, checker, size = PcapngWriter(stream), Checker(), 0

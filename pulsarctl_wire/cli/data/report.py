@@ -201,7 +201,7 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
 
         overview = collect(tables.engine, Options(_width(options), options.top), plots=wants_page)
         if wants_page:
-            console.write_page(html, summary_page(overview, title))
+            console.write_page(html, summary_page(overview, title), options.sources)
         else:
             print_overview(overview)
         return
@@ -217,7 +217,7 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
         from pulsarctl_wire.cli.data.page import table_page
 
         rows, columns, _ = _first(made, options.top or 1000)
-        console.write_page(html, table_page(rows, columns, f"{name}: {title}"))
+        console.write_page(html, table_page(rows, columns, f"{name}: {title}"), options.sources)
         return
     write(made, output, options.top)
 
