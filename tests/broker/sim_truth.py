@@ -128,6 +128,8 @@ class Topic:
         self.order: list[Position] = []
         self.at: dict[Position, Message] = {}
         self.messages: list[Message] = []
+        self.doubtful: list[Message] = []
+        """Those that may have been deleted: if not, their transactions may hide what follows them."""
         self.subscriptions: dict[str, Subscription] = {}
 
     def learn(self, position: Position, message: Message) -> None:
@@ -157,6 +159,7 @@ class Topic:
         for message in self.messages:
             message.loose = True
             message.positions.clear()
+        self.doubtful += [message for message in self.messages if message.no != NEVER]
         self.messages = [message for message in self.messages if message.no == NEVER]
         self.sequences.clear()
         for subscription in self.subscriptions.values():
@@ -173,6 +176,7 @@ class Topic:
         self.buried |= self.at.keys()
         self.order.clear()
         self.at.clear()
+        self.doubtful.clear()
         self.ending, self.last, self.deleted_no = False, None, 0
 
     def crashed(self, no: int) -> None:
@@ -188,7 +192,8 @@ class Topic:
     def blocked(self) -> bool:
         """Whether a transaction may hide what follows it."""
         return self.stuck or any(
-            each.txn is not None and not each.txn.over and not each.txn.finished for each in self.messages
+            each.txn is not None and not each.txn.over and not each.txn.finished
+            for each in self.messages + self.doubtful
         )
 
 

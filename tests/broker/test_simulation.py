@@ -291,6 +291,22 @@ def test_a_subscription_may_be_made_after_its_topic_is_deleted() -> None:
     assert topic.subscriptions["early"].exists == "maybe"
 
 
+def test_a_transaction_hides_what_follows_it_after_a_refused_deletion() -> None:
+    script = Script(transactionCoordinatorEnabled=True)
+    client = script.clients[0]
+    producer = script.producing(client)
+    script.settle()
+    script.begin(client)
+    script.settle(0)
+    script.send(client.transactions[0], producer)
+    script.settle(0)
+    topic = script.topics[TOPICS[0]]
+    script.delete_this(topic, force=False)
+    script.settle(0)
+    assert not topic.deleted_no
+    assert topic.blocked()
+
+
 def test_a_crash_may_complete_the_deletion_of_a_topic_that_has_ended() -> None:
     """The next topic of its name takes messages."""
     script = Script(brokerDeleteInactiveTopicsEnabled=False)
