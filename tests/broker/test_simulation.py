@@ -291,7 +291,9 @@ def test_a_subscription_may_be_made_after_its_topic_is_deleted() -> None:
     assert topic.subscriptions["early"].exists == "maybe"
 
 
-def test_a_transaction_hides_what_follows_it_after_a_refused_deletion() -> None:
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_transaction_hides_what_follows_it_after_a_deletion_that_failed(crashes: bool) -> None:
+    """It is refused, or a crash undoes it."""
     script = Script(transactionCoordinatorEnabled=True)
     client = script.clients[0]
     producer = script.producing(client)
@@ -301,10 +303,33 @@ def test_a_transaction_hides_what_follows_it_after_a_refused_deletion() -> None:
     script.send(client.transactions[0], producer)
     script.settle(0)
     topic = script.topics[TOPICS[0]]
-    script.delete_this(topic, force=False)
+    script.delete_this(topic, force=crashes)
+    if crashes:
+        script.crash()
     script.settle(0)
     assert not topic.deleted_no
     assert topic.blocked()
+
+
+def test_a_termination_may_end_the_next_topic_of_a_name() -> None:
+    """It was asked for before the topic was deleted, and waits until a producer has made the next one."""
+    script = Script(brokerDeleteInactiveTopicsEnabled=False)
+    one, other = script.clients
+    script.producing(one)
+    script.settle()
+    topic = script.topics[TOPICS[0]]
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    while not topic.ending:
+        script.terminate()  # one of the topics
+    script.report()
+    script.delete_this(topic, force=True)
+    script.producing(other, "another")
+    script.pump(other)
+    script.settle()
+    script.consuming(one, SHARED)
+    script.settle()
+    assert not topic.deleted_no
+    assert topic.last
 
 
 def test_a_crash_may_complete_the_deletion_of_a_topic_that_has_ended() -> None:
