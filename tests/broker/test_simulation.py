@@ -311,6 +311,20 @@ def test_a_transaction_hides_what_follows_it_after_a_deletion_that_failed(crashe
     assert topic.blocked()
 
 
+def test_a_request_that_waits_for_a_topic_does_not_make_it_again() -> None:
+    """It is deleted meanwhile."""
+    script = Script(brokerDeleteInactiveTopicsEnabled=False)
+    script.producing(script.clients[0])
+    script.settle()
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    statistics = script.admin("GET", f"{path_of(TOPICS[0])}/stats")
+    script.report()
+    script.delete_this(script.topics[TOPICS[0]], force=True)
+    script.settle()
+    assert statistics == [404]
+    assert not script.cluster.namespaces.topics
+
+
 def test_a_termination_may_end_the_next_topic_of_a_name() -> None:
     """It was asked for before the topic was deleted, and waits until a producer has made the next one."""
     script = Script(brokerDeleteInactiveTopicsEnabled=False)
