@@ -88,7 +88,7 @@ class Script(Transactions, Operations):
             self._send_new(it, None)
 
     def acks(self, it: Consumer, positions: list[Position], txn: Txn | None = None, left: int = 0) -> None:
-        ids = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in positions]
+        ids: list[dict[str, Any]] = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in positions]
         for position, id_ in zip(positions, ids, strict=True):
             if left:
                 id_ |= {"ack_set": words_of(left), "batch_size": it.received[position][0]}
