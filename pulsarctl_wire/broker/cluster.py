@@ -249,7 +249,8 @@ class Cluster:
                 await moving
             owner = self.acquire(near or self.candidate(name), name)
             try:
-                return await owner.topic(name, create=self.exists(name))
+                stored = name.full in self.namespaces.topics  # if it is deleted meanwhile, it stays so
+                return await owner.topic(name, create=not stored and self.exists(name))
             except Refused:
                 if self.is_owner(owner, name):
                     raise

@@ -125,9 +125,9 @@ class Consumer:
         self.connection.send_message(self, entry, position, redelivered, ack_set)
 
     def settle(self, index: int, messages: int | None = None) -> int | None:
-        """An entry, or so many messages of it, are not pending any more.
+        """An entry is not pending any more; or it still is, without so many of its messages.
 
-        Returns the slot of its key if the whole entry is settled, else None.
+        Returns the slot of its key if it is not, else None.
         """
         found = self.pending.get(index)
         if found is None:
@@ -135,14 +135,14 @@ class Consumer:
         count, slot = found
         gone = count if messages is None else min(messages, count)
         self._count(-gone)
-        if gone < count:
-            self.pending[index] = count - gone, slot
-        else:
+        if messages is None:
             del self.pending[index]
+        else:
+            self.pending[index] = count - gone, slot
         if self.blocked and self.unacked <= self._most_unacked // 2:
             self.unblock()
             self.subscription.wake()
-        return slot if gone == count else None
+        return slot if messages is None else None
 
     def give_back(self) -> None:
         """Nothing is pending any more."""

@@ -297,6 +297,8 @@ class Subscription:
                 self._settle(holder, index)
             if self.dispatcher is not None:
                 self.dispatcher.acked(index)
+        elif holder is not None and self.transactions.hides(index):
+            self._settle(holder, index)
         elif holder is not None and gone:
             holder.acked_messages += gone
             holder.settle(index, gone)

@@ -68,10 +68,11 @@ class Operations(Steps):
             return
         self.note(f"terminate {topic.name[-1]}")
         topic.ending = True
+        topic.terminations += 1
 
         def answered(told: Answer) -> None:
-            kept = topic.ending and not self.settings.brokerDeleteInactiveTopicsEnabled
-            if told.status == 200 and kept:
+            topic.terminations -= 1
+            if told.status == 200 and not self.settings.brokerDeleteInactiveTopicsEnabled:
                 topic.last = told.value["ledgerId"], told.value["entryId"]
 
         self.admin("POST", f"{path_of(topic.name)}/terminate", answered)

@@ -113,6 +113,8 @@ class Topic:
         """Whether producers may have been shut out without a word."""
         self.ending = False
         """Whether it was asked to terminate."""
+        self.terminations = 0
+        """Requests to terminate it that have no answer: they may end the next topic of its name."""
         self.stuck = False
         """Whether something was sent in a transaction that may have been over: it may hide what follows."""
         self.deleted_no = 0
@@ -177,10 +179,11 @@ class Topic:
         self.order.clear()
         self.at.clear()
         self.doubtful.clear()
-        self.ending, self.last, self.deleted_no = False, None, 0
+        self.ending, self.last, self.deleted_no = self.terminations > 0, None, 0
 
     def crashed(self, no: int) -> None:
         """The broker has crashed: it may have been deleted, or not."""
+        self.terminations = 0
         if self.deleted_no:
             self.deleting(no)
             self.last, self.deleted_no, self.trims = None, 0, True

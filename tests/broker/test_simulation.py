@@ -14,6 +14,7 @@ from broker.sim_truth import Position, Txn
 from broker.simulation import Simulation, try_seed
 
 from pulsarctl_wire.broker.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.cursor import words_of
 from pulsarctl_wire.broker.settings import Settings
 
 SEEDS = 1000
@@ -86,13 +87,16 @@ class Script(Transactions, Operations):
         for _ in range(number):
             self._send_new(it, None)
 
-    def acks(self, it: Consumer, positions: list[Position], txn: Txn | None = None) -> None:
-        ids = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in positions]
+    def acks(self, it: Consumer, positions: list[Position], txn: Txn | None = None, left: int = 0) -> None:
+        ids: list[dict[str, Any]] = [{"ledgerId": ledger, "entryId": entry} for ledger, entry in positions]
+        for position, id_ in zip(positions, ids, strict=True):
+            if left:
+                id_ |= {"ack_set": words_of(left), "batch_size": it.received[position][0]}
         for position in positions:
             del it.received[position]
 
         def effect() -> None:
-            self._apply(it.client.sessions[it.id], dict.fromkeys(positions, 0), txn, cumulative=False)
+            self._apply(it.client.sessions[it.id], dict.fromkeys(positions, left), txn, cumulative=False)
 
         of = {} if txn is None else {"txnid_most_bits": txn.id[0], "txnid_least_bits": txn.id[1]}
         it.client.tell("ACK", effect, consumer_id=it.id, ack_type=0, message_id=ids, **of)
@@ -201,6 +205,32 @@ def test_what_waits_for_permits_can_be_acknowledged_in_a_transaction() -> None:
     assert not set(acked) & set(consumer.received)
 
 
+def test_a_batch_is_pending_until_all_of_it_is_acknowledged() -> None:
+    """More of it is acknowledged at once than was delivered, as a transaction had hidden the rest."""
+    script = Script(transactionCoordinatorEnabled=True, acknowledgmentAtBatchIndexLevelEnabled=True)
+    one, other = script.clients
+    producer = script.producing(one)
+    consumer = script.consuming(one, SHARED)
+    script.settle()
+    script.sends(producer, 20)
+    script.settle()
+    batch = next(each for each, (count, _) in consumer.received.items() if count == 5)
+    script.begin(one)
+    script.settle(0)
+    script.acks(consumer, [batch], one.transactions[0].truth, left=0b11)
+    script.acks(consumer, list(consumer.received))
+    script.redeliver(consumer)
+    script.settle(0)
+    assert consumer.received == {batch: (5, 0b11)}
+    heir = script.consuming(other, SHARED)
+    script.acks(consumer, [batch], left=0b1)
+    script.settle(0)
+    assert not heir.received
+    script.drop(one)
+    script.settle(0)
+    assert heir.received == {batch: (5, 0b1)}
+
+
 def test_only_one_broker_loads_a_topic() -> None:
     """Its bundle moves while the first broker makes the topic."""
     script = Script(brokers=2)
@@ -291,7 +321,9 @@ def test_a_subscription_may_be_made_after_its_topic_is_deleted() -> None:
     assert topic.subscriptions["early"].exists == "maybe"
 
 
-def test_a_transaction_hides_what_follows_it_after_a_refused_deletion() -> None:
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_transaction_hides_what_follows_it_after_a_deletion_that_failed(crashes: bool) -> None:
+    """It is refused, or a crash undoes it."""
     script = Script(transactionCoordinatorEnabled=True)
     client = script.clients[0]
     producer = script.producing(client)
@@ -301,10 +333,47 @@ def test_a_transaction_hides_what_follows_it_after_a_refused_deletion() -> None:
     script.send(client.transactions[0], producer)
     script.settle(0)
     topic = script.topics[TOPICS[0]]
-    script.delete_this(topic, force=False)
+    script.delete_this(topic, force=crashes)
+    if crashes:
+        script.crash()
     script.settle(0)
     assert not topic.deleted_no
     assert topic.blocked()
+
+
+def test_a_request_that_waits_for_a_topic_does_not_make_it_again() -> None:
+    """It is deleted meanwhile."""
+    script = Script(brokerDeleteInactiveTopicsEnabled=False)
+    script.producing(script.clients[0])
+    script.settle()
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    statistics = script.admin("GET", f"{path_of(TOPICS[0])}/stats")
+    script.report()
+    script.delete_this(script.topics[TOPICS[0]], force=True)
+    script.settle()
+    assert statistics == [404]
+    assert not script.cluster.namespaces.topics
+
+
+def test_a_termination_may_end_the_next_topic_of_a_name() -> None:
+    """It was asked for before the topic was deleted, and waits until a producer has made the next one."""
+    script = Script(brokerDeleteInactiveTopicsEnabled=False)
+    one, other = script.clients
+    script.producing(one)
+    script.settle()
+    topic = script.topics[TOPICS[0]]
+    script.admin("PUT", f"{path_of(TOPICS[0])}/unload")
+    while not topic.ending:
+        script.terminate()  # one of the topics
+    script.report()
+    script.delete_this(topic, force=True)
+    script.producing(other, "another")
+    script.pump(other)
+    script.settle()
+    script.consuming(one, SHARED)
+    script.settle()
+    assert not topic.deleted_no
+    assert topic.last
 
 
 def test_a_crash_may_complete_the_deletion_of_a_topic_that_has_ended() -> None:
