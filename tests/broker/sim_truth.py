@@ -196,7 +196,7 @@ class Topic:
         """Whether a transaction may hide what follows it."""
         return self.stuck or any(
             each.txn is not None and not each.txn.over and not each.txn.finished
-            for each in self.messages + self.doubtful
+            for each in (*self.messages, *self.doubtful, *self.at.values())  # some may be sent again
         )
 
 
