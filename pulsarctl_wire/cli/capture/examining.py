@@ -1,14 +1,21 @@
-"""Looks for findings in files, in a process of its own: the rules need all connections in order."""
+"""Looks for findings in files, in a process of its own: the rules need all connections in order.
+
+Objects of compiled classes cannot be sent from one process to another, so findings go as plain values.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.checks.doctor import Doctor
-from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.checks.finding import Evidence, Finding, Sighting
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.pipeline.counting import pool_until
+from pulsarctl_wire.wire.frame import Connection
+
+_Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,19 @@ def examine_beside(
 
     `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
     """
-    return pool_until(stack, 1).submit(_examine, paths, max_frame_size, places).result
+    examined = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
+
+    def wait() -> Examined:
+        found, left_out, files = examined.result()
+        connections: dict[int, Connection] = {}
+        return Examined([_finding(values, connections) for values in found], left_out, files)
+
+    return wait
 
 
-def _examine(paths: list[str], max_frame_size: int | None, places: bool) -> Examined:
+def _examine(
+    paths: list[str], max_frame_size: int | None, places: bool
+) -> tuple[list[_Values], int, list[str]]:
     doctor = Doctor()
     decoder = Decoder(
         max_frame_size=max_frame_size,
@@ -44,4 +60,35 @@ def _examine(paths: list[str], max_frame_size: int | None, places: bool) -> Exam
         for _ in Sources(paths, stack, bar=False).read(decoder, say=False):
             pass
     doctor.conclude(decoder.last_ns, decoder.finish())
-    return Examined(list(doctor.findings.values()), doctor.left_out, decoder.sources)
+    return [_values(finding) for finding in doctor.findings.values()], doctor.left_out, decoder.sources
+
+
+def _values(finding: Finding) -> _Values:
+    """A finding as plain values."""
+    evidence = []
+    for seen, why in finding.evidence:
+        place = seen.number, seen.ordinal, seen.type, seen.time_ns, seen.packet
+        evidence.append((_ends(seen.connection), seen.to_broker, place, why))
+    about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
+    times = finding.count, finding.first_ns, finding.last_ns
+    return about, evidence, finding.explanation, finding.advice, times
+
+
+def _ends(connection: Connection) -> _Values:
+    return connection.index, connection.client, connection.server, connection.since
+
+
+def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
+    """The finding of values; `connections` are those known so far, by number."""
+
+    def connection(ends: _Values) -> Connection:
+        return connections.setdefault(ends[0], Connection(*ends))
+
+    (rule, severity, certainty, subject, ends), shown, explanation, advice, times = values
+    evidence = [
+        Evidence(Sighting(connection(ends), to_broker, *place), why) for ends, to_broker, place, why in shown
+    ]
+    about = rule, severity, certainty, subject
+    finding = Finding(*about, connection(ends), evidence, explanation, advice)
+    finding.count, finding.first_ns, finding.last_ns = times
+    return finding
