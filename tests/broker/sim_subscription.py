@@ -236,11 +236,13 @@ class Subscription:
     def committed(self, ack: Ack) -> None:
         """The transaction that it is part of was committed."""
         self.ack_answered(ack)
-        if self.reset_no < ack.no:
-            for position, bits in ack.bits.items():
-                done = self.done[position] = self.done.get(position, 0) | bits
-                if done == full(self.topic.at[position].count):
-                    self.holders.pop(position, None)
+        for position, bits in ack.bits.items():
+            if self.reset_no > ack.no:
+                self.touched[position] = self.reset_no + 1  # it may have been committed after the reset
+                continue
+            done = self.done[position] = self.done.get(position, 0) | bits
+            if done == full(self.topic.at[position].count):
+                self.holders.pop(position, None)
 
     def undo(self, ack: Ack) -> None:
         """It was refused, or its transaction aborted."""
