@@ -410,11 +410,7 @@ def main() -> None:
     began = time.monotonic()
     while time.monotonic() - began < options.minutes * 60:
         seed = seeds.randrange(1 << 32)
-        try:
-            found = try_seed(seed, options.steps)
-        except KeyboardInterrupt:
-            sys.stdout.write(f"interrupted: {seed}\n")
-            raise
+        found = try_seed(seed, options.steps)
         count += 1
         if found:
             sys.stdout.write(f"{found}failed: {seed}\n")
