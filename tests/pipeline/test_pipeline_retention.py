@@ -9,7 +9,7 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import Row, alone, run, stored
 from pipeline.test_pipeline_optimized import MIB, Dying, read
@@ -114,6 +114,7 @@ def test_empty_directories_are_deleted(paths: list[str], tmp_path: Path) -> None
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 40), st.sampled_from(["delete", "repartition"]))
+@example(33, "repartition")  # when it writes a file without rows
 def test_it_is_killed_at_any_time(left: int, what: str) -> None:
     """Readers find the rows of before or those of after, and the next one completes or undoes it."""
     with tempfile.TemporaryDirectory() as directory:

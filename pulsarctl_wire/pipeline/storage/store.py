@@ -240,6 +240,8 @@ class Store:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
             self._settle()
+            if self._is_complete():  # or this was killed when it had nearly replaced all files
+                self._fill(states[-1].options)
             return states
 
     @contextmanager
@@ -417,6 +419,7 @@ class Store:
         """Give tables that have no file one without rows, so that others can read them."""
         for table, schema in TABLES.items():
             if not self._rows(table) and (table != "messages" or options.messages is not None):
+                self._delete(table, lambda name: name.endswith(_TEMPORARY))  # of one that was killed here
                 columns = described(schema, options.detail)
                 write_empty(f"{self.out}/{table}", columns, options.partition_by, self.number)
 
