@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 HERE: Final = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]

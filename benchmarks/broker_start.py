@@ -15,8 +15,8 @@ import time
 
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
 
 PWIRE = [sys.executable, "-c", "import sys; from pulsarctl_wire.cli import main; main()"]
 TOPIC = "persistent://public/default/t"

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.side_by_side import Pcap
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.spark.executor import SparkWorkers
 from pulsarctl_wire.spark.session import session

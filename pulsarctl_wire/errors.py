@@ -5,7 +5,7 @@
     │   └── DamagedCapture  everything before the damage was read and yielded
     ├── LocalProtocolError  we were asked to build something that the protocol does not allow
     ├── FilterError         an invalid filter expression
-    ├── ProxyHeaderError    an invalid PROXY header (wire/proxy_header.py)
+    ├── ProxyHeaderError    an invalid PROXY header (wire/framing/proxy_header.py)
     ├── SettingsError       an invalid flag, environment variable or line of client.conf
     ├── InUse               another process uses a port or a directory that a broker needs
     └── SessionError        a session with a broker cannot continue

@@ -15,12 +15,12 @@ from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_pla
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
-from pulsarctl_wire.wire.ending import PULSAR, Contents, EndedConnection
 from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.framing.redaction import hides_entry, shown
 from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
-from pulsarctl_wire.wire.redaction import hides_entry, shown
+from pulsarctl_wire.wire.session.ending import PULSAR, Contents, EndedConnection
 from pulsarctl_wire.wire.varint import SIZED
 
 Record = dict[str, Any]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self  # Python 3.10 has none
 
-    from pulsarctl_wire.broker.running import Plan, Running
+    from pulsarctl_wire.broker.shell.running import Plan, Running
     from pulsarctl_wire.faults.lanes import Faults
 
 P = ParamSpec("P")
@@ -41,11 +41,11 @@ class AsyncBroker:
         self._broker = broker
 
     async def ask(self, do: str, /, **request: object) -> dict[str, Any]:
-        """Any request of `broker/control.py`; returns the answer."""
+        """Any request of `broker/shell/control.py`; returns the answer."""
         return await asyncio.wrap_future(self._broker._submit(self._answer(do, request)))
 
     async def _answer(self, do: str, request: dict[str, object]) -> dict[str, Any]:
-        from pulsarctl_wire.broker.control import answer
+        from pulsarctl_wire.broker.shell.control import answer
 
         running = self._broker._running
         assert running is not None
@@ -179,7 +179,7 @@ class Broker:
 
     def start(self) -> None:
         """Start it. Raises InUse, StorageError, SettingsError."""
-        from pulsarctl_wire.broker.running import bind, tls_context
+        from pulsarctl_wire.broker.shell.running import bind, tls_context
 
         if self._thread is not None:
             raise RuntimeError("this broker has been started already")
@@ -199,8 +199,8 @@ class Broker:
             raise
 
     def _plan(self) -> Plan:
-        from pulsarctl_wire.broker.running import Plan
-        from pulsarctl_wire.broker.settings import parse_settings, unknown_in
+        from pulsarctl_wire.broker.basics.settings import parse_settings, unknown_in
+        from pulsarctl_wire.broker.shell.running import Plan
         from pulsarctl_wire.errors import SettingsError
 
         for text in unknown_in(self._settings):
@@ -221,7 +221,7 @@ class Broker:
         """In the thread: serve until `stop`."""
 
         async def serve() -> None:
-            from pulsarctl_wire.broker.running import Running, close_all
+            from pulsarctl_wire.broker.shell.running import Running, close_all
 
             over = asyncio.Event()
             try:

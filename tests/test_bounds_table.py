@@ -20,15 +20,15 @@ from pulsarctl_wire.capture.series import span_of
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.session import lines
 from pulsarctl_wire.cli.session.replay import _MOST_HEADS, Report
-from pulsarctl_wire.net import remap
-from pulsarctl_wire.net.differences import Difference
+from pulsarctl_wire.net.replay import remap
+from pulsarctl_wire.net.replay.differences import Difference
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.table import TableBuilder
 from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_PARSED, Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, Unanswered
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import MAX_METADATA, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered
 
 ROOT: Final = Path(__file__).parents[1]
 TESTS: Final = ROOT / "tests"

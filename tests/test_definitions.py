@@ -17,9 +17,9 @@ from pulsarctl_wire.capture import Decoder, open_source
 from pulsarctl_wire.cli.proxy.metrics import SnapshotCollector
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.ledgers import LedgerState
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.ledgers import LedgerState
 
 TESTS = Path(__file__).parent
 FILES = [

@@ -14,7 +14,7 @@ from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.views.content import Content
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, KeyValue, Schema
-from pulsarctl_wire.wire.sinks import Follower
+from pulsarctl_wire.wire.session.sinks import Follower
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "pcaps" / "java-simple.pcap"
 

@@ -16,11 +16,11 @@ from pulsarctl_wire.render.hexview import HexRenderer
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.commands import BODIES
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 ROUNDS = 5
 PER_ROUND = 2_000

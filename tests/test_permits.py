@@ -19,8 +19,8 @@ from pulsarctl_wire.stats.permits import Permits, Row, merged
 from pulsarctl_wire.stats.permits_report import consumer_records, ordered
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 CAPTURES = sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name)
 SECOND = 1_000_000_000

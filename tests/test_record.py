@@ -25,6 +25,7 @@ from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.views import MAX_FRAME_VALUES, parse_schema
 from pulsarctl_wire.wire.fields import MAX_ITEMS
 from pulsarctl_wire.wire.frame import Connection, Gap, Malformed, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import ESCAPED_COST, MESSAGE_COST, PROPERTY_COST, WIDE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
@@ -35,7 +36,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.stream import FrameStream
 
 ROOT = Path(__file__).parent.parent
 SAMPLES = sorted(path for path in (ROOT / "samples" / "pcaps").iterdir() if ".pcap" in path.name)

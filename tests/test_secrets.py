@@ -21,13 +21,13 @@ from pulsarctl_wire.render.sequence import Diagram
 from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.framing.redaction import Redacted
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend
-from pulsarctl_wire.wire.redaction import Redacted
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.varint import VARINT, sized, tag, varint
 
 PIECE = 8

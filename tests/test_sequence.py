@@ -21,12 +21,12 @@ from pulsarctl_wire.render.sequence_svg import svg
 from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.ending import REFUSED, EndedConnection
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.ending import REFUSED, EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "pcaps"
 SMALL = ("corrupt-in-transit.pcap", "http-client-on-binary-port.pcap", "snaplen96.pcap", "no-checksum.pcap")

@@ -20,13 +20,13 @@ from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Stats, counting, records, rows, total_record
 from pulsarctl_wire.stats.latencies import EXACT, Latencies
-from pulsarctl_wire.wire.counts import latency_of
-from pulsarctl_wire.wire.ending import UNANSWERED, EndedConnection
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.counts import latency_of
+from pulsarctl_wire.wire.session.ending import UNANSWERED, EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name)

@@ -19,12 +19,12 @@ from pulsarctl_wire.stats import OTHERS, Stats, records, total_record
 from pulsarctl_wire.stats.live import KEPT, MAX_TOPICS, Live
 from pulsarctl_wire.stats.meters import BOUNDS, SECOND, WINDOW, Meter, Passage, Timer
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, Snapshot, Traffic
-from pulsarctl_wire.wire.counts import latency_of
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge
-from pulsarctl_wire.wire.ledgers import LedgerState
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.counts import latency_of
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge
+from pulsarctl_wire.wire.session.ledgers import LedgerState
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "pcaps"
 START = 1_700_000_000 * SECOND

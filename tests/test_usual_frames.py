@@ -21,6 +21,7 @@ from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.plan import metadata_at
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -30,7 +31,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.stream import FrameStream
 
 SAMPLES = sorted(
     path for path in Path(__file__, "../../samples/pcaps").resolve().iterdir() if ".pcap" in path.name

@@ -1,6 +1,5 @@
 """An embedded Pulsar broker.
 
-The core is pure: `cluster.py` takes frames, times and completed storage requests in, and gives bytes to send,
-connections to close and storage requests out. `storage.py`, `server.py` and `http.py` connect it to files and
-sockets.
+The core is pure: `cluster/cluster.py` takes frames, times and completed storage requests in, and gives bytes
+to send, connections to close and storage requests out. `shell/` connects it to files and sockets.
 """

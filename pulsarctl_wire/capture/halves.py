@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.ending import (
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.ending import (
     CLOSED,
     OPEN,
     PULSAR,
@@ -22,9 +24,7 @@ from pulsarctl_wire.wire.ending import (
     UNKNOWN,
     EndedConnection,
 )
-from pulsarctl_wire.wire.frame import Event, Frame
-from pulsarctl_wire.wire.state import State
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.state import State
 
 PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, LifeState, Tcp, extend_life, life_state
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
-from pulsarctl_wire.wire.knowledge import Identity, Unanswered
-from pulsarctl_wire.wire.part import Known, KnownState
+from pulsarctl_wire.wire.session.knowledge import Identity, Unanswered
+from pulsarctl_wire.wire.session.part import Known, KnownState
 
 FRESH, STEP, IDLE = "fresh", "step", "idle"
 """Kinds of halves: just opened; in step with the frames; only the next sequence number is known."""

@@ -46,12 +46,12 @@ from pulsarctl_wire.capture.halves import (
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
-from pulsarctl_wire.wire.ending import DROPPED, OPEN, REUSED, EndedConnection
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, OFFSET_BITS, Connection, Event
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.state import State
-from pulsarctl_wire.wire.stream import PORTION, FrameStream
+from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
+from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.state import State
 
 MAX_EARLY: Final = 8 * 1024 * 1024
 MAX_HELD: Final = 192 * 1024 * 1024

@@ -26,12 +26,12 @@ from pulsarctl_wire.capture.hexrows import Dumped, link_of
 from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
-from pulsarctl_wire.wire.broken import is_clearly_a_frame
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Connection, Event, Frame, Malformed
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.broken import is_clearly_a_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 SNIFFED: Final = 4096
 

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from pulsarctl_wire.checks import (
+from pulsarctl_wire.checks.rule import Rule
+from pulsarctl_wire.checks.rules import (
     acks,
     auth,
     chunks,
@@ -17,7 +18,6 @@ from pulsarctl_wire.checks import (
     peers,
     producers,
 )
-from pulsarctl_wire.checks.rule import Rule
 
 RULES: Final[tuple[type[Rule], ...]] = (
     peers.TlsClientOnPlainPort,

@@ -6,7 +6,7 @@ from pulsarctl_wire.checks.facts import client_of
 from pulsarctl_wire.checks.finding import CERTAIN, Sighting, Subject
 from pulsarctl_wire.checks.rule import Rule
 from pulsarctl_wire.checks.state import CheckState
-from pulsarctl_wire.wire.knowledge import bound
+from pulsarctl_wire.wire.session.knowledge import bound
 
 _MOST_CLIENTS: Final = 1_024
 

@@ -30,11 +30,11 @@ from pulsarctl_wire.checks.rule import (
 )
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.sinks import Sink
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR, EndedConnection
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.sinks import Sink
 
 MOST_FINDINGS: Final = 10_000
 """The most findings that are kept; further ones are only counted."""

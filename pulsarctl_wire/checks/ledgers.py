@@ -16,11 +16,11 @@ from pulsarctl_wire.checks.facts import (
     text_of,
 )
 from pulsarctl_wire.checks.finding import Sighting, Subject
-from pulsarctl_wire.wire.exchanges import ProducerLedger
-from pulsarctl_wire.wire.exchanges import Sent as Pending
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.ledgers import ConsumerLedger, Delivered
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+from pulsarctl_wire.wire.session.exchanges import ProducerLedger
+from pulsarctl_wire.wire.session.exchanges import Sent as Pending
+from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.state import CheckState

@@ -20,8 +20,8 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS
 from pulsarctl_wire.wire.fields import METHODS, as_base64
-from pulsarctl_wire.wire.foreign import bytes_of
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.framing.foreign import bytes_of
 from pulsarctl_wire.wire.json_command import encode
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (

@@ -21,9 +21,9 @@ from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Su
 from pulsarctl_wire.checks.ledgers import Consumer, Producer
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
-from pulsarctl_wire.wire.state import Owner
+from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.state import Owner
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.doctor import Doctor

@@ -16,9 +16,6 @@ from pulsarctl_wire.checks.facts import NOWHERE, Entry, Sent
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import MOST_RETURNED, Consumer, Held, Producer, Returned
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.counts import MOST_PERMITS
-from pulsarctl_wire.wire.exchanges import ProducerLedger
-from pulsarctl_wire.wire.exchanges import Sent as Pending
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
     MAX_FRAME_SIZE,
@@ -29,12 +26,15 @@ from pulsarctl_wire.wire.frame import (
     Gap,
     Malformed,
 )
-from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState, entry_of
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import misstated
 from pulsarctl_wire.wire.quick import Head
-from pulsarctl_wire.wire.state import PRODUCER, PRODUCER_SUCCESS, Asked
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.counts import MOST_PERMITS
+from pulsarctl_wire.wire.session.exchanges import ProducerLedger
+from pulsarctl_wire.wire.session.exchanges import Sent as Pending
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState, entry_of
+from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, Asked
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.doctor import Doctor

@@ -21,9 +21,9 @@ from pulsarctl_wire.checks.recall import Columns, Recall, Recalled
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.checks.usual import TableRows
-from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Frame
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 
 class TableState(CheckState):

@@ -7,9 +7,9 @@ from pathlib import Path
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.ledgers import LedgerState
-from pulsarctl_wire.wire.redaction import Redacted
-from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.framing.redaction import Redacted
+from pulsarctl_wire.wire.session.ledgers import LedgerState
+from pulsarctl_wire.wire.session.sinks import Sink
 
 
 class RecordingSink(Sink):

@@ -16,7 +16,7 @@ from pulsarctl_wire.faults.values import TEXT, one_of
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, FAILED, NAMES, NUMBERS, REQUESTS, build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
-from pulsarctl_wire.wire.state import NO_REQUEST
+from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 _HANDSHAKE: Final = frozenset({NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]})
 _ABLE: Final = _HANDSHAKE | REQUESTS.keys() | {NUMBERS["SEND"]}

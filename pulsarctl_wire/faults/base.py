@@ -22,7 +22,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.values import SHARE, TEXT, TEXTS, Kind, hint, one_of, optional, whole
 from pulsarctl_wire.wire.commands import NUMBERS, commands_like
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 TO_BROKER: Final = "to-broker"
 TO_CLIENT: Final = "to-client"

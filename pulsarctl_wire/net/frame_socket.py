@@ -1,6 +1,6 @@
 """Connects a `FrameProtocol` to an asyncio socket: passes bytes and times in, and sends its output.
 
-Works for either side of a connection; links (`net/link.py`) are the client's side.
+Works for either side of a connection; links (`net/session/link.py`) are the client's side.
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import plain, reason, reset
-from pulsarctl_wire.wire.proxy_header import header_size, parse_header
+from pulsarctl_wire.wire.framing.proxy_header import header_size, parse_header
 
 Make = Callable[[Address], asyncio.BaseProtocol]
 """Creates the protocol for a connection from the client at this address."""

@@ -39,10 +39,10 @@ from pulsarctl_wire.wire.frame import (
     Frame,
     build_frame,
 )
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, FeatureFlags
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
-from pulsarctl_wire.wire.state import NO_REQUEST
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 PROTOCOL_VERSION: Final = 21
 """The protocol version that CONNECT announces: the newest one, as of the Java client 4.0."""

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.counting import SPLIT, cores, pool
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.private import cache_directory
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.counting import SPLIT, cores, pool
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.private import cache_directory
+from pulsarctl_wire.pipeline.files.splits import Input, reason
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Input, reason
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import VERSION
 
 MOST_KEPT: Final = 4 * 1024**3

@@ -10,14 +10,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.pipeline.finish import Finished
-from pulsarctl_wire.pipeline.optimize import merge_small
-from pulsarctl_wire.pipeline.progress import Options, Progress, Result, Totals, decoded_in_order
-from pulsarctl_wire.pipeline.rows import Stitched, new_progress
-from pulsarctl_wire.pipeline.splits import Input, Split
-from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.pipeline.tasks import (
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Result, Totals, decoded_in_order
+from pulsarctl_wire.pipeline.decoding.rows import Stitched, new_progress
+from pulsarctl_wire.pipeline.files.splits import Input, Split
+from pulsarctl_wire.pipeline.storage.finish import Finished
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tasks import (
     Round,
     Workers,
     decode_to_file,
@@ -26,6 +25,7 @@ from pulsarctl_wire.pipeline.tasks import (
     finish_at,
     load_edges,
 )
+from pulsarctl_wire.pipeline.upkeep.optimize import merge_small
 
 _SAVED_EVERY: Final = 10.0  # seconds
 

@@ -8,7 +8,7 @@ from typing import Final
 from pulsarctl_wire.record import Record
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, count_of, cut_line, human_bytes, human_time
-from pulsarctl_wire.wire.ending import CLOSED, OPEN, PULSAR
+from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR
 
 _SHOWN_CALMLY: Final = {CLOSED, OPEN}
 _DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client")

@@ -5,10 +5,10 @@ from typing import Final
 
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean
-from pulsarctl_wire.wire.annotate import Part, annotated
 from pulsarctl_wire.wire.credentials import Span
 from pulsarctl_wire.wire.frame import Event, Gap
-from pulsarctl_wire.wire.redaction import event_spans, hex_digits, masked
+from pulsarctl_wire.wire.framing.annotate import Part, annotated
+from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, masked
 
 _SHOWN: Final = 256
 """The first bytes of a part that are shown."""

@@ -19,6 +19,7 @@ from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, hides_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CompressionType,
     KeySharedMode,
@@ -28,7 +29,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     Schema,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.redaction import event_spans, hex_digits, hides_entry
 
 Column = tuple[str, Callable[[Any], str] | None, object]
 """(label, function that formats a value or None for hidden fields, the value that is not shown)."""

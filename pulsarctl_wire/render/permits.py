@@ -13,7 +13,7 @@ from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import clean, human_time, rich_text
 from pulsarctl_wire.stats import Figures
-from pulsarctl_wire.wire.counts import MOST_PERMITS
+from pulsarctl_wire.wire.session.counts import MOST_PERMITS
 
 DETAILED: Final = 10
 """Consumers that are shown with rows or a plot; of the others there is only a line."""

@@ -26,9 +26,9 @@ from pulsarctl_wire.render.sequence_rows import (
     wrong_of,
 )
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.numbers import Numbers
+from pulsarctl_wire.wire.session.ending import EndedConnection
 
 ROWS: Final = 500
 """The limit of rows if no other is given."""

@@ -9,10 +9,10 @@ from pulsarctl_wire.render.line import LineRenderer, command_style
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.counts import error_of, latency_of, messages_in
-from pulsarctl_wire.wire.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
 from pulsarctl_wire.wire.names import LONGEST_NAME
+from pulsarctl_wire.wire.session.counts import error_of, latency_of, messages_in
+from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 """Stands before the number of frames, and where a connection ends."""

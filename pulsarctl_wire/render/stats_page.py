@@ -14,7 +14,7 @@ from rich.text import Text
 from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid, measured, rate_text
 from pulsarctl_wire.render.text import human_bytes, human_time, rich_text
 from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Figures
-from pulsarctl_wire.wire.ending import PULSAR, without_data_in_words
+from pulsarctl_wire.wire.session.ending import PULSAR, without_data_in_words
 
 LEVELS: Final = " ▁▂▃▄▅▆▇█"
 """A cell that is filled from below, from 0 to 8 eighths."""

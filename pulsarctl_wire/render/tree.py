@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 from pulsarctl_wire.record import Record, Recorder
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, human_time
-from pulsarctl_wire.wire.annotate import annotated
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
-from pulsarctl_wire.wire.redaction import event_spans, hex_digits
+from pulsarctl_wire.wire.framing.annotate import annotated
+from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
 """The first characters of a value that are shown; JSON has all."""

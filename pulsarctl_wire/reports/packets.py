@@ -32,7 +32,7 @@ def picked(table: str, where: str) -> str:
     Numbers in names count back from the frame, in its direction of the connection; before the first one is
     the connection's first packet. `joins`: the frame before it ends where it begins. `is_alone`: it is known
     that it can be decoded from its packet alone. The first one in a packet can, but not an odd one (see
-    `wire/resync.py`).
+    `wire/framing/resync.py`).
     """
     back = f"OVER (PARTITION BY connection, to_broker, file ORDER BY stream_offset ROWS {_BACK} PRECEDING)"
     return f"""

@@ -129,7 +129,7 @@ class _Rows:
         """Arrow batches of the rows in a file."""
         import pyarrow as pa
 
-        from pulsarctl_wire.pipeline.splits import reason
+        from pulsarctl_wire.pipeline.files.splits import reason
         from pulsarctl_wire.spark.columns import plain
         from pulsarctl_wire.table import TABLES
 
@@ -161,9 +161,9 @@ class _Rows:
         """Which rows of a merged file are those of the inputs that are wanted."""
         import pyarrow.parquet as pq
 
-        from pulsarctl_wire.pipeline.inputs import filesystem
-        from pulsarctl_wire.pipeline.optimize import splits_of
-        from pulsarctl_wire.pipeline.splits import inputs_of
+        from pulsarctl_wire.pipeline.files.inputs import filesystem
+        from pulsarctl_wire.pipeline.files.splits import inputs_of
+        from pulsarctl_wire.pipeline.upkeep.optimize import splits_of
 
         system, inside = filesystem(file.path)
         with system.open_input_file(inside) as stream:
@@ -191,7 +191,7 @@ class _Rows:
     def _fragment(self, path: str, groups: list[int] | None = None) -> Any:
         from pyarrow.dataset import ParquetFileFormat
 
-        from pulsarctl_wire.pipeline.inputs import filesystem
+        from pulsarctl_wire.pipeline.files.inputs import filesystem
 
         system, inside = filesystem(path)
         return ParquetFileFormat().make_fragment(inside, system, row_groups=groups)
@@ -206,7 +206,7 @@ class _Reader(DataSourceReader):
     def partitions(self) -> list[_File]:
         """The row groups of the table."""
         from pulsarctl_wire.pipeline.cache import table_of
-        from pulsarctl_wire.pipeline.store import Store
+        from pulsarctl_wire.pipeline.storage.store import Store
 
         table = Store(table_of(self.captures, _LOG.warning, **self.made))
         files = [each for _, path in table.rows(self.rows.kind) for each in self.rows.file(path)]
@@ -224,7 +224,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, rows: _Rows, table: str) -> None:
-        from pulsarctl_wire.pipeline.store import Store
+        from pulsarctl_wire.pipeline.storage.store import Store
 
         self._rows = rows
         self._table = table
@@ -248,7 +248,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_File]:
         """The files of the table between two offsets."""
-        from pulsarctl_wire.pipeline.splits import END
+        from pulsarctl_wire.pipeline.files.splits import END
 
         found = self._files(range(start["files"], end["files"]))
         if end["complete"] and not start["complete"]:
@@ -257,7 +257,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _files(self, inputs: range) -> list[_File]:
         """Return the files with rows of some inputs, or parts of them."""
-        from pulsarctl_wire.pipeline.store import Store
+        from pulsarctl_wire.pipeline.storage.store import Store
 
         for tries in range(3):
             found: list[_File] = []
@@ -288,7 +288,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from self._rows.read(each)
 
     def _now(self) -> dict[str, Any]:
-        from pulsarctl_wire.pipeline.store import Store
+        from pulsarctl_wire.pipeline.storage.store import Store
 
         files, is_complete = Store(self._table).followed()
         return {"files": files, "complete": is_complete}

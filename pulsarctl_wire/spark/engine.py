@@ -8,8 +8,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pulsarctl_wire.pipeline.findings import read
-from pulsarctl_wire.pipeline.tables import Found, Part, has_messages, parts_of
+from pulsarctl_wire.pipeline.storage.findings import read
+from pulsarctl_wire.pipeline.storage.tables import Found, Part, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice

@@ -5,7 +5,7 @@
     foreachBatch        finishes the drafts, in one job, under names that are the same if a batch is repeated
 
 Spark's checkpoint holds the files that were added together with the resulting state. So whenever this is
-killed and started again, the rows are those of one pass. All of it is data: see pipeline/saved.py.
+killed and started again, the rows are those of one pass. All of it is data: see pipeline/storage/saved.py.
 """
 
 import json
@@ -26,16 +26,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Decoded, Settings, unread
-from pulsarctl_wire.pipeline.finish import finish_split
-from pulsarctl_wire.pipeline.inputs import is_capture, list_inputs, span
-from pulsarctl_wire.pipeline.optimize import merge_small
-from pulsarctl_wire.pipeline.progress import Options, Progress, Totals
-from pulsarctl_wire.pipeline.rows import decode_split, new_progress
-from pulsarctl_wire.pipeline.splits import Input, Split, plan_all
-from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.pipeline.tasks import Place, Round, delete_decoded, delete_file, finish_at
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, unread
+from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Totals
+from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_progress
+from pulsarctl_wire.pipeline.files.inputs import is_capture, list_inputs, span
+from pulsarctl_wire.pipeline.files.splits import Input, Split, plan_all
+from pulsarctl_wire.pipeline.storage import saved
+from pulsarctl_wire.pipeline.storage.finish import finish_split
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tasks import Place, Round, delete_decoded, delete_file, finish_at
+from pulsarctl_wire.pipeline.upkeep.optimize import merge_small
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkWorkers
 

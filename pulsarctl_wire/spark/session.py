@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import how_to_install
-from pulsarctl_wire.pipeline.private import cache_directory
+from pulsarctl_wire.pipeline.files.private import cache_directory
 from pulsarctl_wire.shipping import packed
 from pulsarctl_wire.spark import SparkError
 from pulsarctl_wire.spark.connect import connect, disconnect, is_connect

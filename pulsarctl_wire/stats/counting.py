@@ -11,13 +11,13 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
-from pulsarctl_wire.wire.counts import ALWAYS_ERRORS, damage_of, error_of, latency_of, messages_in
-from pulsarctl_wire.wire.ending import PULSAR, EndedConnection, WithoutData
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Event, Frame
-from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.session.counts import ALWAYS_ERRORS, damage_of, error_of, latency_of, messages_in
+from pulsarctl_wire.wire.session.ending import PULSAR, EndedConnection, WithoutData
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 MAX_ROWS: Final = 10_000
 """Maximum number of rows of a kind."""

@@ -19,12 +19,12 @@ from pulsarctl_wire.stats.meters import Meter, Passage, Timer
 from pulsarctl_wire.stats.rows import OTHERS
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, ConnectionRow, Snapshot, TopicRow, Traffic
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NAMES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.counts import error_of, is_publish, latency_of, messages_in
-from pulsarctl_wire.wire.exchanges import ProducerLedger
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState
 from pulsarctl_wire.wire.server_errors import error_name
-from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.session.counts import error_of, is_publish, latency_of, messages_in
+from pulsarctl_wire.wire.session.exchanges import ProducerLedger
+from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
+from pulsarctl_wire.wire.session.sinks import Sink
 
 MAX_TOPICS: Final = 1_000
 """Topics that are counted separately: the first ones seen."""

@@ -5,8 +5,8 @@
               Consumer      one of them: its rows, oldest first
               Row           what happened in a stretch of time, and the ledger at its end
 
-What costs a permit, and what is a message, is said in `wire/counts.py`; permits, unacknowledged messages and
-requested redeliveries are read from `ConsumerLedger`.
+What costs a permit, and what is a message, is said in `wire/session/counts.py`; permits, unacknowledged
+messages and requested redeliveries are read from `ConsumerLedger`.
 
 Memory is bounded: `MOST_CONSUMERS` are followed (others are counted), with up to twice `MOST_ROWS` rows each.
 When there are more, neighbours are added up: at first a row is what happened at one time, later all that
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
-from pulsarctl_wire.wire.counts import messages_in, permits_used
-from pulsarctl_wire.wire.ending import OPEN, EndedConnection
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame
-from pulsarctl_wire.wire.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.ledgers import ConsumerLedger, LedgerState
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 from pulsarctl_wire.wire.server_errors import error_name
-from pulsarctl_wire.wire.state import PRODUCER, Asked
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.counts import messages_in, permits_used
+from pulsarctl_wire.wire.session.ending import OPEN, EndedConnection
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
+from pulsarctl_wire.wire.session.state import PRODUCER, Asked
 
 MOST_ROWS: Final = 256
 """The most rows of a consumer that are shown."""

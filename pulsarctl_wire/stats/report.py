@@ -7,7 +7,7 @@ from typing import Any
 from pulsarctl_wire.stats.counting import Stats
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, OTHERS, Ended, Key, Row
-from pulsarctl_wire.wire.ending import PULSAR
+from pulsarctl_wire.wire.session.ending import PULSAR
 
 Figures = dict[str, Any]
 

@@ -10,8 +10,8 @@ from pulsarctl_wire.table.parquet import ROWS
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.table.schema import CONNECTIONS, GAPS, MESSAGES
 from pulsarctl_wire.wire.detail import ALL
-from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import Event
+from pulsarctl_wire.wire.session.ending import EndedConnection
 
 _GATHERED: Final = 64  # events that are added at a time
 _MOST_ROWS: Final = 1_024  # of gaps and connections together

@@ -42,12 +42,12 @@ from pulsarctl_wire.wire.commands import (
     SEND_RECEIPT,
     command_name,
 )
-from pulsarctl_wire.wire.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS, is_doubtful, token_expiry
 from pulsarctl_wire.wire.detail import ALL, EXCHANGES, is_exchange
 from pulsarctl_wire.wire.fields import Walker, signed
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame
+from pulsarctl_wire.wire.framing.redaction import shown
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandAck,
     CompressionType,
@@ -55,8 +55,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 from pulsarctl_wire.wire.quick import Head, Ids
-from pulsarctl_wire.wire.redaction import shown
-from pulsarctl_wire.wire.state import FIELDS
+from pulsarctl_wire.wire.session.counts import latency_of, messages_in, ones, permits_used
+from pulsarctl_wire.wire.session.state import FIELDS
 
 _NO_TIME: Final = -(2**63)
 _KNOWN: Final = 2**31  # types from here on do not fit in an int32

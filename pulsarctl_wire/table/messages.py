@@ -9,12 +9,12 @@ import orjson
 from pulsarctl_wire.table.metadata import has_key, key_hash
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.counts import messages_in
 from pulsarctl_wire.wire.fields import as_base64, as_text, signed
 from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.framing.redaction import hides_entry
 from pulsarctl_wire.wire.payload import Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
-from pulsarctl_wire.wire.redaction import hides_entry
+from pulsarctl_wire.wire.session.counts import messages_in
 
 RAW, JSON = "raw", "json"
 """How payloads are kept: as bytes, or as JSON text."""

@@ -6,8 +6,8 @@ from typing import Final
 from crc32c import crc32c
 
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.knowledge import bound
 from pulsarctl_wire.wire.payload import Budget, misstated
+from pulsarctl_wire.wire.session.knowledge import bound
 
 _MOST_ENTRIES: Final = 16_384  # whose payloads are known to decompress
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
-from pulsarctl_wire.wire.ending import EndedConnection
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Malformed
-from pulsarctl_wire.wire.greeting import Greeting
+from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.greeting import Greeting
 
 Row = dict[str, Any]
 """Column -> value; a column that is missing is null."""

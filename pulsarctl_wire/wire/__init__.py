@@ -2,8 +2,8 @@
 
 commands   all commands, who sends them, and which answers belong to which requests
 frame      one frame: its parts, parsing and building
-stream     one direction of a connection: chunks in; frames, malformed stretches and gaps out
-state      one connection: matches answers with requests, and ids with topics
 payload    opens an entry: codecs, batches, chunks
 fields     protobuf messages as plain values
+framing/   bytes of a connection: where frames begin and end, and what is not a frame
+session/   frames of a connection: matches answers with requests, and ids with topics
 """

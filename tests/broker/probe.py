@@ -30,7 +30,7 @@ from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
-from pulsarctl_wire.wire.state import NO_REQUEST
+from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none

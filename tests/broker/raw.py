@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from broker.probe import frame, sent
 
 from pulsarctl_wire.wire.frame import Connection, Frame
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none

@@ -10,10 +10,10 @@ from broker.probe import frame
 from broker.sim_subscription import Ack, Session
 from broker.sim_truth import Message, Position, Publisher, Txn
 
-from pulsarctl_wire.broker.connection import Connection
+from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.wire.frame import Connection as Wire
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 Effect = Callable[[], None] | None
 OnAnswer = Callable[[Frame], None] | None

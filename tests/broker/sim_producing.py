@@ -11,7 +11,7 @@ from broker.sim_clients import Client, Producer, Transaction
 from broker.sim_truth import NEVER, Broken, Message, Publisher, Topic
 from broker.sim_world import READY, World
 
-from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, sticky_key
+from pulsarctl_wire.broker.delivery.key_ranges import AutoSplit, ConsistentHashing, sticky_key
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ExclusiveWithFencing, ServerError
 

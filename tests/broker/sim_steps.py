@@ -10,8 +10,8 @@ from broker.sim_producing import TOPICS, Producing
 from broker.sim_subscription import Ack, Session, Subscription
 from broker.sim_truth import Position, Txn, full
 
-from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
-from pulsarctl_wire.broker.cursor import words_of
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.storage.cursor import words_of
 from pulsarctl_wire.wire.frame import Frame
 
 

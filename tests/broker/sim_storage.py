@@ -9,7 +9,7 @@ import json
 from collections import deque
 from random import Random
 
-from pulsarctl_wire.broker.journal import LOG_BITS, Commit, Read
+from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, Read
 
 Stored = list[tuple[int, bytes]]
 

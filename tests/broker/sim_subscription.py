@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.sim_truth import NEVER, Broken, Message, Position, Topic, Txn, full
 
-from pulsarctl_wire.broker.consumer import FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.delivery.consumer import FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
 
 
 class Session:

@@ -10,10 +10,10 @@ from broker.sim_storage import Disk, SlowDisk
 from broker.sim_subscription import Session
 from broker.sim_truth import Broken, Message, Publisher, Topic, Txn, full
 
-from pulsarctl_wire.broker.cluster import Cluster
-from pulsarctl_wire.broker.connection import Connection
-from pulsarctl_wire.broker.cursor import mask_of
-from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.storage.cursor import mask_of
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandLookupTopicResponse

@@ -19,7 +19,7 @@ from broker.sim_subscription import Subscription
 from broker.sim_transactions import TTL_MS, Transactions
 from broker.sim_truth import Broken
 
-from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.basics.settings import Settings
 
 STEPS = 120
 MAX_SECONDS = 60

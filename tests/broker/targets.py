@@ -16,9 +16,9 @@ from broker.probe import SETTINGS, Probe, Target, host_and_port
 from interop.brokers import RestError, Standalone
 from interop.credentials import make_tokens, sign
 
-from pulsarctl_wire.broker.access import Keys
-from pulsarctl_wire.broker.server import Server
-from pulsarctl_wire.broker.settings import parse_settings
+from pulsarctl_wire.broker.basics.settings import parse_settings
+from pulsarctl_wire.broker.shell.server import Server
+from pulsarctl_wire.broker.tenancy.access import Keys
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none

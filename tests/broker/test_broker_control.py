@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pulsarctl_wire.broker.control import answer_http
-from pulsarctl_wire.broker.running import Plan, Running, bind
+from pulsarctl_wire.broker.shell.control import answer_http
+from pulsarctl_wire.broker.shell.running import Plan, Running, bind
 
 
 def asked(
@@ -105,7 +105,7 @@ def test_waiting_for_what_does_not_happen(body: Any, status: int, text: str) -> 
 def test_who_connects_to_the_admin_api_that_is_not_there_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pulsarctl_wire.broker.running._ADMIN", "pulsarctl_wire.broker.none")
+    monkeypatch.setattr("pulsarctl_wire.broker.shell.running._ADMIN", "pulsarctl_wire.broker.none")
     notes: list[str] = []
 
     async def check() -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pulsarctl_wire.broker import faulty, http, log, sight
 from pulsarctl_wire.broker.admin.namespaces import MOST_BUNDLES
-from pulsarctl_wire.broker.connection import MOST_UNSENT
-from pulsarctl_wire.broker.setting_names import NAMES
-from pulsarctl_wire.broker.settings import FIELDS, Settings
+from pulsarctl_wire.broker.basics.setting_names import NAMES
+from pulsarctl_wire.broker.basics.settings import FIELDS, Settings
+from pulsarctl_wire.broker.clients.connection import MOST_UNSENT
+from pulsarctl_wire.broker.cluster import state
+from pulsarctl_wire.broker.shell import faulty, http
+from pulsarctl_wire.broker.storage import log
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
 
@@ -26,8 +28,8 @@ def test_its_settings_have_an_effect_or_are_shown_as_without() -> None:
 def test_each_field_of_the_state_is_described() -> None:
     section = DOCUMENT.partition("### State\n")[2].partition("\n### ")[0]
     described = set(re.findall(r"`(\w+)`", section))
-    fields = set(re.findall(r'^ +"(\w+)":', Path(sight.__file__).read_text(), re.MULTILINE))
-    fields |= set(re.findall(r'shown\["(\w+)"\]', Path(sight.__file__).read_text()))
+    fields = set(re.findall(r'^ +"(\w+)":', Path(state.__file__).read_text(), re.MULTILINE))
+    fields |= set(re.findall(r'shown\["(\w+)"\]', Path(state.__file__).read_text()))
     assert {"time_ms", "key_ranges", "dropped", "timeout_ms"} < fields
     assert fields - described == set()
 
@@ -44,7 +46,7 @@ def test_each_field_of_the_state_is_described() -> None:
         ("Key_Shared", f"{Settings.keySharedLookAheadMsgInReplayThresholdPerSubscription:,}"),
         ("bundles", f"{MOST_BUNDLES:,}"),
         ("HTTP request", f"{http.MOST_BODY >> 20} MiB"),
-        ("`state`", f"{sight.MOST_LISTED} of each"),
+        ("`state`", f"{state.MOST_LISTED} of each"),
         ("faults delay", f"{faulty.MOST_DELAYED >> 20} MiB"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.broker.patterns import Pattern, TooMuch
+from pulsarctl_wire.broker.basics.patterns import Pattern, TooMuch
 
 TEXTS = ["", "a", "b", "ab", "aab", "abc", "A-b_1", "public/default/t", "a\n", "x" * 300, "ab" * 200]
 PATTERNS = [

@@ -22,8 +22,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsarctl_wire.broker.avro_schema import Steps, parse
-from pulsarctl_wire.broker.schema_rules import Schema, incompatible, refusal, version_of
+from pulsarctl_wire.broker.schemas.avro import Steps, parse
+from pulsarctl_wire.broker.schemas.compatibility import Schema, incompatible, refusal, version_of
 from pulsarctl_wire.wire import PulsarApi_pb2 as api
 
 STRATEGIES = (

@@ -8,7 +8,7 @@ from broker.targets import EmbeddedTarget
 from interop.brokers import RestError
 from net.scripted import run
 
-from pulsarctl_wire.broker.cluster import Cluster
+from pulsarctl_wire.broker.cluster.cluster import Cluster
 
 HOURS = 3600
 

@@ -13,9 +13,9 @@ from broker.sim_transactions import TTL_MS, Transactions
 from broker.sim_truth import Position, Txn
 from broker.simulation import Simulation, try_seed
 
-from pulsarctl_wire.broker.consumer import EXCLUSIVE, KEY_SHARED, SHARED
-from pulsarctl_wire.broker.cursor import words_of
-from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.storage.cursor import words_of
 
 SEEDS = 1000
 CHUNK = 100

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 from broker.sim_storage import Disk
 
-from pulsarctl_wire.broker.journal import Commit, Journal, Read, StorageError, entry_key
-from pulsarctl_wire.broker.scheduler import Scheduler
-from pulsarctl_wire.broker.storage import Memory, Sqlite
+from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.shell.sqlite import Memory, Sqlite
+from pulsarctl_wire.broker.storage.journal import Commit, Journal, Read, StorageError, entry_key
 from pulsarctl_wire.errors import InUse, SettingsError
 
 LOGS = 3
@@ -164,7 +164,7 @@ def test_nobody_else_may_read_a_new_directory(tmp_path: Path) -> None:
 
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pulsarctl_wire.broker.storage import Sqlite\n"
+        "import sys; from pathlib import Path; from pulsarctl_wire.broker.shell.sqlite import Sqlite\n"
         "it = Sqlite(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

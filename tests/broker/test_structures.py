@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.broker.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
-from pulsarctl_wire.broker.journal import Journal, entry_key
-from pulsarctl_wire.broker.log import Cache, Ledger, Log
-from pulsarctl_wire.broker.policies import Rate
-from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.scheduler import Scheduler
-from pulsarctl_wire.broker.selectors import AutoSplit, ConsistentHashing, Selector, Sticky
-from pulsarctl_wire.broker.shared import Replay
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.delivery.key_ranges import AutoSplit, ConsistentHashing, Selector, Sticky
+from pulsarctl_wire.broker.delivery.shared import Replay
+from pulsarctl_wire.broker.storage.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
+from pulsarctl_wire.broker.storage.journal import Journal, entry_key
+from pulsarctl_wire.broker.storage.log import Cache, Ledger, Log
+from pulsarctl_wire.broker.tenancy.policies import Rate
 
 MOST = 3 * BLOCK
 SIZE = 5

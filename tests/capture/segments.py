@@ -14,8 +14,8 @@ from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 ETHERNET = 1
 START_NS = 1_700_000_000_123_456_000

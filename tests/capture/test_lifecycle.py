@@ -13,9 +13,15 @@ from segments import START_NS, Tcp, added, closed, conversation, decode, frames_
 from pulsarctl_wire.capture import reassembly
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
-from pulsarctl_wire.wire.ending import SERVERS, Contents, EndedConnection, WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.session.ending import (
+    SERVERS,
+    Contents,
+    EndedConnection,
+    WithoutData,
+    without_data_in_words,
+)
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 HELLO = b"\x16\x03\x01\x00\x40\x01" + bytes(63)
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"

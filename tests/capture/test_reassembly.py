@@ -41,8 +41,8 @@ from pulsarctl_wire.capture.halves import Half
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.stream import PORTION
+from pulsarctl_wire.wire.framing.stream import PORTION
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 INNER = send(b"a frame inside a payload", 99)
 PAYLOADS = (b"one", b"", bytes(range(256)) * 8, b"text " + INNER + b" and more text", b"\x00" * 300, b"six")

@@ -21,7 +21,7 @@ from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.packets import ACK, FIN, SYN, Dissector
 from pulsarctl_wire.capture.recording import MAX_PAYLOAD, SessionWriter
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 TSHARK = shutil.which("tshark")
 PSH = 0x08

@@ -3,10 +3,10 @@
 from pulsarctl_wire.checks.doctor import MOST_FINDINGS, Doctor
 from pulsarctl_wire.checks.facts import MOST_NAMES, MOST_SENT, Facts, Sent
 from pulsarctl_wire.checks.finding import CERTAIN, MOST_EVIDENCE, Evidence, Sighting, Subject
-from pulsarctl_wire.checks.producers import BacklogQuotaExceeded
+from pulsarctl_wire.checks.rules.producers import BacklogQuotaExceeded
 from pulsarctl_wire.cli.findings import verdict
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 CONNECTION = Connection(0, "10.0.0.1:50000", "10.0.0.2:6650")
 

@@ -12,27 +12,21 @@ from typing import Final
 
 import pytest
 
-from pulsarctl_wire.checks import (
-    RULES,
-    WEAKER,
+from pulsarctl_wire.checks import RULES, WEAKER, attempts, doctor, facts, finding, ledgers
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, paragraphs
+from pulsarctl_wire.checks.rules import (
     acks,
-    attempts,
     chunks,
     consumers,
     creating,
-    doctor,
-    facts,
-    finding,
     hangups,
     holders,
-    ledgers,
     liveness,
     lookups,
     payloads,
     peers,
 )
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, paragraphs
-from pulsarctl_wire.wire.knowledge import MAX_PENDING
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "doctor.md"
 HEADING: Final = "\n## The rules\n"

@@ -34,8 +34,8 @@ from pulsarctl_wire.table import FINDINGS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import PLACE_BITS, Connection, Event, Frame
-from pulsarctl_wire.wire.ledgers import acknowledged_by
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.session.ledgers import acknowledged_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED
 from pulsarctl_wire.checks.rule import SECOND
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.sinks import Follower
+from pulsarctl_wire.wire.session.sinks import Follower
 
 HELLO = bytes.fromhex("160301002f0100002b0303") + bytes(41)
 SERVER_HELLO = bytes.fromhex("160303002f0200002b0303") + bytes(41)

@@ -15,7 +15,7 @@ from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.rule import SECOND
 from pulsarctl_wire.cli.recording import RecordingSink
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.sinks import Follower
+from pulsarctl_wire.wire.session.sinks import Follower
 
 TICK: Final = SECOND // 4
 

@@ -10,7 +10,7 @@ from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.checks.rule import SECOND
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 LOGIN: list[Turn] = [
     (True, build("CONNECT", client_version="test", protocol_version=21)),

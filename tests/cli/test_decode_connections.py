@@ -19,9 +19,9 @@ from segments import Tcp, captured, pcap
 from pulsarctl_wire.cli.capture.connections import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
 from pulsarctl_wire.record import CONNECTION_NAMES
-from pulsarctl_wire.wire.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.varint import sized
 
 DOCS = Path(__file__).parents[2] / "docs"

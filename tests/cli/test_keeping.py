@@ -13,7 +13,7 @@ import pytest
 
 from pulsarctl_wire.cli.console import EXIT_OUTPUT
 from pulsarctl_wire.cli.proxy.keeping import RESTARTED, Start, Watch, Watcher
-from pulsarctl_wire.net.tap import NOTE, TapRecord, TapRing
+from pulsarctl_wire.net.proxy.tap import NOTE, TapRecord, TapRing
 
 
 class Kept:

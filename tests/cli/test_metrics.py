@@ -28,9 +28,9 @@ from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.ledgers import LedgerState
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.ledgers import LedgerState
 
 START = 1_700_000_000 * 10**9
 

@@ -19,7 +19,7 @@ from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.cli.console import EXIT_INTERRUPTED, EXIT_UNREACHABLE
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 CONNECT = build_frame(build_command("CONNECT", client_version="c", protocol_version=21))
 CONNECTED = build_frame(build_command("CONNECTED", server_version="b", protocol_version=21))

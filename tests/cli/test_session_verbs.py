@@ -36,8 +36,8 @@ from pwire_run import pwire as pwire_here
 from pulsarctl_wire.cli.session.cluster import ClusterOptions, cluster
 from pulsarctl_wire.cli.session.last import start_of_last
 from pulsarctl_wire.cli.session.verb import ConnectOptions, Session
-from pulsarctl_wire.net.acks import Position
-from pulsarctl_wire.net.receive_queue import LATEST
+from pulsarctl_wire.net.session.acks import Position
+from pulsarctl_wire.net.session.receive_queue import LATEST
 from pulsarctl_wire.record import MAX_SHOWN
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import Frame

@@ -14,8 +14,8 @@ from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER, build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
-from pulsarctl_wire.wire.stream import FrameStream
 
 
 def decoded(raw: bytes, to_broker: bool = True) -> Frame:

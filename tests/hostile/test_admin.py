@@ -12,8 +12,8 @@ import pytest
 from net.scripted import run
 
 from pulsarctl_wire.broker.admin import _FAMILIES
-from pulsarctl_wire.broker.server import Server
-from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.shell.server import Server
 
 ODD: Final[list[Any]] = [
     *(None, True, False, 0, 1, -1, 1 << 31, -(1 << 31), (1 << 63) - 1, 1 << 63, 1 << 64, 10**400, 0.5, 1e308),

@@ -19,8 +19,8 @@ from interop.brokers import Broker, Failed, run_java
 from interop.conftest import BrokerKind
 
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.stream import FrameStream
 
 PRODUCE = """
 import org.apache.pulsar.client.api.*;

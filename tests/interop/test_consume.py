@@ -36,7 +36,7 @@ from interop.test_produce import (
 )
 
 from pulsarctl_wire import read_frames
-from pulsarctl_wire.net.client import Client
+from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.settings import Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import build_frame

@@ -14,8 +14,8 @@ from interop.sessions import Client, Java, Proxy, Wheel
 from interop.test_cluster import admin
 
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
 
 if TYPE_CHECKING:
     from interop.conftest import Pwire

@@ -16,11 +16,11 @@ from interop.brokers import Broker
 from interop.conftest import Pwire
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.session.subscription import Subscription
+from pulsarctl_wire.net.session.transaction import Coordinator, Transaction
 from pulsarctl_wire.net.settings import gather, settings_from
-from pulsarctl_wire.net.subscription import Subscription
-from pulsarctl_wire.net.transaction import Coordinator, Transaction
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 END = "the end"

@@ -28,10 +28,10 @@ from net.scripted import HOST, Bell
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.faults.text import parse_fault
 from pulsarctl_wire.net.certificates import own_ca, server_context
-from pulsarctl_wire.net.proxy import Plan, Proxy
-from pulsarctl_wire.net.relay import Relay
+from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
+from pulsarctl_wire.net.proxy.relay import Relay
+from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
-from pulsarctl_wire.net.tap import TapRing
 from pulsarctl_wire.wire.frame import Connection
 
 if TYPE_CHECKING:

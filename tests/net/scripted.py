@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from crc32c import crc32c
 
-from pulsarctl_wire.net.client import Client
 from pulsarctl_wire.net.frame_socket import FrameSocket
-from pulsarctl_wire.net.inbox import Delivery
-from pulsarctl_wire.net.producer import Producer
 from pulsarctl_wire.net.protocol import FrameProtocol
-from pulsarctl_wire.net.receive_queue import ConsumerOptions
-from pulsarctl_wire.net.send_queue import ProducerOptions, Sent
+from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.inbox import Delivery
+from pulsarctl_wire.net.session.producer import Producer
+from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.session.send_queue import ProducerOptions, Sent
+from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
-from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.frame import MAX_MESSAGE_SIZE, Connection, Event, Frame, build_frame
@@ -47,7 +47,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     ServerError,
 )
-from pulsarctl_wire.wire.state import NO_REQUEST
+from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none

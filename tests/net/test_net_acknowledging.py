@@ -25,8 +25,8 @@ from net.scripted import (
     take,
 )
 
-from pulsarctl_wire.net.consumer import Consumer
-from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.net.session.consumer import Consumer
+from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, ServerError

@@ -37,13 +37,14 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import LinkClosed, LocalProtocolError, Unreachable
-from pulsarctl_wire.net import acks, dead_letters, frame_socket, inbox, receive_queue, watch
-from pulsarctl_wire.net import client as client_module
-from pulsarctl_wire.net import subscription as subscription_module
+from pulsarctl_wire.net import frame_socket
 from pulsarctl_wire.net.driver import MOST_SHOWN
-from pulsarctl_wire.net.receive_queue import ConsumerOptions
-from pulsarctl_wire.net.subscription import Subscription
-from pulsarctl_wire.net.transaction import _ack_ids
+from pulsarctl_wire.net.session import acks, dead_letters, inbox, receive_queue, watch
+from pulsarctl_wire.net.session import client as client_module
+from pulsarctl_wire.net.session import subscription as subscription_module
+from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.session.subscription import Subscription
+from pulsarctl_wire.net.session.transaction import _ack_ids
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, MAX_PAYLOAD, MESSAGE_COST, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (

@@ -34,8 +34,8 @@ from net.scripted import (
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SettingsError, Unreachable
-from pulsarctl_wire.net.client import Broker, Client
-from pulsarctl_wire.net.link import Link, first_link
+from pulsarctl_wire.net.session.client import Broker, Client
+from pulsarctl_wire.net.session.link import Link, first_link
 from pulsarctl_wire.net.settings import DEFAULT_URL, Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import REFRESH

@@ -32,8 +32,8 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout
-from pulsarctl_wire.net.consumer import Consumer
-from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.net.session.consumer import Consumer
+from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, CompressionType
 

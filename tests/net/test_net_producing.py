@@ -26,8 +26,8 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, RequestTimeout
-from pulsarctl_wire.net.producer import Producer, Publisher
-from pulsarctl_wire.net.send_queue import ProducerOptions
+from pulsarctl_wire.net.session.producer import Producer, Publisher
+from pulsarctl_wire.net.session.send_queue import ProducerOptions
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData, ProducerAccessMode

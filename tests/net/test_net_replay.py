@@ -35,18 +35,18 @@ from net.scripted import (
 from strategies import frames_to_broker, names
 
 from pulsarctl_wire.errors import SettingsError, Unreachable
-from pulsarctl_wire.net import player, replay
-from pulsarctl_wire.net.differences import Difference, differences
-from pulsarctl_wire.net.remap import Names, Remap
-from pulsarctl_wire.net.replay import ConnectionEnded, Pace, Replay, ReplayTotals
+from pulsarctl_wire.net.replay import player, replay
+from pulsarctl_wire.net.replay.differences import Difference, differences
+from pulsarctl_wire.net.replay.remap import Names, Remap
+from pulsarctl_wire.net.replay.replay import ConnectionEnded, Pace, Replay, ReplayTotals
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.fields import METHODS, SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.knowledge import Knowledge
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 SENT: Any = {"producer_id": 1, "sequence_id": 0}
 RECORDED = 99  # the ledger of what was recorded

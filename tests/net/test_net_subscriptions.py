@@ -27,11 +27,11 @@ from net.scripted import (
 )
 
 from pulsarctl_wire.errors import BrokerError, SessionError
-from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.dead_letters import DeadLetters
-from pulsarctl_wire.net.receive_queue import ConsumerOptions
-from pulsarctl_wire.net.subscription import Subscription
-from pulsarctl_wire.net.watch import TopicWatch
+from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.dead_letters import DeadLetters
+from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.session.subscription import Subscription
+from pulsarctl_wire.net.session.watch import TopicWatch
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 

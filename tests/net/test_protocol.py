@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from net.scripted import TOPIC, build, entry
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, Unreachable
-from pulsarctl_wire.net.acks import AckRequest
-from pulsarctl_wire.net.inbox import Inbox
 from pulsarctl_wire.net.outbox import Now, Warned
 from pulsarctl_wire.net.protocol import (
     HANDSHAKE,
@@ -20,8 +18,10 @@ from pulsarctl_wire.net.protocol import (
     Outcome,
     refusal,
 )
-from pulsarctl_wire.net.receive_queue import ConsumerOptions, ReceiveQueue
-from pulsarctl_wire.net.send_queue import ProducerOptions, Restart, SendQueue, Sent
+from pulsarctl_wire.net.session.acks import AckRequest
+from pulsarctl_wire.net.session.inbox import Inbox
+from pulsarctl_wire.net.session.receive_queue import ConsumerOptions, ReceiveQueue
+from pulsarctl_wire.net.session.send_queue import ProducerOptions, Restart, SendQueue, Sent
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.frame import Connection, Frame

@@ -20,12 +20,12 @@ from strategies import cuts, frames_to_broker, message_frames
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.listener import origin
-from pulsarctl_wire.net.proxy import Proxy
-from pulsarctl_wire.net.relay import CHUNK, Relay
-from pulsarctl_wire.net.routing import Routing
+from pulsarctl_wire.net.proxy.proxy import Proxy
+from pulsarctl_wire.net.proxy.relay import CHUNK, Relay
+from pulsarctl_wire.net.proxy.routing import Routing
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.proxy_header import build_header
+from pulsarctl_wire.wire.framing.proxy_header import build_header
 
 FRAME = build("PING")
 LOOKUP = build("LOOKUP", topic="t", request_id=1)

@@ -15,12 +15,12 @@ from segments import PING
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.lanes import Faults
-from pulsarctl_wire.net import proxy as proxying
-from pulsarctl_wire.net.proxy import Plan, Proxy
-from pulsarctl_wire.net.routing import Allowed, Routing
+from pulsarctl_wire.net.proxy import proxy as proxying
+from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
+from pulsarctl_wire.net.proxy.routing import Allowed, Routing
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 # ---- Which addresses are dialled ----
 

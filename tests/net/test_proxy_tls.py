@@ -19,11 +19,11 @@ from cryptography.x509.oid import NameOID
 from net.relayed import CLOSE, End, Seen, Stream, Trust, Upstream, plan_for, running, tls_server, turns
 from net.scripted import HOST, ScriptedBroker, build, connect_to, producing, run, send
 
-from pulsarctl_wire.net.proxy import Proxy
-from pulsarctl_wire.net.relay import CHUNK
-from pulsarctl_wire.net.routing import Routing
+from pulsarctl_wire.net.proxy.proxy import Proxy
+from pulsarctl_wire.net.proxy.relay import CHUNK
+from pulsarctl_wire.net.proxy.routing import Routing
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.wire.proxy_header import build_header
+from pulsarctl_wire.wire.framing.proxy_header import build_header
 
 FRAME = build("PING")
 ANSWER = build("PONG")

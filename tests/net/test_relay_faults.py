@@ -11,9 +11,9 @@ from net.relayed import CLOSE, End, Proxied, fill, relayed, turns
 from net.scripted import NO_REQUEST, awaited, build, entry, frame_of, run
 from strategies import cuts, frames_to_broker, message_frames
 
-from pulsarctl_wire.net.lane import MOST_ANSWERS, MOST_DELAYED
-from pulsarctl_wire.net.relay import CHUNK
-from pulsarctl_wire.net.routing import Routing
+from pulsarctl_wire.net.proxy.lane import MOST_ANSWERS, MOST_DELAYED
+from pulsarctl_wire.net.proxy.relay import CHUNK
+from pulsarctl_wire.net.proxy.routing import Routing
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError

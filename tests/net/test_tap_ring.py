@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from net.relayed import Seen
 from strategies import cuts, frames_to_broker
 
-from pulsarctl_wire.net import tap
-from pulsarctl_wire.net.tap import (
+from pulsarctl_wire.net.proxy import tap
+from pulsarctl_wire.net.proxy.tap import (
     CARRIED,
     CLOSED,
     END,
@@ -32,7 +32,7 @@ from pulsarctl_wire.net.tap import (
     TapWriter,
 )
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.walk import HEAD
+from pulsarctl_wire.wire.framing.walk import HEAD
 
 SMALL = 512
 RECORD = tap._HEAD.size
@@ -372,7 +372,7 @@ def test_what_a_frame_lost_does_not_hide_the_next() -> None:
 
 FORKED = """
 import os, signal, sys
-from pulsarctl_wire.net.tap import TapRing
+from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.wire.frame import Connection
 
 ring = TapRing(capacity=4096)
@@ -415,7 +415,7 @@ def test_all_comes_from_another_process_and_its_end_too(ending: str, said: str) 
 
 PUTTER = """
 import os, sys
-from pulsarctl_wire.net.tap import TapRing
+from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.wire.frame import Connection
 
 ring = TapRing(capacity=4096)

@@ -16,16 +16,17 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.pipeline import finish, optimize, tasks
-from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options, Totals
-from pulsarctl_wire.pipeline.rows import decode_split, new_builder
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Options, Totals
+from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_builder
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Input, Split
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage import finish, tasks
+from pulsarctl_wire.pipeline.storage.tasks import Pool
+from pulsarctl_wire.pipeline.upkeep import optimize
 from pulsarctl_wire.table import TABLES
-from pulsarctl_wire.wire.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 Row = dict[str, Any]
 

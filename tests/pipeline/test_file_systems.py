@@ -16,11 +16,11 @@ from private_cache import cache as cache
 from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.inputs import filesystem, find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import filesystem, find_inputs
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.tables import find
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage.tables import find
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 

@@ -12,9 +12,9 @@ from pipeline.comparing import Row, alone, ordered
 from private_cache import cache as cache
 from pwire_run import SAMPLES, pwire
 
-from pulsarctl_wire.pipeline.inputs import filesystem, find_inputs
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.tables import find
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import filesystem, find_inputs
+from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.table import FRAMES
 
 moto = pytest.importorskip("moto.server", reason="moto is not installed")

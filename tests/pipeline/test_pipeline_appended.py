@@ -16,11 +16,11 @@ from pipeline.test_pipeline_series import put as put_hosts
 from pipeline.test_pipeline_series import traffic
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import Side
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Side
-from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.table import TABLES
 
 BY_ORDER = ("connection", "reported_ns", "reported_place", "last_ns", "last_time")

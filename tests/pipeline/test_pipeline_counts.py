@@ -14,9 +14,9 @@ from pipeline.test_pipeline_run import parts, put
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli.capture.summary import Summary
-from pulsarctl_wire.pipeline.counting import CountJob, pool_until
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.splits import Input, in_order, plan
+from pulsarctl_wire.pipeline.decoding.counting import CountJob, pool_until
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.stats import Stats, records, total_record
 from pulsarctl_wire.stats.rows import NAMES

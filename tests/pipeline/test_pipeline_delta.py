@@ -20,14 +20,14 @@ pytest.importorskip("deltalake", reason="deltalake is not installed")
 import deltalake
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import delta
-from pulsarctl_wire.pipeline.inputs import delete_directory, find_inputs
-from pulsarctl_wire.pipeline.optimize import optimize
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import delete_directory, find_inputs
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.pipeline.tables import find
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage import delta
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tables import find
+from pulsarctl_wire.pipeline.storage.tasks import Pool
+from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.table import TABLES
 
 pytestmark = pytest.mark.slow
@@ -145,7 +145,7 @@ def test_merging_is_killed(tmp_path: Path, left: int) -> None:
     paths, out = put(tmp_path, parts(3, 1)), tmp_path / "out"
     run(paths, out, OPTIONS, "delta")
     expected = stored(out, "frames")
-    with mock.patch("pulsarctl_wire.pipeline.store.filesystem", lambda path: (Dying(left), path)):
+    with mock.patch("pulsarctl_wire.pipeline.storage.store.filesystem", lambda path: (Dying(left), path)):
         try:
             optimize(str(out), MIB)
         except OSError:

@@ -25,8 +25,9 @@ from segments import (
 from pulsarctl_wire.capture.halves import Tcp as Connection
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
-from pulsarctl_wire.pipeline import decode, splits
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding import decode
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files import splits
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,10 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 from pyiceberg.table import StaticTable
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.optimize import optimize
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.repartition import repartition
-from pulsarctl_wire.pipeline.retention import delete
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.upkeep.optimize import optimize
+from pulsarctl_wire.pipeline.upkeep.repartition import repartition
+from pulsarctl_wire.pipeline.upkeep.retention import delete
 from pulsarctl_wire.table import TABLES
 
 slow = pytest.mark.slow
@@ -117,7 +117,7 @@ def test_merging_is_killed(tmp_path: Path, left: int) -> None:
     paths, out = put(tmp_path, parts(3, 1)), tmp_path / "out"
     run(paths, out, OPTIONS, "iceberg")
     expected = read(out, "frames")
-    with mock.patch("pulsarctl_wire.pipeline.store.filesystem", lambda path: (Dying(left), path)):
+    with mock.patch("pulsarctl_wire.pipeline.storage.store.filesystem", lambda path: (Dying(left), path)):
         try:
             optimize(str(out), MIB)
         except OSError:
@@ -129,8 +129,8 @@ def test_merging_is_killed(tmp_path: Path, left: int) -> None:
 
 @slow
 def test_earlier_metadata_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsarctl_wire.pipeline.iceberg_table._KEPT", -1.0)
-    monkeypatch.setattr("pulsarctl_wire.pipeline.iceberg_table._MAX_SNAPSHOTS", 2)
+    monkeypatch.setattr("pulsarctl_wire.pipeline.storage.iceberg_table._KEPT", -1.0)
+    monkeypatch.setattr("pulsarctl_wire.pipeline.storage.iceberg_table._MAX_SNAPSHOTS", 2)
     paths, out = put(tmp_path, parts(4)), tmp_path / "out"
     for count in range(1, 5):
         run(paths[:count], out, OPTIONS, "iceberg")

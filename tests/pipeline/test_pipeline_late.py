@@ -19,9 +19,9 @@ from pipeline.test_pipeline_run import put as put_parts
 from pipeline.test_pipeline_series import put, traffic
 from segments import Tcp, captured, conversation, pcap
 
-from pulsarctl_wire.pipeline.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import TABLES
 
 

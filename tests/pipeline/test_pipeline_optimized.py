@@ -22,9 +22,9 @@ from pyarrow.fs import LocalFileSystem
 
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.optimize import optimize
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.tables import find
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.storage.tables import find
+from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.reports.sql import Choice
 
 MIB = 1024 * 1024
@@ -161,7 +161,8 @@ def test_it_is_killed_at_any_time(
         for left in (first, second):
             with (
                 mock.patch(
-                    "pulsarctl_wire.pipeline.store.filesystem", lambda path, left=left: (Dying(left), path)
+                    "pulsarctl_wire.pipeline.storage.store.filesystem",
+                    lambda path, left=left: (Dying(left), path),
                 ),
                 suppress(OSError),
             ):

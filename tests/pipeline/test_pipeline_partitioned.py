@@ -17,11 +17,11 @@ from segments import START_NS, Tcp, captured, conversation, pcap
 
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import splits
-from pulsarctl_wire.pipeline.partitions import Partitioned, directory, partitioned
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.pipeline.tables import find
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files import splits
+from pulsarctl_wire.pipeline.storage.partitions import Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.table import TABLES
 

@@ -14,13 +14,13 @@ from pipeline.test_pipeline_run import OPTIONS, leftovers, parts, put, same, tab
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import generations
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.pipeline.tables import find
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage import generations
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tables import find
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import TABLES
 
 LABELLED = Options(1_500, cluster="east")
@@ -69,7 +69,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object], *, exch
     class System(CountedSystem):
         before = staticmethod(look)
 
-    monkeypatch.setattr("pulsarctl_wire.pipeline.store.filesystem", lambda path: (System(), path))
+    monkeypatch.setattr("pulsarctl_wire.pipeline.storage.store.filesystem", lambda path: (System(), path))
     exchange = generations._exchange
 
     def looked(*paths: str) -> bool:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pipeline.comparing import Row, alone, run, stored
 from pipeline.test_pipeline_optimized import MIB, Dying, read
@@ -21,13 +21,13 @@ from segments import START_NS
 
 from pulsarctl_wire.cli.options import parse_time
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.optimize import optimize
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.repartition import repartition
-from pulsarctl_wire.pipeline.retention import delete
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import inputs_of
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import inputs_of
+from pulsarctl_wire.pipeline.upkeep.optimize import optimize
+from pulsarctl_wire.pipeline.upkeep.repartition import repartition
+from pulsarctl_wire.pipeline.upkeep.retention import delete
 from pulsarctl_wire.table import TABLES
 
 OPTIONS = Options(split_size=900)
@@ -114,6 +114,7 @@ def test_empty_directories_are_deleted(paths: list[str], tmp_path: Path) -> None
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 40), st.sampled_from(["delete", "repartition"]))
+@example(33, "repartition")  # when it writes a file without rows
 def test_it_is_killed_at_any_time(left: int, what: str) -> None:
     """Readers find the rows of before or those of after, and the next one completes or undoes it."""
     with tempfile.TemporaryDirectory() as directory:
@@ -131,8 +132,8 @@ def test_it_is_killed_at_any_time(left: int, what: str) -> None:
 
         dying = Dying(left)
         with (
-            mock.patch("pulsarctl_wire.pipeline.store.filesystem", lambda path: (dying, path)),
-            mock.patch("pulsarctl_wire.pipeline.finish.filesystem", lambda path: (dying, path)),
+            mock.patch("pulsarctl_wire.pipeline.storage.store.filesystem", lambda path: (dying, path)),
+            mock.patch("pulsarctl_wire.pipeline.storage.finish.filesystem", lambda path: (dying, path)),
             suppress(OSError),
         ):
             change()
@@ -266,7 +267,7 @@ def test_a_split_with_several_files_in_a_directory(
     tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has so many directories that some files were closed, and others begun there."""
-    monkeypatch.setattr("pulsarctl_wire.pipeline.partitions.MAX_OPEN", 1)
+    monkeypatch.setattr("pulsarctl_wire.pipeline.storage.partitions.MAX_OPEN", 1)
     out = tmp_path / "out"
     run(paths, out, Options(partition_by=("hour",)))
     before = every(out)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pipeline.comparing import alone, first_difference, together, together_in_memory
 from pipeline.traffic import capture
 
-from pulsarctl_wire.pipeline import splits
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files import splits
 from pulsarctl_wire.table.messages import JSON, MessageOptions
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"

@@ -19,11 +19,11 @@ from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.inputs import find_inputs, list_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs, list_inputs
+from pulsarctl_wire.pipeline.files.splits import plan
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import plan
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import TABLES
 
 OPTIONS = Options(split_size=1_500)

@@ -20,15 +20,15 @@ from segments import START_NS, Tcp, captured, conversation, enhanced, interface,
 
 from pulsarctl_wire.capture.files import Interface, Layout
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.pipeline.finish import finish_split
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options, Progress
-from pulsarctl_wire.pipeline.rows import Stitched, TableStitcher, decode_split, new_progress
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.rows import Stitched, TableStitcher, decode_split, new_progress
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import Split, opened, plan
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.splits import Split, opened, plan
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage import saved
+from pulsarctl_wire.pipeline.storage.finish import finish_split
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 
 OPTIONS = Options(split_size=1_500)
 

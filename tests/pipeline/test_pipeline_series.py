@@ -38,11 +38,11 @@ from segments import (
 )
 
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.pipeline import splits
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files import splits
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import TABLES
 
 OPTIONS = Options(split_size=1_500)

@@ -15,7 +15,7 @@ from united import united
 
 from pulsarctl_wire import data
 from pulsarctl_wire.data.duck import DuckEngine
-from pulsarctl_wire.pipeline.tables import find
+from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.reports import REPORTS
 from pulsarctl_wire.reports.engine import Engine
 from pulsarctl_wire.reports.overview import collect

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pipeline.comparing import Outcome, Row, alone, stored
 
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.table import TABLES
 
 

@@ -11,10 +11,10 @@ import pytest
 from pipeline.comparing import Now, Row, ordered
 from spark.rows import expected, rows
 
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.storage.tasks import Pool
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,10 +16,11 @@ from private_cache import cache as cache
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import cache as kept
-from pulsarctl_wire.pipeline import optimize, splits
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.store import Store
-from pulsarctl_wire.pipeline.tasks import Pool
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files import splits
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tasks import Pool
+from pulsarctl_wire.pipeline.upkeep import optimize
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pulsarctl_wire.pipeline.optimize import optimize
+from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 

@@ -13,14 +13,14 @@ from pipeline.test_pipeline_saved import Trap
 from segments import Tcp, captured, conversation, pcap
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Settings
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.optimize import optimize
-from pulsarctl_wire.pipeline.progress import Options
-from pulsarctl_wire.pipeline.rows import decode_split
-from pulsarctl_wire.pipeline.splits import plan
-from pulsarctl_wire.pipeline.store import Store
+from pulsarctl_wire.pipeline.decoding.decode import Settings
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.rows import decode_split
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import plan
+from pulsarctl_wire.pipeline.storage import saved
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 

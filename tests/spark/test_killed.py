@@ -12,8 +12,8 @@ from spark.killing import files, kill_at
 from spark.rows import expected, rows
 from spark.test_follow import rotated
 
-from pulsarctl_wire.pipeline.inputs import find_inputs
-from pulsarctl_wire.pipeline.progress import Options
+from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 

@@ -19,10 +19,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pulsarctl_wire.capture import series
 from pulsarctl_wire.cli.data.following import FollowCollector
 from pulsarctl_wire.cli.scraping import serve
-from pulsarctl_wire.pipeline import saved
-from pulsarctl_wire.pipeline.decode import Decoded, Settings
-from pulsarctl_wire.pipeline.progress import Totals
-from pulsarctl_wire.pipeline.splits import Input
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Totals
+from pulsarctl_wire.pipeline.files.splits import Input
+from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.spark.follow import IDLE, QUIET, RotatedReader, Status, _left_out
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"

@@ -13,9 +13,9 @@ from pulsarctl_wire.capture import Decoder, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.table import TableBuilder
 from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions, is_chunk
-from pulsarctl_wire.wire.counts import messages_in
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.session.counts import messages_in
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))

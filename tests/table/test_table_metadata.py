@@ -11,13 +11,13 @@ from pulsarctl_wire.table import TableBuilder
 from pulsarctl_wire.table.schema import METADATA
 from pulsarctl_wire.wire.fields import Walker
 from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
     CompressionType,
     MessageMetadata,
 )
-from pulsarctl_wire.wire.stream import FrameStream
 
 uint64 = st.one_of(
     st.integers(0, 300), st.sampled_from((2**63 - 1, 2**63, 2**64 - 1)), st.integers(0, 2**64 - 1)

@@ -11,9 +11,9 @@ from crc32c import crc32c
 from pulsarctl_wire.table import odd
 from pulsarctl_wire.table.odd import Examiner
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import Budget, misstated
 from pulsarctl_wire.wire.PulsarApi_pb2 import ZLIB, BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
 
 
 def sent(payload: bytes, number: int = 0, *, damage: int = 0, **fields: Any) -> Frame:

@@ -16,12 +16,12 @@ from pulsarctl_wire.record import Recorder, connection_record
 from pulsarctl_wire.table import TableBuilder
 from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
-from pulsarctl_wire.wire.counts import messages_in, permits_used
-from pulsarctl_wire.wire.ending import Contents, EndedConnection
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.counts import messages_in, permits_used
+from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))

@@ -11,11 +11,11 @@ from pulsarctl_wire.render.hexview import HexRenderer
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
-from pulsarctl_wire.wire.annotate import Part, annotated
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
+from pulsarctl_wire.wire.framing.annotate import Part, annotated
+from pulsarctl_wire.wire.framing.redaction import event_spans, masked
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.redaction import event_spans, masked
-from pulsarctl_wire.wire.stream import FrameStream
 
 PING = bytes.fromhex("00000009 00000005 0812920100")
 SECRET = b"hunter2Secret99hunter2"

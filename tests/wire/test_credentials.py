@@ -13,9 +13,9 @@ from pulsarctl_wire.record import HIDDEN, Recorder
 from pulsarctl_wire.wire.commands import NAMES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, find_secrets
 from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.redaction import masked
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.redaction import masked
-from pulsarctl_wire.wire.stream import FrameStream
 from pulsarctl_wire.wire.varint import sized, tag, varint
 
 CONNECT = b"\x08\x02"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import ChunkJoiner, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
 
 CODECS = [value.number for value in CompressionType.DESCRIPTOR.values]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

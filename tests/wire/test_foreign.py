@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.wire.foreign import ENOUGH, PROXY_V1, PROXY_V2, bytes_of, proxy_header, recognise
 from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, Malformed
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.foreign import ENOUGH, PROXY_V1, PROXY_V2, bytes_of, proxy_header, recognise
+from pulsarctl_wire.wire.framing.stream import FrameStream
 
 NOTHING: Final = ("", "")
 PING: Final = bytes.fromhex("00000009000000050812920100")

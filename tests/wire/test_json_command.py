@@ -22,9 +22,9 @@ from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.json_command import DESCRIBING, Expect, Wait, parse_line
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
-from pulsarctl_wire.wire.stream import FrameStream
 
 SENDING = {"type": "SEND", "send": {"producer_id": 1, "sequence_id": 2}}
 METADATA = {"producer_name": "p", "sequence_id": 2, "publish_time": 1000}

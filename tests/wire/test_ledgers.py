@@ -8,11 +8,11 @@ import pytest
 from pulsarctl_wire import Frame
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.wire.commands import NUMBERS, build_command
-from pulsarctl_wire.wire.counts import permits_used
 from pulsarctl_wire.wire.frame import Connection, build_frame
-from pulsarctl_wire.wire.ledgers import Acknowledged, Answered, ConsumerLedger, Exchange, LedgerState
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.counts import permits_used
+from pulsarctl_wire.wire.session.ledgers import Acknowledged, Answered, ConsumerLedger, Exchange, LedgerState
 
 WAITS = NUMBERS["PRODUCER_SUCCESS"]
 """The answer that may come twice: the producer may have to wait for others (PIP 68)."""

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pulsarctl_wire.capture import Decoder, open_source
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
-from pulsarctl_wire.wire.knowledge import Knowledge
-from pulsarctl_wire.wire.part import KnownState, PartState
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.part import KnownState, PartState
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))

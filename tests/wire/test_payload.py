@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pulsarctl_wire.wire import payload as payload_module
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import (
     MAX_MESSAGES,
     MAX_PAYLOAD,
@@ -36,7 +37,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.stream import FrameStream
 
 MIB: Final = 1024 * 1024
 CODEC_NAMES: Final[dict[int, str]] = {number: name for name, number in CompressionType.items()}
@@ -379,7 +379,7 @@ def test_too_little_memory_is_no_corruption(codec: int, room: int) -> None:
 import resource, sys
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.payload import decompress, open_entry
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.framing.stream import FrameStream
 codec, room, head = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
 (frame,) = FrameStream(Connection(0), True).feed(sys.stdin.buffer.read())
 decompress(codec, head, 1)  # its library is loaded

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.errors import LocalProtocolError
-from pulsarctl_wire.wire.proxy_header import (
+from pulsarctl_wire.wire.framing.proxy_header import (
     UNKNOWN,
     Origin,
     ProxyHeaderError,

@@ -15,9 +15,9 @@ from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.commands import NAMES, build_command
 from pulsarctl_wire.wire.credentials import WITH_SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, build_frame
+from pulsarctl_wire.wire.framing.redaction import Redacted, event_spans, masked
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-from pulsarctl_wire.wire.redaction import Redacted, event_spans, masked
-from pulsarctl_wire.wire.stream import FrameStream
 
 TOKEN = b"not-to-be-seen-by-anybody"
 STARS = b"*" * len(TOKEN)

@@ -7,10 +7,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsarctl_wire.wire import exchanges, knowledge, state
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS, TO_BROKER
-from pulsarctl_wire.wire.counts import latency_of
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
     MAX_FRAME_SIZE,
@@ -20,11 +17,14 @@ from pulsarctl_wire.wire.frame import (
     Gap,
     build_frame,
 )
-from pulsarctl_wire.wire.knowledge import MAX_PENDING, MAX_STORED, Knowledge, MessageStore, Schemas
+from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.names import LONGEST_NAME, full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, Schema
-from pulsarctl_wire.wire.state import NO_REQUEST
-from pulsarctl_wire.wire.stream import FrameStream
+from pulsarctl_wire.wire.session import exchanges, knowledge, state
+from pulsarctl_wire.wire.session.counts import latency_of
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, MAX_STORED, Knowledge, MessageStore, Schemas
+from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 TOPIC: Final = "persistent://public/default/t"
 JAVA_ID: Final = 2**62 + 12345

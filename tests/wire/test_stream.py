@@ -7,11 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import cuts, frames_to_broker, request_frames, send_frames
 
-from pulsarctl_wire.wire import resync
-from pulsarctl_wire.wire import stream as stream_module
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed, build_frame
+from pulsarctl_wire.wire.framing import resync
+from pulsarctl_wire.wire.framing import stream as stream_module
+from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.stream import PORTION, FrameStream
 
 PING = bytes.fromhex("00000009000000050812920100")
 PONG = bytes.fromhex("000000090000000508139a0100")

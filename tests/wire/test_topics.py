@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pulsarctl_wire.capture import Decoder, open_source
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.state import TopicState
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.state import TopicState
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))

@@ -7,13 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import cuts, frames_to_broker, message_frames
 
-from pulsarctl_wire.wire import walk
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.foreign import PROXY_V2, proxy_header
 from pulsarctl_wire.wire.frame import KEPT_FRAME, build_frame
-from pulsarctl_wire.wire.proxy_header import build_header
+from pulsarctl_wire.wire.framing import walk
+from pulsarctl_wire.wire.framing.foreign import PROXY_V2, proxy_header
+from pulsarctl_wire.wire.framing.proxy_header import build_header
+from pulsarctl_wire.wire.framing.walk import HEAD, LARGEST, FrameWalk
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.walk import HEAD, LARGEST, FrameWalk
 
 PING = build_frame(build_command("PING"))
 LOOKUP = build_frame(build_command("LOOKUP", topic="t", request_id=1))

@@ -25,9 +25,9 @@ from pulsarctl_wire.broker.admin import (
 )
 from pulsarctl_wire.broker.admin.base import Answer, Handler, Moved, Problem, Request
 from pulsarctl_wire.broker.admin.rights import is_allowed
-from pulsarctl_wire.broker.broker import Broker
-from pulsarctl_wire.broker.names import InvalidName
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.basics.names import InvalidName
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.cluster.broker import Broker
 
 __all__ = ["Answer", "answer"]
 

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pulsarctl_wire.broker.broker import AnyTopic, Broker
-from pulsarctl_wire.broker.cluster import Cluster
-from pulsarctl_wire.broker.names import TopicName, parse_topic
-from pulsarctl_wire.broker.namespaces import Namespaces
-from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.subscription import Subscription
+from pulsarctl_wire.broker.basics.names import TopicName, parse_topic
+from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.errors import WireError
 
 MOST_INT: Final = (1 << 31) - 1

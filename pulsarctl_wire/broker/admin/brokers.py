@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
-from pulsarctl_wire.broker import counters
 from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, plain
 from pulsarctl_wire.broker.admin.metrics import metrics
-from pulsarctl_wire.broker.broker import AnyTopic, Broker
-from pulsarctl_wire.broker.connection import PULSAR_VERSION
-from pulsarctl_wire.broker.housekeeping import check_quotas
-from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
+from pulsarctl_wire.broker.cluster import counters
+from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster.housekeeping import check_quotas
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 _SECRET: Final = ("password", "secret", "token", "params")
 """Settings with such words in their names are not told."""

@@ -7,7 +7,7 @@ from pulsarctl_wire.broker.admin.base import Problem
 from pulsarctl_wire.broker.admin.policies import OF_NAMESPACE
 from pulsarctl_wire.broker.admin.quotas import QUOTAS, read_quota
 from pulsarctl_wire.broker.admin.shapes import RATE, scalar
-from pulsarctl_wire.broker.policy_names import PER_CLUSTER
+from pulsarctl_wire.broker.tenancy.policy_names import PER_CLUSTER
 
 Reader = Callable[[Any], Any]
 """Takes a JSON value, and returns what it means. Raises Problem."""

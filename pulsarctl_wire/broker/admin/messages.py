@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route, integer
 from pulsarctl_wire.broker.admin.topics import told_id
-from pulsarctl_wire.broker.log import Entry
-from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.storage.log import Entry
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, MessageMetadata
 

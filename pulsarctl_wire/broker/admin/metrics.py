@@ -6,10 +6,10 @@ Only what this broker counts; Pulsar has many more, of its storage and caches.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pulsarctl_wire.broker import counters
-from pulsarctl_wire.broker.broker import AnyTopic, Broker
-from pulsarctl_wire.broker.connection import PULSAR_VERSION
-from pulsarctl_wire.broker.persistent import PersistentTopic
+from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
+from pulsarctl_wire.broker.cluster import counters
+from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 Labels = dict[str, str]
 Sample = tuple[str, Labels, float]

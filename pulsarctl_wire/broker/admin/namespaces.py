@@ -5,10 +5,10 @@ from typing import Any, Final
 from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.initial_policies import read_policies
 from pulsarctl_wire.broker.admin.policies import changed
-from pulsarctl_wire.broker.cluster import Cluster
-from pulsarctl_wire.broker.names import TopicName, is_entity
-from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.subscription import Subscription
+from pulsarctl_wire.broker.basics.names import TopicName, is_entity
+from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.subscription import Subscription
 
 MOST_BUNDLES: Final = 10_000
 """Of a namespace: their names are listed in answers."""

@@ -37,9 +37,9 @@ from pulsarctl_wire.broker.admin.shapes import (
     OneOf,
     Truth,
 )
-from pulsarctl_wire.broker.names import TopicName
-from pulsarctl_wire.broker.policy_names import PER_CLUSTER, of_namespace, of_topic
-from pulsarctl_wire.broker.settings import Settings
+from pulsarctl_wire.broker.basics.names import TopicName
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.tenancy.policy_names import PER_CLUSTER, of_namespace, of_topic
 
 # -- answers while a policy is not set
 

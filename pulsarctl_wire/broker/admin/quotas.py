@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.admin.policies import (
     within,
 )
 from pulsarctl_wire.broker.admin.shapes import NO_RATE, QUOTA, RATE
-from pulsarctl_wire.broker.policy_names import of_topic
+from pulsarctl_wire.broker.tenancy.policy_names import of_topic
 
 QUOTAS: Final = ("destination_storage", "message_age")
 _POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")

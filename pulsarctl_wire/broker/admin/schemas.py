@@ -4,10 +4,10 @@ import json
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route, integer
-from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.schema_rules import Schema, incompatible
-from pulsarctl_wire.broker.schema_rules import version_of as version_with
-from pulsarctl_wire.broker.schemas import Stored
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.schemas.compatibility import Schema, incompatible
+from pulsarctl_wire.broker.schemas.compatibility import version_of as version_with
+from pulsarctl_wire.broker.schemas.registry import Stored
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
 _NAMES: Final = {

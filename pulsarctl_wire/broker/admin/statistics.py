@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pulsarctl_wire.broker import counters
 from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.messages import when
 from pulsarctl_wire.broker.admin.topics import confirmed
-from pulsarctl_wire.broker.broker import AnyTopic
-from pulsarctl_wire.broker.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
-from pulsarctl_wire.broker.counters import Counts, Rates
-from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.policies import quotas
-from pulsarctl_wire.broker.producer import Producer
+from pulsarctl_wire.broker.cluster import counters
+from pulsarctl_wire.broker.cluster.broker import AnyTopic
+from pulsarctl_wire.broker.cluster.counters import Counts, Rates
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
+from pulsarctl_wire.broker.tenancy.policies import quotas
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.producer import Producer
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, CommandSubscribe, ProducerAccessMode
 
 _NO_ACKS: Final = {

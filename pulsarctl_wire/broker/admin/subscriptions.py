@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route
-from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.subscription import Subscription
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.subscription import Subscription
 
 _FEW: Final = 1000
 """Messages of a backlog that are left alone when consumers are about to get them."""

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.namespaces import remove
-from pulsarctl_wire.broker.names import is_entity
+from pulsarctl_wire.broker.basics.names import is_entity
 
 # -- clusters
 

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.shapes import scalar
-from pulsarctl_wire.broker.log import Position
-from pulsarctl_wire.broker.names import TopicName
-from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.refusal import Refused
+from pulsarctl_wire.broker.basics.names import TopicName
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.storage.log import Position
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 _EXISTS: Final = "This topic already exists"
 _MOST_PARTITIONS: Final = 10_000

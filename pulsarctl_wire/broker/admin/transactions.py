@@ -4,9 +4,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route
-from pulsarctl_wire.broker.names import InvalidName
-from pulsarctl_wire.broker.refusal import Refused
-from pulsarctl_wire.broker.transactions import COORDINATORS, Id, key_of
+from pulsarctl_wire.broker.basics.names import InvalidName
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.storage.transactions import COORDINATORS, Id, key_of
 
 
 def _id(request: Request) -> Id:

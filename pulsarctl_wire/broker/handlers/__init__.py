@@ -8,7 +8,7 @@ A command that is not here closes it too.
 from collections.abc import Callable
 from typing import Any, Final
 
-from pulsarctl_wire.broker.connection import Connection, Waiting
+from pulsarctl_wire.broker.clients.connection import Connection, Waiting
 from pulsarctl_wire.broker.handlers import consuming, lookups, producing, schemas, transactions
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Frame

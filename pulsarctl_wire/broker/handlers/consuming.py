@@ -3,19 +3,19 @@
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from pulsarctl_wire.broker.broker import AnyTopic
-from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
-from pulsarctl_wire.broker.consumer import INDIVIDUAL, Consumer
-from pulsarctl_wire.broker.cursor import mask_of
+from pulsarctl_wire.broker.basics.names import TopicName
+from pulsarctl_wire.broker.basics.refusal import Refused, Violation, thrown
+from pulsarctl_wire.broker.clients.connection import Connection, Opening, Waiting
+from pulsarctl_wire.broker.cluster.broker import AnyTopic
+from pulsarctl_wire.broker.delivery.consumer import INDIVIDUAL, Consumer
 from pulsarctl_wire.broker.handlers.lookups import topic_of
-from pulsarctl_wire.broker.log import Position
-from pulsarctl_wire.broker.names import TopicName
-from pulsarctl_wire.broker.persistent import PersistentTopic
-from pulsarctl_wire.broker.refusal import Refused, Violation, thrown
-from pulsarctl_wire.broker.schemas import check_wire
-from pulsarctl_wire.broker.subscribing import check_subscribe
-from pulsarctl_wire.broker.subscription import Subscription
-from pulsarctl_wire.broker.transactions import Id, id_of
+from pulsarctl_wire.broker.schemas.registry import check_wire
+from pulsarctl_wire.broker.storage.cursor import mask_of
+from pulsarctl_wire.broker.storage.log import Position
+from pulsarctl_wire.broker.storage.transactions import Id, id_of
+from pulsarctl_wire.broker.topics.joining import check_subscribe
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
 

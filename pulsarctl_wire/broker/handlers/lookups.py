@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from pulsarctl_wire.broker.broker import Broker
-from pulsarctl_wire.broker.connection import Connection
-from pulsarctl_wire.broker.names import InvalidName, TopicName, check_namespace, parse_topic
-from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.watchers import Watcher, compiled, matching, topics_hash, without_domain
+from pulsarctl_wire.broker.basics.names import InvalidName, TopicName, check_namespace, parse_topic
+from pulsarctl_wire.broker.basics.refusal import Refused, Violation
+from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.clients.watchers import Watcher, compiled, matching, topics_hash, without_domain
+from pulsarctl_wire.broker.cluster.broker import Broker
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandGetTopicsOfNamespace,

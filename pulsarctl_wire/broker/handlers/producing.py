@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from pulsarctl_wire.broker.broker import AnyTopic
-from pulsarctl_wire.broker.connection import Connection, Opening, Waiting
+from pulsarctl_wire.broker.basics.names import TopicName
+from pulsarctl_wire.broker.basics.refusal import Refused, Violation
+from pulsarctl_wire.broker.clients.connection import Connection, Opening, Waiting
+from pulsarctl_wire.broker.cluster.broker import AnyTopic
 from pulsarctl_wire.broker.handlers.lookups import topic_of
-from pulsarctl_wire.broker.names import TopicName
-from pulsarctl_wire.broker.producer import Producer
-from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.schemas import SchemaRefused, check_wire
-from pulsarctl_wire.broker.transactions import id_of
+from pulsarctl_wire.broker.schemas.registry import SchemaRefused, check_wire
+from pulsarctl_wire.broker.storage.transactions import id_of
+from pulsarctl_wire.broker.topics.producer import Producer
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend, MessageMetadata
-from pulsarctl_wire.wire.state import NO_REQUEST
+from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
 def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:

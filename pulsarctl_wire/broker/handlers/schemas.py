@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pulsarctl_wire.broker.connection import Connection
-from pulsarctl_wire.broker.names import InvalidName, parse_topic
-from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.schemas import check_wire
+from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.basics.refusal import Refused, Violation
+from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.schemas.registry import check_wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, ServerError
 

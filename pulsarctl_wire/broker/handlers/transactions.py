@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from pulsarctl_wire.broker.connection import Connection, Waiting
-from pulsarctl_wire.broker.names import InvalidName, parse_topic
-from pulsarctl_wire.broker.refusal import Refused, Violation
-from pulsarctl_wire.broker.transactions import ASSIGN, Id, text_of
+from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.basics.refusal import Refused, Violation
+from pulsarctl_wire.broker.clients.connection import Connection, Waiting
+from pulsarctl_wire.broker.storage.transactions import ASSIGN, Id, text_of
 from pulsarctl_wire.wire.commands import command_name
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import COMMIT, ServerError

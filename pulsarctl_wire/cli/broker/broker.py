@@ -25,9 +25,9 @@ from pulsarctl_wire.cli.signature import takes
 if TYPE_CHECKING:
     from asyncio import Event
 
-    from pulsarctl_wire.broker.broker import Broker
-    from pulsarctl_wire.broker.running import Plan, Running, Sockets
-    from pulsarctl_wire.broker.settings import Settings
+    from pulsarctl_wire.broker.basics.settings import Settings
+    from pulsarctl_wire.broker.cluster.broker import Broker
+    from pulsarctl_wire.broker.shell.running import Plan, Running, Sockets
     from pulsarctl_wire.cli.broker.watched import Watched
     from pulsarctl_wire.faults.lanes import Faults
 
@@ -62,7 +62,7 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
     faults = faults_of(injecting) if injecting.fault or injecting.scenario else None
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
-        from pulsarctl_wire.broker.running import bind
+        from pulsarctl_wire.broker.shell.running import bind
         from pulsarctl_wire.net.sockets import allow_many_sockets
 
         allow_many_sockets()
@@ -84,7 +84,7 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
 
 def _settings(options: DataOptions) -> Settings:
     """The settings of --conf, --set and --no-auto-create. Notes on them are printed. Raises SettingsError."""
-    from pulsarctl_wire.broker.settings import notes_on, parse_settings, read_conf
+    from pulsarctl_wire.broker.basics.settings import notes_on, parse_settings, read_conf
 
     lines: dict[str, object] = {}
     if options.conf is not None:
@@ -102,7 +102,7 @@ def _settings(options: DataOptions) -> Settings:
 
 
 def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: ExitStack) -> Plan:
-    from pulsarctl_wire.broker.running import Plan
+    from pulsarctl_wire.broker.shell.running import Plan
 
     given = vars(settings)
     if data.memory and data.data is not None:
@@ -140,7 +140,7 @@ def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
 
 
 def _partitions(texts: list[str]) -> dict[str, int]:
-    from pulsarctl_wire.broker.running import MOST_PARTITIONS
+    from pulsarctl_wire.broker.shell.running import MOST_PARTITIONS
 
     found = {}
     for text in texts:
@@ -173,7 +173,7 @@ async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> N
     """Serve until a signal comes, or the parent ends."""
     import asyncio
 
-    from pulsarctl_wire.broker.running import Running, tls_context
+    from pulsarctl_wire.broker.shell.running import Running, tls_context
 
     plan, place = run.plan, run.place
     loop, over = asyncio.get_running_loop(), asyncio.Event()
@@ -209,7 +209,7 @@ async def _control(running: Running, given: str | None) -> Any:
     """The socket for `ctl`, which listens; None if there is to be none. Raises SettingsError."""
     if given == "":
         return None
-    from pulsarctl_wire.broker.control import answer
+    from pulsarctl_wire.broker.shell.control import answer
     from pulsarctl_wire.net.control import Control, own_directory
 
     path = given or str(own_directory(os.environ) / f"broker-{running.port}.sock")

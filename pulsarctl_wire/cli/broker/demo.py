@@ -31,7 +31,7 @@ def demo(options: DemoOptions) -> int:
 
         from pulsarctl_wire.cli.broker.demo_clients import Shown, run_demo
         from pulsarctl_wire.cli.recording import RecordingSink
-        from pulsarctl_wire.wire.sinks import Follower
+        from pulsarctl_wire.wire.session.sinks import Follower
 
         path = options.record or _new_file()
         recording = RecordingSink(path, console.warn, "the demo", show_secrets=False, at_once=True)

@@ -5,20 +5,20 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from pulsarctl_wire.broker.running import Plan, Running, bind
+from pulsarctl_wire.broker.shell.running import Plan, Running, bind
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.session.trace import Trace
 from pulsarctl_wire.errors import RequestTimeout
-from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.producer import Publisher
-from pulsarctl_wire.net.receive_queue import ConsumerOptions
-from pulsarctl_wire.net.send_queue import ProducerOptions
+from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.producer import Publisher
+from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
+from pulsarctl_wire.net.session.send_queue import ProducerOptions
+from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.net.settings import Settings, parse_url
-from pulsarctl_wire.net.subscription import Subscription
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
-from pulsarctl_wire.wire.sinks import Follower
+from pulsarctl_wire.wire.session.sinks import Follower
 
 _TOPIC: Final = "persistent://public/default/orders"
 _MESSAGES: Final = (("ann", "1 x bread"), ("bob", "2 x milk"), ("ann", "3 x eggs"), ("carl", "1 x tea"))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.proxy.keeping import Watcher
 from pulsarctl_wire.cli.proxy.watching import watch
-from pulsarctl_wire.net.tap import RingTap, TapRing
+from pulsarctl_wire.net.proxy.tap import RingTap, TapRing
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
 
-    from pulsarctl_wire.broker.running import Sockets
+    from pulsarctl_wire.broker.shell.running import Sockets
     from pulsarctl_wire.cli.proxy.options import WatchOptions
 
 
@@ -62,6 +62,6 @@ class _All:
         self._sockets = sockets
 
     def close(self) -> None:
-        from pulsarctl_wire.broker.running import close_all
+        from pulsarctl_wire.broker.shell.running import close_all
 
         close_all(self._sockets)

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from pulsarctl_wire.record import Record, connection_record
-from pulsarctl_wire.wire.ending import EndedConnection
+from pulsarctl_wire.wire.session.ending import EndedConnection
 
 MOST_WAITING: Final = 65_536
 """The most lines that wait for earlier connections, which are still open."""

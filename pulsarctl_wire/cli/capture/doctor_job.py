@@ -24,7 +24,7 @@ from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
 from pulsarctl_wire.wire.frame import Event, Frame
-from pulsarctl_wire.wire.knowledge import MAX_PENDING, bound
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 
 
 class DoctorJob:

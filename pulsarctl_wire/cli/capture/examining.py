@@ -12,7 +12,7 @@ from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Evidence, Finding, Sighting
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.pipeline.counting import pool_until
+from pulsarctl_wire.pipeline.decoding.counting import pool_until
 from pulsarctl_wire.wire.frame import Connection
 
 _Values = tuple[Any, ...]

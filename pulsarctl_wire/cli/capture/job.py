@@ -24,11 +24,11 @@ from pulsarctl_wire.record import CONNECTION_NAMES, Recorder, connection_record
 from pulsarctl_wire.render.events import Render
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
-from pulsarctl_wire.wire.ending import Contents, EndedConnection
-from pulsarctl_wire.wire.exchanges import ExchangeState
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.payload import Budget
-from pulsarctl_wire.wire.state import State, TopicState
+from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.state import State, TopicState
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.capture.connections import ConnectionLines
@@ -165,7 +165,7 @@ class DecodeJob:
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
         from pulsarctl_wire.cli.capture.pooled import Pool
-        from pulsarctl_wire.pipeline.counting import CountJob
+        from pulsarctl_wire.pipeline.decoding.counting import CountJob
 
         options = self.options
         pool = Pool(inputs, options.jobs, self.stack)

@@ -8,9 +8,9 @@ from typing import Any
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, JobProgress
-from pulsarctl_wire.pipeline.counting import SPLIT, CountJob, cores, pool_until
-from pulsarctl_wire.pipeline.progress import Totals
-from pulsarctl_wire.pipeline.splits import Input, in_order, plan
+from pulsarctl_wire.pipeline.decoding.counting import SPLIT, CountJob, cores, pool_until
+from pulsarctl_wire.pipeline.decoding.progress import Totals
+from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 
 
 def splittable(paths: list[str], jobs: int | None) -> list[Input]:

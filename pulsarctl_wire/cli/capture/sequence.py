@@ -14,8 +14,8 @@ from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, TIME, WIDE, Selec
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.wire.ending import EndedConnection
     from pulsarctl_wire.wire.frame import Event
+    from pulsarctl_wire.wire.session.ending import EndedConnection
 
 _WIDTH: Final = 100
 """Columns of a diagram that does not go to a terminal."""

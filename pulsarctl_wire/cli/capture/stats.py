@@ -17,8 +17,8 @@ from pulsarctl_wire.render.text import Paint, did_you_mean
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.finding import Finding
-    from pulsarctl_wire.wire.ending import EndedConnection
     from pulsarctl_wire.wire.frame import Event
+    from pulsarctl_wire.wire.session.ending import EndedConnection
 
 KINDS: Final = ("command", "connection", "topic", "producer", "subscription", "error")
 """The values of `--by`."""
@@ -92,7 +92,7 @@ class StatsJob:
                 self.found = self.findings()
         finally:
             if self.code == console.EXIT_INTERRUPTED:
-                from pulsarctl_wire.pipeline.counting import stop_processes
+                from pulsarctl_wire.pipeline.decoding.counting import stop_processes
 
                 stop_processes()
             self.stack.close()  # removes the progress bar before the counts are shown
@@ -150,7 +150,7 @@ class StatsJob:
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
         """Count in several processes: the counter, the reader, and the function that runs both."""
         from pulsarctl_wire.cli.capture.pooled import Pool
-        from pulsarctl_wire.pipeline.counting import CountJob
+        from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats import Stats
 
         limit = self.options.max_frame_size

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from pulsarctl_wire.render.text import Paint, count_of, human_bytes
 from pulsarctl_wire.wire.commands import BODIES, command_name
-from pulsarctl_wire.wire.counts import damage_of, messages_in
-from pulsarctl_wire.wire.ending import EndedConnection, WithoutData, without_data_in_words
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
+from pulsarctl_wire.wire.session.counts import damage_of, messages_in
+from pulsarctl_wire.wire.session.ending import EndedConnection, WithoutData, without_data_in_words
 
 _KINDS: Final = 1_000
 """Command types below this are counted separately, all others together."""

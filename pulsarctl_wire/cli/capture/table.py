@@ -106,9 +106,9 @@ def _optimize(table: str, options: TableOptions) -> str:
     size = size_of("--size", options.size or "128MiB")
     if not size:
         console.fail(f"--size {options.size}: must be at least 1 byte")
-    from pulsarctl_wire.pipeline.inputs import is_file
-    from pulsarctl_wire.pipeline.optimize import optimize, rewrite
-    from pulsarctl_wire.pipeline.repartition import repartition
+    from pulsarctl_wire.pipeline.files.inputs import is_file
+    from pulsarctl_wire.pipeline.upkeep.optimize import optimize, rewrite
+    from pulsarctl_wire.pipeline.upkeep.repartition import repartition
 
     if is_file(table):
         if options.size or options.partition_by:
@@ -133,7 +133,7 @@ def _delete(table: str, options: TableOptions) -> str:
     if options.before is None:
         console.fail("table delete: missing option --before (pwire table --help)")
     before = parse_time(options.before)
-    from pulsarctl_wire.pipeline.retention import delete
+    from pulsarctl_wire.pipeline.upkeep.retention import delete
 
     done = delete(table, before, exact=options.exact, dry_run=options.dry_run)
     what = "would be deleted" if options.dry_run else "deleted"

@@ -18,16 +18,22 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.examining import Examined, examine_beside
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.pipeline.findings import NOTE, note
-from pulsarctl_wire.pipeline.finish import finished_rows
-from pulsarctl_wire.pipeline.progress import Options, Result, decoded_in_order, room_for
-from pulsarctl_wire.pipeline.rows import Stitched, decode_split, delete_draft, new_builder, new_progress
-from pulsarctl_wire.pipeline.splits import SPLIT_SIZE, Input, Split
+from pulsarctl_wire.pipeline.decoding.progress import Options, Result, decoded_in_order, room_for
+from pulsarctl_wire.pipeline.decoding.rows import (
+    Stitched,
+    decode_split,
+    delete_draft,
+    new_builder,
+    new_progress,
+)
+from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split
+from pulsarctl_wire.pipeline.storage.findings import NOTE, note
+from pulsarctl_wire.pipeline.storage.finish import finished_rows
 from pulsarctl_wire.render.text import count_of
 from pulsarctl_wire.table import FINDINGS, TABLES, RowGroups, beside, described
 from pulsarctl_wire.table.rows import uid_of
-from pulsarctl_wire.wire.ending import EndedConnection
-from pulsarctl_wire.wire.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.capture.table import TableOptions

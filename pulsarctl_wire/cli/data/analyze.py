@@ -70,7 +70,7 @@ def analyze(options: AnalyzeOptions) -> int:
         why = "by Spark Connect the server would finish its batches, where nobody sees them"
         console.fail(f"analyze: --follow needs a driver of its own: {why}")
     try:
-        from pulsarctl_wire.pipeline.store import Store
+        from pulsarctl_wire.pipeline.storage.store import Store
 
         before = Store(options.out).outline()
         work = replace(options.rows.work(split), partition_by=_partition_by(options, before))
@@ -97,9 +97,9 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: li
     started = time.monotonic()
     from concurrent.futures import ThreadPoolExecutor
 
-    from pulsarctl_wire.pipeline.inputs import find_inputs
+    from pulsarctl_wire.pipeline.files.inputs import find_inputs
     from pulsarctl_wire.pipeline.run import Run
-    from pulsarctl_wire.pipeline.tasks import Pool
+    from pulsarctl_wire.pipeline.storage.tasks import Pool
     from pulsarctl_wire.spark.session import session
 
     found = find_inputs(options.inputs, console.warn, known)

@@ -12,8 +12,8 @@ from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import CaptureError, QueryError
-from pulsarctl_wire.pipeline.extract import Checker, Copied, Window, copy, merged, window
-from pulsarctl_wire.pipeline.moved import Captures
+from pulsarctl_wire.pipeline.files.extract import Checker, Copied, Window, copy, merged, window
+from pulsarctl_wire.pipeline.files.moved import Captures
 from pulsarctl_wire.render.text import count_of, human_bytes
 from pulsarctl_wire.reports import packets
 from pulsarctl_wire.reports.engine import Engine

@@ -11,7 +11,7 @@ from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.running import RunningProxy, write
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.proxy import Proxy
+    from pulsarctl_wire.net.proxy.proxy import Proxy
 
 app = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_args_is_help=True)
 app.add_typer(fault.commands(RunningProxy), name="fault")

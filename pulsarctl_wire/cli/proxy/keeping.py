@@ -4,7 +4,7 @@
 
 A process with threads and open connections cannot be forked safely. The keeper is forked before there are
 any, and only waits: whenever a watcher is killed or fails, the keeper forks the next one from that clean
-state. The new watcher continues to read the ring (`net/tap.py`) where the old one stopped.
+state. The new watcher continues to read the ring (`net/proxy/tap.py`) where the old one stopped.
 
 Both write to one pipe, which the proxy reads. READY: the first watcher has started. RESTARTED: another one
 starts, and the proxy must announce all open connections again. End of file: no watcher runs any more.
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.proxy.options import ENDING
-from pulsarctl_wire.net.tap import TapRing
+from pulsarctl_wire.net.proxy.tap import TapRing
 
 READY: Final = b"!"
 RESTARTED: Final = b"+"

@@ -17,7 +17,7 @@ from pulsarctl_wire.cli.console import rich_console
 from pulsarctl_wire.render.live_page import page
 from pulsarctl_wire.render.text import rich_text
 from pulsarctl_wire.stats.snapshot import Snapshot
-from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.session.sinks import Sink
 
 _PLAIN_WIDTH: Final = 160
 

@@ -17,7 +17,7 @@ from pulsarctl_wire.cli.capture.select import Test
 from pulsarctl_wire.render.events import Render
 from pulsarctl_wire.render.text import Origin
 from pulsarctl_wire.wire.frame import Event, Frame
-from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.session.sinks import Sink
 
 FLUSH: Final = 2.0
 """Time limit, in seconds, for writing the buffered bytes at the end."""

@@ -1,8 +1,8 @@
 """`pwire proxy`: forwards clients' connections to a cluster, shows the traffic and injects faults.
 
 This process forwards, and prints only before it starts. A fork of it, the watcher (`watching.py`), shows,
-records and counts, and prints all messages. They share a ring buffer (`net/tap.py`) that never makes this
-process wait. A third process (`keeping.py`) restarts the watcher if it dies.
+records and counts, and prints all messages. They share a ring buffer (`net/proxy/tap.py`) that never makes
+this process wait. A third process (`keeping.py`) restarts the watcher if it dies.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pulsarctl_wire.render.text import count_of, human_bytes
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.proxy.keeping import Watcher
-    from pulsarctl_wire.net.proxy import Plan, Proxy
+    from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
+    from pulsarctl_wire.net.proxy.tap import TapRing
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import Socket
-    from pulsarctl_wire.net.tap import TapRing
 
 
 app = typer.Typer(
@@ -67,8 +67,8 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
 
     from pulsarctl_wire.cli.proxy.keeping import Watcher
     from pulsarctl_wire.cli.proxy.watching import watch
-    from pulsarctl_wire.net.proxy import Proxy
-    from pulsarctl_wire.net.tap import TapRing
+    from pulsarctl_wire.net.proxy.proxy import Proxy
+    from pulsarctl_wire.net.proxy.tap import TapRing
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
@@ -99,8 +99,8 @@ def _listen(address: Address) -> Socket:
 
 
 def _plan(options: ForwardOptions) -> Plan:
-    from pulsarctl_wire.net.proxy import Plan
-    from pulsarctl_wire.net.routing import Allowed, Routing
+    from pulsarctl_wire.net.proxy.proxy import Plan
+    from pulsarctl_wire.net.proxy.routing import Allowed, Routing
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import ANY_HOST
 

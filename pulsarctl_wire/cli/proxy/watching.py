@@ -28,16 +28,16 @@ from pulsarctl_wire.cli.proxy.keeping import Start
 from pulsarctl_wire.cli.proxy.options import WatchOptions
 from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
 from pulsarctl_wire.cli.recording import RecordingSink
-from pulsarctl_wire.net import tap
-from pulsarctl_wire.net.tap import TapRecord, TapRing
+from pulsarctl_wire.net.proxy import tap
+from pulsarctl_wire.net.proxy.tap import TapRecord, TapRing
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.ledgers import LedgerState
-from pulsarctl_wire.wire.sinks import Follower, Sink
+from pulsarctl_wire.wire.session.ledgers import LedgerState
+from pulsarctl_wire.wire.session.sinks import Follower, Sink
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.doctor import Doctor

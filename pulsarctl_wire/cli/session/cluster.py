@@ -17,7 +17,7 @@ from pulsarctl_wire.errors import BrokerError, SessionError
 from pulsarctl_wire.render.text import clean, count_of
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.session.client import Client
 
 MOST: Final = 10_000
 """Maximum number of topics and partitions whose owners are looked up."""
@@ -50,8 +50,8 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
 
     Owners are found with LOOKUP, which also assigns topics without an owner to a broker.
     """
-    from pulsarctl_wire.net.client import each_of
-    from pulsarctl_wire.net.watch import topics_of
+    from pulsarctl_wire.net.session.client import each_of
+    from pulsarctl_wire.net.session.watch import topics_of
 
     name = namespace_name(options.namespace)
     if options.service is not None:
@@ -74,7 +74,7 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
 
 async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
     """The topics, and how many partitions each has, or 0. `listed` has each partition separately."""
-    from pulsarctl_wire.net.client import each_of
+    from pulsarctl_wire.net.session.client import each_of
     from pulsarctl_wire.wire.names import partition_index, without_partition
 
     async def ask(topic: str) -> int:

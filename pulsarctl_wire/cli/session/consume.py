@@ -15,9 +15,9 @@ from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.client import Client
-    from pulsarctl_wire.net.dead_letters import DeadLetters
-    from pulsarctl_wire.net.receive_queue import ConsumerOptions
+    from pulsarctl_wire.net.session.client import Client
+    from pulsarctl_wire.net.session.dead_letters import DeadLetters
+    from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
 
 SUB, SHOW, END, FLOW, FAIL = (
     "The subscription",
@@ -143,7 +143,7 @@ class ConsumeOptions:
 
     def consumer(self) -> ConsumerOptions:
         """The options as `Subscription` takes them."""
-        from pulsarctl_wire.net.receive_queue import ConsumerOptions
+        from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
         return ConsumerOptions(
@@ -165,7 +165,7 @@ class ConsumeOptions:
 
     def letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
         """A factory for the `DeadLetters` of `topic`, or None if unwanted. Invalid names end the command."""
-        from pulsarctl_wire.net.dead_letters import DeadLetters
+        from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
         dead, retry = (each and topic_name(each) for each in (self.dead_letter_topic, self.retry_topic))
         limit = 16 if self.max_redeliver is None else self.max_redeliver
@@ -177,7 +177,7 @@ class ConsumeOptions:
 async def consume(session: Session, options: ConsumeOptions) -> int:
     """Consume messages like pulsar-client, and acknowledge them."""
     from pulsarctl_wire.cli.session.consuming import ConsumeRun, NackRule, View
-    from pulsarctl_wire.net.subscription import Subscription
+    from pulsarctl_wire.net.session.subscription import Subscription
 
     _check(options)
     names = [topic_name(each) for each in options.topics]
@@ -240,9 +240,9 @@ async def read(session: Session, options: ReadOptions) -> int:
     """Read messages from any position without a durable subscription; nothing is acknowledged."""
     from pulsarctl_wire.cli.session.consuming import ConsumeRun, View, parse_last, parse_start
     from pulsarctl_wire.cli.session.last import starts_of_last
-    from pulsarctl_wire.net.consumer import reader_name
-    from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
-    from pulsarctl_wire.net.subscription import Subscription
+    from pulsarctl_wire.net.session.consumer import reader_name
+    from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
+    from pulsarctl_wire.net.session.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
     taking, start = options.taking, options.start

@@ -12,13 +12,13 @@ from pulsarctl_wire.cli.options import parse_time
 from pulsarctl_wire.cli.session.consume import ReceiveOptions
 from pulsarctl_wire.cli.session.produce import Pace, message_schema
 from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
-from pulsarctl_wire.net.acks import Position
-from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import Consumer
-from pulsarctl_wire.net.dead_letters import DeadLetters
-from pulsarctl_wire.net.inbox import Delivery
-from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
-from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.net.session.acks import Position
+from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.consumer import Consumer
+from pulsarctl_wire.net.session.dead_letters import DeadLetters
+from pulsarctl_wire.net.session.inbox import Delivery
+from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
+from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.wire.payload import Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
 

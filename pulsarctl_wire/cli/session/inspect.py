@@ -55,7 +55,7 @@ async def seek(session: Session, options: SeekOptions) -> int:
     """
     from pulsarctl_wire.cli.session.consuming import parse_start
     from pulsarctl_wire.cli.session.visitor import seek_target, visit
-    from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST
+    from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST
 
     subscription = options.subscription
     position, time_ns = parse_start(options.to)
@@ -130,7 +130,7 @@ class LastIdOptions:
 async def last_id(session: Session, options: LastIdOptions) -> int:
     """Print the id of the last message of a topic, or of each partition, one per line."""
     from pulsarctl_wire.cli.session.visitor import visit
-    from pulsarctl_wire.net.consumer import reader_name
+    from pulsarctl_wire.net.session.consumer import reader_name
 
     subscription = options.subscription
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli.session.visitor import Visitor
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.client import each_of
-from pulsarctl_wire.net.consumer import reader_name
 from pulsarctl_wire.net.driver import Warnings
-from pulsarctl_wire.net.receive_queue import EARLIEST, LATEST, ConsumerOptions
-from pulsarctl_wire.net.subscription import Subscription
+from pulsarctl_wire.net.session.client import each_of
+from pulsarctl_wire.net.session.consumer import reader_name
+from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
+from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.wire.names import partition_index, partition_name
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.acks import Position
-    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.session.acks import Position
+    from pulsarctl_wire.net.session.client import Client
 
 _Place = tuple[int, int]  # ledger and entry
 

@@ -116,7 +116,7 @@ class TopicsOptions:
 
 async def topics(session: Session, options: TopicsOptions) -> None:
     """List the topics of a namespace, one per line; each partition is listed."""
-    from pulsarctl_wire.net.watch import topics_of
+    from pulsarctl_wire.net.session.watch import topics_of
 
     name = namespace_name(options.namespace)
     async with session.client() as client:

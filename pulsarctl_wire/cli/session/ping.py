@@ -17,7 +17,7 @@ from pulsarctl_wire.errors import RequestTimeout, SessionError
 from pulsarctl_wire.render.text import Paint, clean, human_time
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.link import Link
+    from pulsarctl_wire.net.session.link import Link
 
 _NEVER: Final = 1e9  # seconds
 
@@ -39,7 +39,7 @@ async def ping(session: Session, options: PingOptions) -> int:
     """
     import asyncio
 
-    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.session.client import Client
 
     name = None if options.topic is None else topic_name(options.topic)
     # A PONG does not say which PING it answers, so there must be no keep-alive PINGs.

@@ -19,8 +19,8 @@ from pulsarctl_wire.render.text import clean, human_time
 if TYPE_CHECKING:
     import asyncio
 
-    from pulsarctl_wire.net.client import Client
-    from pulsarctl_wire.net.send_queue import ProducerOptions, Sent
+    from pulsarctl_wire.net.session.client import Client
+    from pulsarctl_wire.net.session.send_queue import ProducerOptions, Sent
     from pulsarctl_wire.wire.entry import Outgoing
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
@@ -122,7 +122,7 @@ class ProduceOptions:
 
     def producer(self, schema: Schema | None) -> ProducerOptions:
         """The options as `Publisher` takes them."""
-        from pulsarctl_wire.net.send_queue import ProducerOptions
+        from pulsarctl_wire.net.session.send_queue import ProducerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, ProducerAccessMode
 
         return ProducerOptions(
@@ -156,7 +156,7 @@ class ProduceOptions:
 async def produce(session: Session, options: ProduceOptions) -> int:
     """Produce messages like pulsar-client, and print where they were stored."""
     from pulsarctl_wire.cli.session.envelope import Maker
-    from pulsarctl_wire.net.producer import Publisher
+    from pulsarctl_wire.net.session.producer import Publisher
 
     sources, common = options.sources(), options.common()
     name = topic_name(options.topic)

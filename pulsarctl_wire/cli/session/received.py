@@ -12,7 +12,7 @@ from typing import Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.inbox import Delivery
+from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.record import MAX_SHOWN, Record, key_bytes, pay, room_of
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import Clock

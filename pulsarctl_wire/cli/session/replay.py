@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pulsarctl_wire.capture.halves import Tcp
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.capture.reading import Sources
-    from pulsarctl_wire.net.differences import Difference
-    from pulsarctl_wire.net.remap import Names
-    from pulsarctl_wire.net.replay import ConnectionEnded, Replay, ReplayTotals
+    from pulsarctl_wire.net.replay.differences import Difference
+    from pulsarctl_wire.net.replay.remap import Names
+    from pulsarctl_wire.net.replay.replay import ConnectionEnded, Replay, ReplayTotals
     from pulsarctl_wire.wire.frame import Event, Frame
 
 NAMES = "Renaming"
@@ -80,7 +80,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.capture.reading import Sources
     from pulsarctl_wire.cli.capture.select import by_connection
-    from pulsarctl_wire.net.replay import Pace, Replay
+    from pulsarctl_wire.net.replay.replay import Pace, Replay
 
     if (options.to is None) == (session.options.url is None):
         console.fail("give --to URL, the broker to replay to (a replay writes to it)")
@@ -144,7 +144,7 @@ def _speed(text: str) -> float:
 
 
 def _names(rules: list[str], suffix: str) -> Names:
-    from pulsarctl_wire.net.remap import Names
+    from pulsarctl_wire.net.replay.remap import Names
 
     pairs = []
     for rule in rules:
@@ -259,7 +259,7 @@ class Ends:
 
     def before(self, packet: int) -> Iterator[ConnectionEnded]:
         """The connections that ended before this packet and were not yielded yet."""
-        from pulsarctl_wire.net.replay import ConnectionEnded
+        from pulsarctl_wire.net.replay.replay import ConnectionEnded
 
         for index, (tcp, by_broker, time_ns, number) in list(self._closing.items()):
             if tcp.ended and number < packet:
@@ -284,7 +284,7 @@ class Report:
 
     def difference(self, found: Difference) -> None:
         """Print one difference."""
-        from pulsarctl_wire.wire.knowledge import bound
+        from pulsarctl_wire.wire.session.knowledge import bound
 
         frame = found.recorded or found.replayed
         counted = found.cause in self._consequences or len(self._consequences) < _MOST_HEADS

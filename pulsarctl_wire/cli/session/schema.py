@@ -19,7 +19,7 @@ from pulsarctl_wire.errors import BrokerError
 from pulsarctl_wire.render.text import clean
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.client import Client
+    from pulsarctl_wire.net.session.client import Client
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
 app = typer.Typer(
@@ -110,8 +110,8 @@ async def put(session: Session, options: PutOptions) -> None:
 
 async def _register(client: Client, topic: str, schema: Schema) -> bytes:
     """Register `schema`; returns its version. Raises SessionError."""
-    from pulsarctl_wire.net.producer import Producer
-    from pulsarctl_wire.net.send_queue import ProducerOptions
+    from pulsarctl_wire.net.session.producer import Producer
+    from pulsarctl_wire.net.session.send_queue import ProducerOptions
     from pulsarctl_wire.wire.commands import build_command
 
     async def attempt() -> bytes:

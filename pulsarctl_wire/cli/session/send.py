@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pulsarctl_wire.cli.session.talk import Talk
-    from pulsarctl_wire.net.link import Link
+    from pulsarctl_wire.net.session.link import Link
     from pulsarctl_wire.wire.json_command import Expect, Wait
 
 WHEN = "When it ends"
@@ -64,7 +64,7 @@ async def send(session: Session, options: SendOptions) -> int:
     import asyncio
 
     from pulsarctl_wire.cli.session.talk import Talk
-    from pulsarctl_wire.net.link import Link, first_link
+    from pulsarctl_wire.net.session.link import Link, first_link
 
     settings = session.settings()
     talk = Talk(options.output, show_sent=options.sent, show_secrets=session.options.show_secrets)
@@ -131,7 +131,7 @@ def _is_connect(line: bytes | Wait | Expect) -> bool:
     """Whether a line sends a CONNECT."""
     from pulsarctl_wire.wire.commands import NUMBERS
     from pulsarctl_wire.wire.frame import Connection, Frame
-    from pulsarctl_wire.wire.stream import FrameStream
+    from pulsarctl_wire.wire.framing.stream import FrameStream
 
     events = FrameStream(Connection(0), True).feed(line) if isinstance(line, bytes) else []
     return bool(events) and isinstance(events[0], Frame) and events[0].type == NUMBERS["CONNECT"]

@@ -14,8 +14,8 @@ from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS, command_name
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
-from pulsarctl_wire.wire.ledgers import LedgerState
-from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.session.ledgers import LedgerState
+from pulsarctl_wire.wire.session.sinks import Sink
 
 _NAMED: Final = 5  # requests without answer, and errors in what was sent, that are named
 _MOST_KINDS: Final = 1_000  # of commands that were received but not expected yet

@@ -7,7 +7,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.wire.frame import Event
-from pulsarctl_wire.wire.sinks import Sink
+from pulsarctl_wire.wire.session.sinks import Sink
 
 
 class Trace(Sink):

@@ -16,13 +16,13 @@ from pulsarctl_wire.errors import BrokerError, RequestTimeout, SessionError
 from pulsarctl_wire.render.text import clean, human_time
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.client import Client
-    from pulsarctl_wire.net.consumer import Consumer
-    from pulsarctl_wire.net.inbox import Delivery
-    from pulsarctl_wire.net.producer import Producer
-    from pulsarctl_wire.net.send_queue import Sent
-    from pulsarctl_wire.net.subscription import Subscription
-    from pulsarctl_wire.net.transaction import Coordinator, Transaction
+    from pulsarctl_wire.net.session.client import Client
+    from pulsarctl_wire.net.session.consumer import Consumer
+    from pulsarctl_wire.net.session.inbox import Delivery
+    from pulsarctl_wire.net.session.producer import Producer
+    from pulsarctl_wire.net.session.send_queue import Sent
+    from pulsarctl_wire.net.session.subscription import Subscription
+    from pulsarctl_wire.net.session.transaction import Coordinator, Transaction
     from pulsarctl_wire.wire.payload import Message
 
 MAKE, TAKE, END = "What to produce", "What to acknowledge", "The transaction"
@@ -94,7 +94,7 @@ async def txn(session: Session, options: TxnOptions) -> None:
     An error before the end, or Ctrl-C, aborts it.
     """
     from pulsarctl_wire.cli.session.produce import texts_of
-    from pulsarctl_wire.net.transaction import Transaction
+    from pulsarctl_wire.net.session.transaction import Transaction
 
     report = Report(options.output)
     options.check()
@@ -167,7 +167,7 @@ def _ids(text: str) -> tuple[int, int]:
 
 async def _connected(client: Client, number: int, report: Report) -> Coordinator:
     """A coordinator that is connected."""
-    from pulsarctl_wire.net.transaction import Coordinator
+    from pulsarctl_wire.net.session.transaction import Coordinator
 
     coordinator = Coordinator(client, number)
     report.restart()
@@ -212,8 +212,8 @@ class _Work:
 
     async def produce(self, topics: list[str], texts: list[bytes]) -> None:
         """Send each text to each topic, to its partitions in turn. Raises SessionError."""
-        from pulsarctl_wire.net.producer import Producer
-        from pulsarctl_wire.net.send_queue import ProducerOptions
+        from pulsarctl_wire.net.session.producer import Producer
+        from pulsarctl_wire.net.session.send_queue import ProducerOptions
         from pulsarctl_wire.wire.entry import Outgoing
         from pulsarctl_wire.wire.names import partition_name
 
@@ -257,8 +257,8 @@ class _Work:
         import asyncio
 
         from pulsarctl_wire.cli.session.received import message_id
-        from pulsarctl_wire.net.receive_queue import ConsumerOptions
-        from pulsarctl_wire.net.subscription import Subscription
+        from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
+        from pulsarctl_wire.net.session.subscription import Subscription
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
         options = ConsumerOptions(

@@ -21,8 +21,8 @@ from pulsarctl_wire.cli.signature import flag, group, option, takes
 from pulsarctl_wire.net.settings import Settings, gather, settings_from
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.net.client import Client
-    from pulsarctl_wire.wire.sinks import Follower, Sink
+    from pulsarctl_wire.net.session.client import Client
+    from pulsarctl_wire.wire.session.sinks import Follower, Sink
 
 CLUSTER, SEEN = "The cluster", "Watching the session"
 
@@ -99,7 +99,7 @@ class Session:
             return None
         from pulsarctl_wire.cli.recording import RecordingSink
         from pulsarctl_wire.cli.session.trace import Trace
-        from pulsarctl_wire.wire.sinks import Follower
+        from pulsarctl_wire.wire.session.sinks import Follower
 
         sinks: list[Sink] = []
         if options.trace or options.trace_form:
@@ -116,7 +116,7 @@ class Session:
 
     def client(self) -> Client:
         """A client; the caller must use it as an async context manager."""
-        from pulsarctl_wire.net.client import Client
+        from pulsarctl_wire.net.session.client import Client
 
         return Client(self.settings(), tap=self.tap(), warn=console.warn)
 

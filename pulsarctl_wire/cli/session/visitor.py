@@ -14,10 +14,10 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.session.consume import Type
 from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SessionError, SettingsError
-from pulsarctl_wire.net.acks import Position, id_data
-from pulsarctl_wire.net.client import Client
-from pulsarctl_wire.net.consumer import reader_name
-from pulsarctl_wire.net.link import Link
+from pulsarctl_wire.net.session.acks import Position, id_data
+from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.consumer import reader_name
+from pulsarctl_wire.net.session.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import signed
 from pulsarctl_wire.wire.frame import Frame, build_frame

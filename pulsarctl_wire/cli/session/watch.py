@@ -34,7 +34,7 @@ async def watch(session: Session, options: WatchOptions) -> None:
     """List the topics of a namespace, then print + for new and - for deleted ones until Ctrl-C."""
     import asyncio
 
-    from pulsarctl_wire.net.watch import POLL_PAUSE, TopicWatch
+    from pulsarctl_wire.net.session.watch import POLL_PAUSE, TopicWatch
 
     name = namespace_name(options.namespace)
     pattern = checked_pattern(options.regex) or ".*"

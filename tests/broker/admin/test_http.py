@@ -17,12 +17,12 @@ from broker.targets import EmbeddedTarget
 from interop.credentials import make_certificates, sign
 from net.scripted import run
 
-from pulsarctl_wire.broker import http
-from pulsarctl_wire.broker.access import Keys
-from pulsarctl_wire.broker.cluster import NO_KEYS
-from pulsarctl_wire.broker.http import MOST_BODY, serve_http
-from pulsarctl_wire.broker.server import Server
-from pulsarctl_wire.broker.settings import parse_settings
+from pulsarctl_wire.broker.basics.settings import parse_settings
+from pulsarctl_wire.broker.cluster.cluster import NO_KEYS
+from pulsarctl_wire.broker.shell import http
+from pulsarctl_wire.broker.shell.http import MOST_BODY, serve_http
+from pulsarctl_wire.broker.shell.server import Server
+from pulsarctl_wire.broker.tenancy.access import Keys
 
 
 class Reply(NamedTuple):

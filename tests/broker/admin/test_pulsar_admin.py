@@ -21,7 +21,7 @@ from broker.targets import EmbeddedTarget, RealTarget, real_broker
 from interop.releases import QUICK, jvm
 from net.scripted import run
 
-from pulsarctl_wire.broker.http import serve_http
+from pulsarctl_wire.broker.shell.http import serve_http
 
 pytestmark = pytest.mark.interop
 

@@ -6,8 +6,8 @@ from broker.admin.calls import at
 from broker.targets import EmbeddedTarget
 from net.scripted import run
 
-from pulsarctl_wire.broker.cluster import Cluster
-from pulsarctl_wire.broker.settings import parse_settings
+from pulsarctl_wire.broker.basics.settings import parse_settings
+from pulsarctl_wire.broker.cluster.cluster import Cluster
 
 
 def test_rates_are_those_of_the_last_minute() -> None:

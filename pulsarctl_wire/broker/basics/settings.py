@@ -1,0 +1,324 @@
+"""The broker's settings, with the names and defaults of Pulsar's standalone.conf.
+
+What that file does not set has the default of Pulsar's ServiceConfiguration. Times are as the names say.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pulsarctl_wire.errors import SettingsError
+
+
+class Settings:
+    """Lines of standalone.conf that have an effect here. (A dataclass would take 3 ms.)"""
+
+    acknowledgmentAtBatchIndexLevelEnabled: bool = False
+    activeConsumerFailoverConsistentHashing: bool = False
+    activeConsumerFailoverDelayTimeMillis: int = 1_000
+    advertisedAddress: str = ""
+    advertisedListeners: str = ""
+    allowAutoSubscriptionCreation: bool = True
+    allowAutoTopicCreation: bool = True
+    allowAutoTopicCreationType: str = "non-partitioned"
+    anonymousUserRole: str = ""
+    authenticateOriginalAuthData: bool = False
+    authenticationEnabled: bool = False
+    authenticationProviders: tuple[str, ...] = ()
+    authenticationRefreshCheckSeconds: int = 60
+    authorizationAllowWildcardsMatching: bool = False
+    authorizationEnabled: bool = False
+    backlogQuotaCheckEnabled: bool = True
+    backlogQuotaCheckIntervalInSeconds: int = 60
+    backlogQuotaDefaultLimitBytes: int = -1
+    backlogQuotaDefaultLimitGB: float = 10.0
+    backlogQuotaDefaultLimitSecond: int = -1
+    backlogQuotaDefaultRetentionPolicy: str = "producer_request_hold"
+    basicAuthConf: str = ""
+    bindAddress: str = "0.0.0.0"
+    brokerClientAuthenticationPlugin: str = ""
+    brokerDeduplicationEnabled: bool = False
+    brokerDeduplicationProducerInactivityTimeoutMinutes: int = 360
+    brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = False
+    brokerDeleteInactiveTopicsEnabled: bool = True
+    brokerDeleteInactiveTopicsFrequencySeconds: int = 60
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = None
+    brokerDeleteInactiveTopicsMode: str = "delete_when_no_subscriptions"
+    brokerEntryMetadataInterceptors: tuple[str, ...] = ()
+    brokerMaxConnections: int = 0
+    brokerMaxConnectionsPerIp: int = 0
+    brokerPublisherThrottlingMaxByteRate: int = 0
+    brokerPublisherThrottlingMaxMessageRate: int = 0
+    brokerServiceCompactionMonitorIntervalInSeconds: int = 60
+    brokerServiceCompactionThresholdInBytes: int = 0
+    brokerServicePort: int | None = 6650
+    brokerServicePortTls: int | None = None
+    clusterName: str = "standalone"
+    connectionLivenessCheckTimeoutMillis: int = 5_000
+    defaultNumberOfNamespaceBundles: int = 4
+    defaultNumPartitions: int = 1
+    defaultRetentionSizeInMB: int = 0
+    defaultRetentionTimeInMinutes: int = 0
+    delayedDeliveryEnabled: bool = True
+    delayedDeliveryMaxDelayInMillis: int = 0
+    delayedDeliveryTickTimeMillis: int = 1_000
+    dispatcherMaxReadBatchSize: int = 100
+    dispatcherMaxRoundRobinBatchSize: int = 20
+    dispatchThrottlingOnNonBacklogConsumerEnabled: bool = True
+    dispatchThrottlingRateInByte: int = 0
+    dispatchThrottlingRateInMsg: int = 0
+    dispatchThrottlingRatePerSubscriptionInByte: int = 0
+    dispatchThrottlingRatePerSubscriptionInMsg: int = 0
+    dispatchThrottlingRatePerTopicInByte: int = 0
+    dispatchThrottlingRatePerTopicInMsg: int = 0
+    enableBrokerSideSubscriptionPatternEvaluation: bool = True
+    enableNonPersistentTopics: bool = True
+    enablePersistentTopics: bool = True
+    encryptionRequireOnProducer: bool = False
+    exposingBrokerEntryMetadataToClientEnabled: bool = False
+    forceDeleteNamespaceAllowed: bool = False
+    forceDeleteTenantAllowed: bool = False
+    haProxyProtocolEnabled: bool = False
+    internalListenerName: str = ""
+    isAllowAutoUpdateSchemaEnabled: bool = True
+    isDelayedDeliveryDeliverAtTimeStrict: bool = False
+    isSchemaValidationEnforced: bool = False
+    keepAliveIntervalSeconds: int = 30
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = 2_000
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = 20_000
+    managedLedgerMaxEntriesPerLedger: int = 50_000
+    managedLedgerMaxLedgerRolloverTimeMinutes: int = 240
+    managedLedgerMaxSizePerLedgerMbytes: int = 2_048
+    managedLedgerMinLedgerRolloverTimeMinutes: int = 10
+    maxActiveTransactionsPerCoordinator: int = 0
+    maxConcurrentLookupRequest: int = 50_000
+    maxConsumerMetadataSize: int = 1_024
+    maxConsumersPerSubscription: int = 0
+    maxConsumersPerTopic: int = 0
+    maxHttpServerConnections: int = 2048
+    maxMessagePublishBufferSizeInMB: int = 256
+    maxMessageSize: int = 5_242_880
+    maxNamespacesPerTenant: int = 0
+    maxNumPartitionsPerPartitionedTopic: int = 0
+    maxPendingPublishRequestsPerConnection: int = 1_000
+    maxProducersPerTopic: int = 0
+    maxPublishRatePerTopicInBytes: int = 0
+    maxPublishRatePerTopicInMessages: int = 0
+    maxSameAddressConsumersPerTopic: int = 0
+    maxSameAddressProducersPerTopic: int = 0
+    maxSubscriptionsPerTopic: int = 0
+    maxTenants: int = 0
+    maxTopicsPerNamespace: int = 0
+    maxUnackedMessagesPerConsumer: int = 50_000
+    maxUnackedMessagesPerSubscription: int = 200_000
+    messageExpiryCheckIntervalInMinutes: int = 5
+    preciseDispatcherFlowControl: bool = False
+    proxyRoles: tuple[str, ...] = ()
+    retentionCheckIntervalInSeconds: int = 120
+    schemaCompatibilityStrategy: str = "FULL"
+    strictlyVerifySubscriptionName: bool = False
+    subscribeRatePeriodPerConsumerInSecond: int = 30
+    subscribeThrottlingRatePerConsumer: int = 0
+    subscriptionExpirationTimeMinutes: int = 0
+    subscriptionExpiryCheckIntervalInMinutes: int = 5
+    subscriptionKeySharedConsistentHashingReplicaPoints: int = 100
+    subscriptionKeySharedUseConsistentHashing: bool = True
+    subscriptionPatternMaxLength: int = 50
+    subscriptionRedeliveryTrackerEnabled: bool = True
+    subscriptionTypesEnabled: tuple[str, ...] = ("Failover", "Shared", "Key_Shared", "Exclusive")
+    superUserRoles: tuple[str, ...] = ()
+    tlsCertificateFilePath: str = ""
+    tlsKeyFilePath: str = ""
+    tlsProtocols: tuple[str, ...] = ()
+    tlsRequireTrustedClientCertOnConnect: bool = False
+    tlsTrustCertsFilePath: str = ""
+    tokenAudience: str = ""
+    tokenAudienceClaim: str = ""
+    tokenAuthClaim: str = ""
+    tokenPublicKey: str = ""
+    tokenSecretKey: str = ""
+    topicLevelPoliciesEnabled: bool = True
+    transactionCoordinatorEnabled: bool = False
+    ttlDurationDefaultInSeconds: int = 0
+    webServicePort: int | None = 8080
+    webServicePortTls: int | None = None
+
+    def __init__(self, **changes: Any) -> None:
+        self.__dict__.update(changes)
+
+    def values(self) -> dict[str, Any]:
+        """All settings by name."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+FIELDS: Final = Settings.__annotations__
+"""The type of each setting."""
+
+_CHOICES: Final = {
+    "allowAutoTopicCreationType": ("non-partitioned", "partitioned"),
+    "backlogQuotaDefaultRetentionPolicy": (
+        *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    ),
+    "brokerDeleteInactiveTopicsMode": (
+        *("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+    ),
+    "schemaCompatibilityStrategy": (
+        *("UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"),
+        *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
+    ),
+}
+_RANGES: Final = {
+    **dict.fromkeys(
+        ("brokerServicePort", "brokerServicePortTls", "webServicePort", "webServicePortTls"), (0, 65_535)
+    ),
+    **dict.fromkeys(("defaultNumPartitions", "defaultNumberOfNamespaceBundles"), (1, 100_000)),
+    "maxMessageSize": (1, 2**31 - 1),
+    "subscriptionKeySharedConsistentHashingReplicaPoints": (1, 10_000),
+}
+_ANY: Final = (-(2**63), 2**63 - 1)
+_MOST_LISTED: Final = 8
+
+
+def parse_settings(lines: Mapping[str, object]) -> Settings:
+    """The settings that differ from the defaults by these lines: values, or texts as in a file.
+
+    Keys that are not here are left out; `notes_on` tells about them. Raises SettingsError.
+    """
+    return Settings(**{name: _value(name, value) for name, value in lines.items() if name in FIELDS})
+
+
+def _value(name: str, value: object) -> Any:
+    kind = FIELDS[name]
+    if isinstance(value, str):
+        value = value.strip()
+        if not value and kind is not str and kind != tuple[str, ...]:
+            return None if kind == int | None else getattr(Settings, name)
+    if kind is bool:
+        return _boolean(name, value)
+    if kind is float:
+        return _number(name, value, float)
+    if kind == tuple[str, ...]:
+        return _listed(name, value)
+    if kind is str:
+        if isinstance(value, str) and value in _CHOICES.get(name, (value,)):
+            return value
+        raise _wrong(name, value, f"one of {', '.join(_CHOICES[name])}" if name in _CHOICES else "a text")
+    if value is None and kind is not int:
+        return None
+    number = _number(name, value, int)
+    least, most = _RANGES.get(name, _ANY)
+    if least <= number <= most:
+        return number
+    raise _wrong(name, value, f"a number from {least} to {most}")
+
+
+def _boolean(name: str, value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if isinstance(value, bool):
+        return value
+    raise _wrong(name, value, "true or false")
+
+
+def _number(name: str, value: object, kind: type[int] | type[float]) -> Any:
+    expected = "a whole number" if kind is int else "a number"
+    if isinstance(value, str):
+        if not re.fullmatch(r"[-+]?\d{1,19}" + ("" if kind is int else r"(\.\d{1,19})?"), value, re.ASCII):
+            raise _wrong(name, value, expected)
+    elif isinstance(value, bool) or not isinstance(value, (int, kind)):
+        raise _wrong(name, value, expected)
+    return kind(value)
+
+
+def _listed(name: str, value: object) -> tuple[str, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if isinstance(texts, (list, tuple, set, frozenset)) and all(isinstance(each, str) for each in texts):
+        return tuple(each.strip() for each in texts if each.strip())
+    raise _wrong(name, value, "texts with commas between them")
+
+
+def _wrong(name: str, value: object, expected: str) -> SettingsError:
+    shown = value if isinstance(value, str) else repr(value)
+    return SettingsError(f"{name}={shown[:200]}: it must be {expected}")
+
+
+def unknown_in(lines: Mapping[str, object]) -> list[str]:
+    """What to tell about lines that not even Pulsar knows, one text each."""
+    if lines.keys() <= FIELDS.keys():
+        return []
+    from pulsarctl_wire.broker.basics.setting_names import NAMES
+
+    names = NAMES | FIELDS.keys()
+    return [_unknown(name, names) for name in lines if name not in names]
+
+
+def notes_on(lines: Mapping[str, object]) -> list[str]:
+    """What to tell about lines that have no effect here, one text each."""
+    if not lines:
+        return []
+    from pulsarctl_wire.broker.basics.setting_names import NAMES
+
+    without = NAMES - FIELDS.keys()
+    known = [name for name, value in lines.items() if name in without and value not in ("", None)]
+    notes = unknown_in(lines)
+    if known:
+        more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
+        notes.append(f"settings of Pulsar without effect here: {', '.join(known[:_MOST_LISTED])}{more}")
+    return notes
+
+
+def _unknown(name: str, names: frozenset[str]) -> str:
+    from difflib import get_close_matches
+
+    lower = {each.lower(): each for each in names}
+    near = get_close_matches(name[:100].lower(), lower, 1)
+    return f"{name}: Pulsar has no such setting{f'; did you mean {lower[near[0]]}?' if near else ''}"
+
+
+# -- files
+
+
+def read_conf(path: str | Path) -> dict[str, str]:
+    """The lines of a file such as standalone.conf, which is a Java properties file. Raises SettingsError."""
+    try:
+        text = Path(path).read_text(encoding="latin-1")
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror or error}; name another with --conf") from None
+    return dict(map(_pair, _logical_lines(text)))
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments and empty ones; those that end in a backslash are joined with the next."""
+    waiting = ""
+    for line in re.split(r"\r\n|[\n\r]", text):
+        line = line.lstrip(" \t\f")
+        if not waiting and line[:1] in ("", "#", "!"):
+            continue
+        whole = waiting + line
+        backslashes = len(whole) - len(whole.rstrip("\\"))
+        if backslashes % 2:
+            waiting = whole[:-1]
+        else:
+            waiting = ""
+            yield whole
+    if waiting:
+        yield waiting
+
+
+def _pair(line: str) -> tuple[str, str]:
+    """Key and value: what separates them is `=`, `:` or blanks."""
+    match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
+    assert match is not None
+    return _plain(match[1]), _plain(match[2])
+
+
+def _plain(text: str) -> str:
+    """A text without escapes."""
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", lambda found: _escaped(found[1]), text, flags=re.DOTALL)
+
+
+def _escaped(what: str) -> str:
+    if len(what) == 5:
+        return chr(int(what[1:], 16))
+    return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(what, what)

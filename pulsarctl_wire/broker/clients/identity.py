@@ -1,0 +1,146 @@
+"""Who the client of a connection is: its credentials, their refresh, and what it may do.
+
+Sources: b/ServerCnx, b/authorization/PulsarAuthorizationProvider (4.0).
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.broker.basics.refusal import Refused, Violation
+from pulsarctl_wire.broker.tenancy.access import Refusal, Role
+from pulsarctl_wire.wire.fields import REFRESH
+from pulsarctl_wire.wire.PulsarApi_pb2 import AuthMethod, CommandAuthResponse, CommandConnect
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.basics.names import TopicName
+    from pulsarctl_wire.broker.clients.connection import Connection
+
+_FAILED: Final = Refused("AuthenticationError", "Failed to authenticate")
+_NOT_FOUND: Final = "org.apache.pulsar.common.util.RestException: HTTP 404 Not Found"
+
+
+class Identity:
+    """Who a client is: `role`, or `original` if it is a proxy that acts for somebody."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._access = connection.cluster.access
+        self.role = Role("")
+        self.original = Role("")
+        self._method = ""
+        self._original_method = ""  # if the proxy has forwarded the client's own credentials
+        self._challenged = False
+
+    @property
+    def principal(self) -> str:
+        """The role that counts; "" without authentication."""
+        return self.original.name or self.role.name
+
+    @property
+    def is_super(self) -> bool:
+        """Whether it may do everything."""
+        return all(map(self._access.is_super, self._roles))
+
+    # -- authentication
+
+    def establish(self, body: CommandConnect) -> None:
+        """Take the credentials in CONNECT. Raises Refused."""
+        text = self._connection.text
+        if body.HasField("auth_method_name"):
+            self._method = text(body.auth_method_name)
+        elif body.HasField("auth_method"):
+            self._method = AuthMethod.Name(body.auth_method).removeprefix("AuthMethod").lower()
+        else:
+            self._method = "tls" if self._connection.certificate else "none"
+        try:
+            self.role = self._authenticate(self._method, body.auth_data)
+            if not self._connection.settings.authenticateOriginalAuthData:
+                self.original = Role(text(body.original_principal))
+            elif body.HasField("original_principal"):
+                self._original_method = text(body.original_auth_method) or "none"
+                data = text(body.original_auth_data).encode(errors="surrogateescape")
+                self.original = self._authenticate(self._original_method, data)
+        except Refusal:
+            raise _FAILED from None
+        self._access.check_roles(self.role.name, self.original.name, proxied=body.HasField("proxy_version"))
+        self._check_later()
+
+    def _authenticate(self, method: str, data: bytes) -> Role:
+        connection = self._connection
+        return self._access.authenticate(method, data, connection.certificate, connection.scheduler.time_ms)
+
+    def _check_later(self) -> None:
+        seconds = self._connection.settings.authenticationRefreshCheckSeconds
+        self._connection.scheduler.later(seconds, self._check_expiry)
+
+    def _check_expiry(self) -> None:
+        """Ask for new credentials once they have expired; close if there are none at the next check."""
+        connection = self._connection
+        forwarded = bool(self._original_method)
+        expires = (self.original if forwarded else self.role).expires_ms
+        if connection.closed:
+            return
+        if expires is not None and expires <= connection.scheduler.time_ms:
+            cannot = self.original.name and not forwarded  # a proxy has no new credentials of its client
+            if cannot or self._challenged or not connection.features.supports_auth_refresh:
+                connection.close()
+                return
+            self._challenged = True
+            challenge = {"auth_method_name": self._method, "auth_data": REFRESH}
+            connection.send("AUTH_CHALLENGE", challenge=challenge, protocol_version=connection.version)
+        self._check_later()
+
+    def refresh(self, body: CommandAuthResponse) -> None:
+        """Take new credentials, which must be of the same role. Raises Refused, Violation."""
+        response = body.response
+        if not (response.HasField("auth_method_name") and response.HasField("auth_data")):
+            raise Violation("AUTH_RESPONSE without credentials")
+        if not self._method:
+            raise _FAILED
+        try:
+            role = self._authenticate(self._original_method or self._method, response.auth_data)
+        except Refusal:
+            raise _FAILED from None
+        if role.name != (self.original if self._original_method else self.role).name:
+            raise Violation("the credentials of another role")
+        if self._original_method:
+            self.original = role
+        else:
+            self.role = role
+        self._challenged = False
+
+    # -- authorization
+
+    @property
+    def _roles(self) -> set[str]:
+        return {self.role.name, self.principal}
+
+    def may(self, name: "TopicName", *actions: str, subscription: str = "") -> bool:
+        """Whether it may do one of these actions with a topic, or its subscription."""
+        access, roles = self._access, self._roles
+        return all(access.may(role, name, *actions, subscription=subscription) for role in roles)
+
+    def authorize(self, doing: str, name: "TopicName", *actions: str, subscription: str = "") -> None:
+        """Raises Refused if it may do none of these actions; `doing` says what for."""
+        if not self.may(name, *actions, subscription=subscription):
+            raise Refused("AuthorizationError", f"Client is not authorized to {doing}")
+
+    def authorize_list(self, namespace: str, text: str) -> None:
+        """Raises Refused, with this text, if it may not list the topics of a namespace."""
+        if not all(self._access.may_list(role, namespace) for role in self._roles):
+            raise Refused("AuthorizationError", text)
+
+    def check_tenant(self, namespace: str, text: str = _NOT_FOUND, code: str = "AuthorizationError") -> None:
+        """Raises Refused if rights depend on a tenant that does not exist."""
+        if not all(self._access.knows(role, namespace) for role in self._roles):
+            raise Refused(code, text)
+
+    def check_prefix(self, name: "TopicName", subscription: str) -> None:
+        """Raises Refused if the names of subscriptions must begin with the role."""
+        for role in self._roles:
+            if not self._access.has_prefix(role, name, subscription):
+                raise Refused(
+                    "AuthorizationError",
+                    "org.apache.pulsar.broker.PulsarServerException: Failed to create consumer - The "
+                    "subscription name needs to be prefixed by the authentication role, "
+                    f"like {role}-xxxx for topic: {name.full}",
+                )

@@ -1,0 +1,180 @@
+"""The dispatcher of Key_Shared subscriptions: messages of a key go to one consumer, in order.
+
+When a key moves to another consumer, its slot is *draining* until the old one has settled all of its pending
+entries (PIP-379). Entries that cannot be delivered yet wait by slot, and later ones of the slot behind them.
+"""
+
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING
+
+from pulsarctl_wire.broker.delivery.consumer import Consumer
+from pulsarctl_wire.broker.delivery.dispatcher import ManyActive
+from pulsarctl_wire.broker.delivery.key_ranges import selector_for, sticky_key
+from pulsarctl_wire.broker.storage.log import Entry
+from pulsarctl_wire.broker.tenancy.policies import UNLIMITED
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.topics.subscription import Subscription
+
+
+class KeyShared(ManyActive):
+    """Delivers by key. The first consumer decides how slots are given out, and whether order may be lost."""
+
+    def __init__(self, subscription: "Subscription", first: Consumer) -> None:
+        super().__init__(subscription)
+        self.mode = first.key_shared.keySharedMode
+        self.out_of_order = first.key_shared.allowOutOfOrderDelivery
+        self.selector = selector_for(first)
+        self._waiting: dict[int, list[int]] = {}  # by slot, each a heap
+        self._waiting_count = 0
+        self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
+        self._unslotted: list[int] = []  # put back; their slots are not known
+        self._retry = False
+        self._most: dict[Consumer, int] = {}
+        """How many entries each may get now: as many as it has permits, even if they are batches."""
+
+    # -- consumers
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        self.selector.add(consumer)
+        super().add(consumer)
+        self._drain()
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        self.selector.remove(consumer)
+        super().remove(consumer)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Find the slots whose pending entries are not at their owner."""
+        self._retry = True
+        self._draining.clear()
+        if self.out_of_order:
+            return
+        for consumer in self.consumers:
+            for _, slot in consumer.pending.values():
+                if self.selector.owner(slot) is not consumer:
+                    self._draining.setdefault(slot, []).append(consumer)
+
+    def settled(self, consumer: Consumer, slot: int) -> None:
+        """An entry is not pending at a consumer any more."""
+        holders = self._draining.get(slot)
+        if holders and consumer in holders:
+            holders.remove(consumer)
+            if not holders:
+                del self._draining[slot]
+                self._retry = True
+                self.subscription.dispatch_soon()
+
+    @property
+    def _most_waiting(self) -> int:
+        """How many entries may wait while later ones are delivered."""
+        settings = self.topic.settings
+        each = settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(self.consumers)
+        most = settings.keySharedLookAheadMsgInReplayThresholdPerSubscription
+        return min((limit for limit in (each, most) if limit > 0), default=UNLIMITED)
+
+    def _ready(self, slot: int) -> Consumer | None:
+        """The owner of a slot, if it can get a message of it now."""
+        owner = self.selector.owner(slot)
+        if owner is None or not self._may_get(owner):
+            return None
+        holders = self._draining.get(slot)
+        return None if holders and any(it is not owner for it in holders) else owner
+
+    # -- entries
+
+    def put_back(self, index: int) -> None:
+        """Have an entry delivered again, or later."""
+        heappush(self._unslotted, index)
+        self._retry = True
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        super().rewind()
+        self._waiting.clear()
+        self._waiting_count = 0
+        self._unslotted.clear()
+
+    def wake(self) -> None:
+        """A consumer has new permits: entries that wait may be delivered."""
+        self._retry = True
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered now."""
+        self._most = {each: each.room for each in self.consumers if each.available}
+        while any(map(self._may_get, self.consumers)):
+            if self._retry:
+                if not self._find_slots() or not self._deliver_waiting():
+                    return  # something is being read
+                self._retry = False
+                continue
+            if self._waiting_count >= self._most_waiting:
+                return
+            entry = self.next_entry()
+            if entry is None:
+                return
+            if not self.is_delayed(entry):
+                self._deliver_or_wait(entry)
+
+    def _may_get(self, consumer: Consumer) -> bool:
+        return self._most.get(consumer, 0) > 0 and consumer.reads
+
+    def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
+        """Send it an entry."""
+        self._most[consumer] -= 1
+        super().deliver(consumer, entry, slot)
+
+    def _deliver_or_wait(self, entry: Entry) -> None:
+        slot = self.selector.slot(sticky_key(entry.metadata))
+        owner = self._ready(slot)
+        if owner is not None and (self.out_of_order or slot not in self._waiting):
+            self.deliver(owner, entry, slot)
+        else:
+            heappush(self._waiting.setdefault(slot, []), entry.index)
+            self._waiting_count += 1
+
+    def _find_slots(self) -> bool:
+        """Sort the entries that were put back by their slots. False if one is being read."""
+        while self._unslotted:
+            index = self._unslotted[0]
+            if not self.cursor.is_acked(index):
+                entry = self.entry(index, index + 1)
+                if entry is None:
+                    return False
+                if not self.is_hidden(entry) and not self.is_delayed(entry):
+                    slot = self.selector.slot(sticky_key(entry.metadata))
+                    heappush(self._waiting.setdefault(slot, []), index)
+                    self._waiting_count += 1
+            heappop(self._unslotted)
+        return True
+
+    def _deliver_waiting(self) -> bool:
+        """Deliver entries that wait, the oldest first. False if one is being read."""
+        heads = [(waiting[0], slot) for slot, waiting in self._waiting.items()]
+        heapify(heads)
+        while heads:
+            index, slot = heads[0]
+            owner = self._ready(slot)
+            if owner is None:
+                heappop(heads)
+                continue
+            # it may have been put back twice, as some of its messages were in a transaction
+            pending = any(index in each.pending for each in self.consumers)
+            if not pending and not self.cursor.is_acked(index):
+                entry = self.entry(index, index + 1)
+                if entry is None:
+                    return False
+                if not self.is_hidden(entry):  # it may have been acknowledged in a transaction meanwhile
+                    self.deliver(owner, entry, slot)
+            waiting = self._waiting[slot]
+            heappop(waiting)
+            self._waiting_count -= 1
+            if waiting:
+                heapreplace(heads, (waiting[0], slot))
+            else:
+                heappop(heads)
+                del self._waiting[slot]
+        return True

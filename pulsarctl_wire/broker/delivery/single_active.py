@@ -1,0 +1,164 @@
+"""The dispatcher of Exclusive and Failover subscriptions: everything goes to one consumer."""
+
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.basics.scheduler import Timer
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer
+from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher
+from pulsarctl_wire.broker.delivery.key_ranges import Sticky, murmur, sticky_key
+from pulsarctl_wire.broker.storage.log import Entry
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.topics.subscription import Subscription
+
+_RING_POINTS: Final = 100  # of each Failover consumer
+
+
+class SingleActive(Dispatcher):
+    """Exclusive and Failover: everything goes to the active consumer.
+
+    In a Failover subscription, a change of the active consumer takes effect a second later: messages that are
+    on their way to the old one can be acknowledged until then.
+    """
+
+    def __init__(self, subscription: "Subscription") -> None:
+        super().__init__(subscription)
+        self.active: Consumer | None = None
+        self._change: Timer | None = None
+        self._copies: deque[Entry] = deque()
+        self._ranges: Sticky | None = None
+        self._points: dict[Consumer, tuple[bool, int]] = {}
+        self.resetting = False
+        """Whether the active consumer leaves for a SEEK: then none is chosen until one joins."""
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins. Raises Refused."""
+        if consumer.kind == EXCLUSIVE and consumer.key_shared.hashRanges:
+            self._ranges = Sticky()
+            with suppress(Refused):  # without valid ranges, it gets nothing
+                self._ranges.add(consumer)
+        self._points[consumer] = _point(consumer.name, self.topic.name.full)
+        super().add(consumer)
+        if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
+            consumer.tell_active(consumer is self.active)
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer leaves."""
+        super().remove(consumer)
+        self._points.pop(consumer, None)
+        if not self.consumers:  # a change that was to take effect still does, with whom joins until then
+            self.active = self._ranges = None
+        elif self.resetting:
+            self.active = None
+        else:
+            self._choose()
+
+    def _choose(self) -> bool:
+        """Choose the active consumer. False if it is the same as before."""
+        before, order = self.active, self.consumers
+        order.sort(key=lambda each: (each.priority, each.name))
+        best = [each for each in order if each.priority == order[0].priority]
+        if self.topic.partition >= 0 and not self.topic.settings.activeConsumerFailoverConsistentHashing:
+            self.active = best[self.topic.partition % len(best)]
+        else:
+            self.active = min(reversed(best), key=self._points.__getitem__)
+        if self.active is before:
+            return False
+        delay = self.topic.settings.activeConsumerFailoverDelayTimeMillis / 1000
+        if self.active.kind != FAILOVER or not delay:
+            self._begin()
+        elif self._change is None:
+            self._change = self.topic.scheduler.later(delay, self._begin)
+        return True
+
+    def _begin(self) -> None:
+        """The change of the active consumer takes effect."""
+        self._change = None
+        self.rewind()
+        for consumer in self.consumers:
+            if consumer.kind == FAILOVER:
+                consumer.tell_active(consumer is self.active)
+        self.subscription.dispatch_soon()
+
+    def next_entry(self) -> Entry | None:
+        """The next entry that consumers may see; from the compacted copy if they want that."""
+        compaction = self.topic.compaction
+        if self.active is None or not self.active.read_compacted or self.read_at >= compaction.horizon:
+            return super().next_entry()
+        while self._copies:
+            entry = self._copies.popleft()
+            if entry.index >= self.read_at:  # also those acknowledged one by one
+                self.read_at = entry.index + 1
+                return entry
+        if not self._reading:
+            self._reading = True
+            start, copy = self.read_at, compaction.log
+
+            def done(entries: list[Entry]) -> None:
+                self._reading = False
+                if (self.read_at, compaction.log) == (start, copy):  # else it must be read again
+                    self._copies = deque(entries)
+                    self.read_at = start if entries else compaction.horizon
+                self.subscription.dispatch_soon()
+
+            compaction.read(max(start, self.cursor.mark), done)
+        return None
+
+    def rewind(self) -> None:
+        """Deliver everything again that is not acknowledged."""
+        super().rewind()
+        self._copies.clear()
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered now."""
+        consumer = self.active
+        while consumer is not None and consumer.available and self._change is None:
+            permits, entries = consumer.permits, 0
+            for _ in range(self._most(consumer)):
+                entry = self.next_entry()
+                if entry is None:
+                    break
+                entries += 1
+                if self._ranges is None or self._ranges.owner(_slot(self._ranges, entry)):
+                    self.deliver(consumer, entry)
+            if not entries:
+                return
+            consumer.got(permits - consumer.permits, entries)
+
+    def _most(self, consumer: Consumer) -> int:
+        """How many entries to read. By default Pulsar takes permits for entries, not for messages."""
+        settings, permits = self.topic.settings, consumer.permits
+        if settings.preciseDispatcherFlowControl:
+            permits = -(-permits // max(round(consumer.messages_per_entry), 1))
+        return min(permits, settings.dispatcherMaxReadBatchSize, self.subscription.room)
+
+    def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
+        """Deliver everything again that is not acknowledged."""
+        if consumer is self.active and self._change is None:
+            self._waits = self.has_told_end = False
+            self.rewind()
+
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver everything again that is not acknowledged."""
+        self.rewind()
+
+    def close(self) -> None:
+        """Stop timers."""
+        if self._change is not None:
+            self._change.cancel()
+            self._change = None
+
+
+def _slot(ranges: Sticky, entry: Entry) -> int:
+    return ranges.slot(sticky_key(entry.metadata))
+
+
+def _point(consumer: str, topic: str) -> tuple[bool, int]:
+    """The next point of a consumer on a ring, from the topic's own on, which begins anew behind its end."""
+    at = murmur(topic.encode("utf-8", "surrogateescape"))
+    names = (f"{consumer}{number}".encode("utf-8", "surrogateescape") for number in range(_RING_POINTS))
+    return min((point < at, point) for point in map(murmur, names))

@@ -1,0 +1,1 @@
+"""The schemas of topics: their registry, and which may follow which."""

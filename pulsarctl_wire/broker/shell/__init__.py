@@ -1,0 +1,1 @@
+"""What is around the broker's core: sockets, threads, files and the time."""

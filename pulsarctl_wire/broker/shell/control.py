@@ -1,0 +1,227 @@
+"""Controls a running broker: each request is a JSON object, and so is each answer.
+
+    {"do": "state"}                     connections, topics, subscriptions, … (cluster/state.py)
+    {"do": "advance", "seconds": 60}    {"time_ms": …}: the clock is moved, and what is due happens
+    {"do": "housekeeping"}              {}: expiry, quotas, retention and deletion of the unused, now
+    {"do": "compact", "topic": "t"}     {}: once it is compacted
+    {"do": "unload", "topic": "t"}      {}: clients connect to it again
+    {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
+    {"do": "cut", "connection": 3}      {"connections": 1}: it ends without a word; without a number, all do
+    {"do": "move", "topic": "t", "broker": 1}   {}: broker 1 owns the topic's bundle from now on
+    {"do": "migrate", "topic": "t", "service_url": "pulsar://…"}   {}: clients are told that it moved
+    {"do": "kill", "broker": 1}         {}: it is gone at once
+    {"do": "start", "broker": 1}        {}: it is back, at the same ports
+    {"do": "restart", "broker": 1}      {}: it died and is back
+    {"do": "fault-add", …}              and others that are about faults (net/control.py)
+
+A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.cluster import housekeeping
+from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster.state import state_of
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.errors import RequestTimeout, SettingsError, WireError
+from pulsarctl_wire.net.control import FAULT_REQUESTS
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.shell.running import Running
+    from pulsarctl_wire.broker.shell.server import Server
+
+PREFIX: Final = "/pwire/"
+"""Where HTTP has these requests."""
+
+_LONGEST: Final = 366 * 86_400
+"""Maximum seconds that the clock is moved at a time."""
+
+
+async def answer(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a request; returns the answer. Raises SettingsError if it cannot be done."""
+    do = _REQUESTS.get(str(asked.get("do")))
+    if do is None:
+        raise SettingsError(f"{asked.get('do')}: not one of {', '.join(_REQUESTS)}")
+    try:
+        return await do(server, asked)
+    except (Refused, InvalidName) as error:
+        raise SettingsError(str(error)) from None
+
+
+async def _state(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    await server.idle()
+    server.set_time()
+    faults = {"faults": []} if server.faults is None else await _faults(server, {"do": "fault-list"})
+    return {**state_of(server.cluster), **faults}
+
+
+async def _advance(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = asked.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST:
+        raise SettingsError(f"seconds={seconds}: it must be a number from 0 to {_LONGEST}")
+    await server.advance(seconds)
+    return {"time_ms": server.cluster.scheduler.time_ms}
+
+
+async def _housekeeping(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    for broker in server.cluster.brokers:
+        await server.run(housekeeping.run(broker))
+    return {}
+
+
+async def _compact(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def compact() -> None:
+        topic = _persistent(await _topic(server, asked))
+        if topic.compaction.status == "RUNNING":
+            raise SettingsError(f"{topic.name.full} is being compacted already")
+        await topic.compaction.run()
+
+    await server.run(compact())
+    return {}
+
+
+async def _unload(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def unload() -> None:
+        topic = await _topic(server, asked)
+        await topic.broker.unload(topic)
+
+    await server.run(unload())
+    return {}
+
+
+async def _terminate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def terminate() -> list[int]:
+        topic = await _topic(server, asked)
+        return list(await _persistent(topic).terminate())
+
+    return {"last": await server.run(terminate())}
+
+
+async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
+    """The topic that a request names, loaded. Raises Refused, InvalidName."""
+    name = parse_topic(str(asked.get("topic", "")))
+    return await server.cluster.load(name)
+
+
+def _persistent(topic: AnyTopic) -> PersistentTopic:
+    if not isinstance(topic, PersistentTopic):
+        raise SettingsError(f"{topic.name.full} is not persistent")
+    return topic
+
+
+async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    number = asked.get("connection")
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise SettingsError(f"connection={number}: it must be a number, as in state")
+    count = server.cut(number)
+    if number is not None and not count:
+        raise SettingsError(f"there is no connection {number}")
+    return {"connections": count}
+
+
+async def _move(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    name, to = parse_topic(str(asked.get("topic", ""))), _broker(server, asked.get("broker"))
+
+    async def move() -> None:
+        await server.cluster.unload_bundle(name, to, tell=True)
+
+    await server.run(move())
+    return {}
+
+
+async def _migrate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    urls = str(asked.get("service_url") or ""), str(asked.get("service_url_tls") or "")
+    for url, scheme in zip(urls, ("pulsar://", "pulsar+ssl://"), strict=True):
+        if url and not url.startswith(scheme):
+            raise SettingsError(f"{url[:200]}: it must begin with {scheme}")
+    if not any(urls):
+        raise SettingsError("give service_url or service_url_tls, where the topic has moved to")
+
+    async def migrate() -> None:
+        (await _topic(server, asked)).migrate(*urls)
+
+    await server.run(migrate())
+    return {}
+
+
+async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    broker = _broker(server, asked.get("broker"))
+    if sum(each.alive for each in server.cluster.brokers) == 1:
+        raise SettingsError("the last broker cannot be killed: end pwire broker")
+    await _running(server).kill(broker)
+    return {}
+
+
+async def _start(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    await _running(server).start(_broker(server, asked.get("broker"), alive=False))
+    return {}
+
+
+async def _restart(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    server.cluster.restart(_broker(server, asked.get("broker", 0)))
+    server.flush()
+    return {}
+
+
+def _running(server: "Server") -> "Running":
+    assert server.running is not None, "a server without ports of its own"
+    return server.running
+
+
+def _broker(server: "Server", number: object, *, alive: bool = True) -> Broker:
+    brokers = server.cluster.brokers
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(brokers):
+        raise SettingsError(f"there is no broker {number}; the last one is {len(brokers) - 1}")
+    if brokers[number].alive is not alive:
+        raise SettingsError(f"broker {number} was killed" if alive else f"broker {number} is running")
+    return brokers[number]
+
+
+async def _faults(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+    from pulsarctl_wire.net.fault_control import answer_faults
+
+    if server.faults is None:
+        server.faults = server.new_faults()
+    return await answer_faults(server, server.faults, asked)
+
+
+_REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dict[str, Any]]]]] = {
+    "state": _state,
+    "advance": _advance,
+    "housekeeping": _housekeeping,
+    "compact": _compact,
+    "unload": _unload,
+    "terminate": _terminate,
+    "cut": _cut,
+    "move": _move,
+    "migrate": _migrate,
+    "kill": _kill,
+    "start": _start,
+    "restart": _restart,
+    **dict.fromkeys(FAULT_REQUESTS, _faults),
+}
+
+
+# -- over HTTP
+
+
+async def answer_http(server: "Server", method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    """The status and the JSON body that answer a request below `PREFIX`."""
+    do = path.removeprefix(PREFIX).strip("/")
+    if method != ("GET" if do == "state" else "POST"):
+        return 405, {"error": f"{method} cannot be used here"}
+    try:
+        asked = json.loads(body or b"{}")
+        if not isinstance(asked, dict):
+            return 400, {"error": "the body must be a JSON object"}
+        return 200, await answer(server, {**asked, "do": do})
+    except RequestTimeout as error:
+        return 408, {"error": str(error)}
+    except WireError as error:
+        return 404 if do not in _REQUESTS else 400, {"error": str(error)}
+    except (ValueError, RecursionError):
+        return 400, {"error": "the body is not JSON"}

@@ -1,0 +1,358 @@
+"""Runs an embedded broker with everything around it: ports, storage, TLS, partitioned topics, the admin API.
+
+The sockets are bound first (`bind`), so that a port that is taken is known before anything else happens. The
+admin API is loaded when somebody connects to it for the first time: that takes longer than all the rest.
+"""
+
+import asyncio
+import base64
+import errno
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.shell.server import Server
+from pulsarctl_wire.broker.shell.sqlite import Memory, Sqlite
+from pulsarctl_wire.broker.tenancy.access import Keys
+from pulsarctl_wire.errors import InUse, SettingsError
+from pulsarctl_wire.net.frame_socket import Tap
+from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import ANY_HOST, BACKLOG, TlsContext, bound
+
+MOST_BROKERS: Final = 100
+MOST_PARTITIONS: Final = 100_000
+
+_ADMIN: Final = "pulsarctl_wire.broker.shell.http"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to run a broker. Ports may be 0: any; without TLS ports there is no TLS. Raises SettingsError.
+
+    Without `data`, a directory, everything is in memory. `partitions` are topics that must exist, by name.
+    Several `brokers` are a cluster; their ports follow each other.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    host: str = "127.0.0.1"
+    port: int = 0
+    http_port: int = 0
+    tls_port: int | None = None
+    https_port: int | None = None
+    data: Path | None = None
+    brokers: int = 1
+    partitions: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.brokers <= MOST_BROKERS:
+            raise SettingsError(f"brokers={self.brokers}: there can be 1 to {MOST_BROKERS}")
+        for topic, number in self.partitions.items():
+            if not isinstance(number, int) or not 0 < number <= MOST_PARTITIONS:
+                raise SettingsError(f"{topic}={number}: a topic can have 1 to {MOST_PARTITIONS:,} partitions")
+
+    @property
+    def advertised(self) -> str:
+        """The host name that clients are told."""
+        return self.settings.advertisedAddress or ("localhost" if self.host in ANY_HOST else self.host)
+
+
+class Sockets(NamedTuple):
+    """The sockets of a broker, by what they serve."""
+
+    plain: socket.socket
+    http: socket.socket
+    tls: socket.socket | None
+    https: socket.socket | None
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for sock in self:
+            if sock is not None:
+                sock.close()
+
+
+def bind(plan: Plan) -> list[Sockets]:
+    """The sockets of all brokers, which listen. Raises InUse, SettingsError."""
+    opened: list[socket.socket] = []
+
+    def one(option: str, port: int | None, number: int) -> Any:
+        if port is None:
+            return None
+        opened.append(_bound(option, Address(plan.host, port + number if port else 0)))
+        return opened[-1]
+
+    try:
+        return [
+            Sockets(
+                one("port", plan.port, number),
+                one("http-port", plan.http_port, number),
+                one("tls-port", plan.tls_port, number),
+                one("https-port", plan.https_port, number),
+            )
+            for number in range(plan.brokers)
+        ]
+    except BaseException:
+        for sock in opened:
+            sock.close()
+        raise
+
+
+def _bound(option: str, address: Address) -> socket.socket:
+    if not 0 <= address.port < 65_536:
+        raise SettingsError(f"--{option}: there is no port {address.port}")
+    try:
+        return bound(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = f"{address} is taken by another process; name another port with --{option}, or 0 for any"
+            raise InUse(text) from None
+        raise SettingsError(
+            f"--{option} {address.port} at {address.host}: {error.strerror or error}"
+        ) from None
+
+
+def tls_context(plan: Plan) -> TlsContext | None:
+    """The TLS context of a broker; None if it has no TLS port. Raises SettingsError.
+
+    Without a certificate in the settings, one of pwire's own CA is used.
+    """
+    if plan.tls_port is None and plan.https_port is None:
+        return None
+    from pulsarctl_wire.net.certificates import server_context
+
+    settings = plan.settings
+    return server_context(
+        settings.tlsCertificateFilePath or None,
+        settings.tlsKeyFilePath or None,
+        ca_directory=None,
+        names=[plan.advertised, plan.host],
+        client_ca=settings.tlsTrustCertsFilePath or None,
+        client_optional=not settings.tlsRequireTrustedClientCertOnConnect,
+        protocols=settings.tlsProtocols,
+    )
+
+
+def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
+    """The listeners in advertisedListeners, the internal one first: name -> URLs without and with TLS.
+
+    Raises SettingsError.
+    """
+    found: dict[str, list[str]] = {}
+    for text in filter(None, map(str.strip, settings.advertisedListeners.split(","))):
+        name, _, url = text.partition(":")
+        split = urlsplit(url)
+        if not name or split.scheme not in ("pulsar", "pulsar+ssl") or not split.netloc:
+            raise SettingsError(f"advertisedListeners={text[:200]}: use NAME:pulsar://HOST:PORT")
+        found.setdefault(name, ["", ""])[split.scheme == "pulsar+ssl"] = url
+    first = settings.internalListenerName
+    if first and first not in found:
+        raise SettingsError(f"internalListenerName={first}: it must be in advertisedListeners")
+    names = sorted(found, key=lambda name: name != first)  # stable
+    return {name: (found[name][0], found[name][1]) for name in names}
+
+
+def keys_of(settings: Settings) -> Keys:
+    """What credentials are checked with, read from the files that the settings name. Raises SettingsError.
+
+    As in Pulsar, keys are the path of a file, a URL (file:, data:), or their bytes in base64.
+    """
+    passwords = settings.basicAuthConf
+    public = _key("tokenPublicKey", settings.tokenPublicKey)
+    if public and not public.startswith(b"-----"):  # Pulsar's own tools write DER
+        body = base64.encodebytes(public).decode()
+        public = f"-----BEGIN PUBLIC KEY-----\n{body}-----END PUBLIC KEY-----\n".encode()
+    return Keys(
+        token_secret=_key("tokenSecretKey", settings.tokenSecretKey),
+        token_public=public,
+        passwords=_key("basicAuthConf", passwords, lines=True).decode("utf-8", "replace"),
+    )
+
+
+def _key(name: str, text: str, *, lines: bool = False) -> bytes:
+    try:
+        if text.startswith("data:"):
+            head, _, data = text.partition(",")
+            return base64.b64decode(data) if head.endswith(";base64") else unquote_to_bytes(data)
+        if text.startswith("file:"):
+            return Path(unquote(urlsplit(text).path)).read_bytes()
+        if not text or Path(text).exists():
+            return Path(text).read_bytes() if text else b""
+        return text.encode() if lines and ":" in text else base64.b64decode(text, validate=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "neither a file nor base64"
+        raise SettingsError(f"{name}={text[:200]}: {why}") from None
+
+
+def close_all(sockets: list[Sockets]) -> None:
+    """Close the sockets that are open."""
+    for each in sockets:
+        each.close()
+
+
+class Running:
+    """A running broker or cluster, in the current event loop. Raises InUse, StorageError, SettingsError."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        sockets: list[Sockets],
+        *,
+        tls: TlsContext | None = None,
+        tap: Tap | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.plan = plan
+        self.listeners = listeners_of(plan.settings)
+        if self.listeners and plan.brokers > 1:
+            raise SettingsError("advertisedListeners needs a single broker: each has addresses of its own")
+        self._sockets = sockets
+        self._tls = tls
+        self._note = note
+        keys = keys_of(plan.settings)
+        storage = Memory() if plan.data is None else Sqlite(plan.data)
+        try:
+            self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
+        except BaseException:
+            storage.close()
+            raise
+        for text in self.server.cluster.access.gaps():
+            note(text)
+        self.server.running = self
+        self._changing = asyncio.Lock()
+        self._loading: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._admin_sites: list[tuple[Broker, Any]] = []
+
+    @property
+    def brokers(self) -> list[Broker]:
+        """The brokers, which know their URLs."""
+        return self.server.cluster.brokers
+
+    @property
+    def port(self) -> int:
+        """The port of the first broker's binary protocol."""
+        port: int = self._sockets[0].plain.getsockname()[1]
+        return port
+
+    async def open(self) -> None:
+        """Start serving. Raises SettingsError if a partitioned topic cannot be made."""
+        for topic, partitions in self.plan.partitions.items():
+            await self.server.run(self._partitioned(topic, partitions))
+        for broker in self.brokers:
+            self._open_ports(broker)
+        if self.listeners:
+            (broker,) = self.brokers
+            broker.listeners = self.listeners
+            broker.service_url, broker.service_url_tls = next(iter(self.listeners.values()))
+
+    def _open_ports(self, broker: Broker) -> None:
+        plain, http, tls, https = self._sockets[broker.number]
+        host = self.plan.advertised
+        self.server.listen(broker, plain, host=host)
+        broker.http_url = f"http://{Address(host, http.getsockname()[1])}"
+        if tls is not None:
+            self.server.listen(broker, tls, self._tls, host)
+        if https is not None:
+            broker.https_url = f"https://{Address(host, https.getsockname()[1])}"
+        for sock, context in ((http, None), (https, self._tls)):
+            if sock is not None:
+                sock.listen(BACKLOG)
+                asyncio.get_running_loop().add_reader(sock, self._first, broker, sock, context)
+
+    async def _close_ports(self, broker: Broker) -> None:
+        await asyncio.gather(*self._loading, return_exceptions=True)
+        await self.server.stop_listening(broker)
+        for sock in self._sockets[broker.number]:
+            if sock is not None and sock.fileno() >= 0:
+                asyncio.get_running_loop().remove_reader(sock)
+        for owner, runner in list(self._admin_sites):
+            if owner is broker:
+                self._admin_sites.remove((owner, runner))
+                for site in list(runner.sites):
+                    await site.stop()
+                _spawn(runner.cleanup(), self._ending)  # may wait for the request that is carried out here
+
+    # -- brokers of a cluster
+
+    async def kill(self, broker: Broker) -> None:
+        """Kill a broker: its connections end without a word, and its ports are closed."""
+        async with self._changing:
+            sockets = self._sockets[broker.number]
+            addresses = [None if sock is None else Address(*sock.getsockname()[:2]) for sock in sockets]
+            self.server.cluster.kill(broker)
+            self.server.flush()
+            await self._close_ports(broker)
+            sockets.close()
+            kept: list[Any] = [each and bound(each, listening=False) for each in addresses]
+            self._sockets[broker.number] = Sockets(*kept)
+
+    async def start(self, broker: Broker) -> None:
+        """Start a broker that was killed, at the same ports."""
+        async with self._changing:
+            if not broker.alive:
+                self.server.cluster.start(broker)
+                self._open_ports(broker)
+
+    async def _partitioned(self, topic: str, partitions: int) -> None:
+        """Have a partitioned topic, with so many partitions or more than it has."""
+        cluster = self.server.cluster
+        try:
+            name = parse_topic(topic)
+        except InvalidName as error:
+            raise SettingsError(f"{topic}={partitions}: {error}") from None
+        tenant, _, _ = name.namespace.partition("/")
+        namespaces = cluster.namespaces
+        if tenant not in namespaces.tenants:
+            cluster_name = self.plan.settings.clusterName
+            namespaces.create_tenant(tenant, {"adminRoles": [], "allowedClusters": [cluster_name]})
+        if not namespaces.exists(name.namespace):
+            namespaces.create(name.namespace, {})
+        if name.full in namespaces.topics:
+            raise SettingsError(f"{topic}={partitions}: this topic exists, and is not partitioned")
+        there = namespaces.partitions(name)
+        if there > partitions:
+            raise SettingsError(
+                f"{topic}={partitions}: it has {there} partitions, and can have more but not fewer"
+            )
+        if there < partitions:
+            await cluster.create_partitioned(name, partitions)
+        await cluster.journal.synced()
+
+    # -- the admin API
+
+    def _first(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
+        """Somebody has connected to the admin API, for the first time."""
+        asyncio.get_running_loop().remove_reader(sock)
+        _spawn(self._serve_admin(broker, sock, tls), self._loading)
+
+    async def _serve_admin(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
+        try:
+            serve = import_module(_ADMIN).serve_http
+            self._admin_sites.append((broker, await serve(self.server, broker, sock, ssl_context=tls)))
+        except Exception as error:  # nobody awaits this task
+            self._note(f"the admin API cannot be served: {error}")
+            sock.close()
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Stop serving; what was received is stored."""
+        for broker in self.brokers:
+            await self._close_ports(broker)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self.server.close()
+        close_all(self._sockets)
+
+
+def _spawn(coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Run a coroutine in a task that is one of `tasks` until it is done."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,253 @@
+"""Where commits become durable: an SQLite database in a directory, or memory.
+
+SQLite runs in write-ahead mode, and each commit is synced before it counts as stored. One thread writes, one
+reads; both report to the event loop. While a commit is being synced, the core collects the next one, so more
+load means larger commits.
+"""
+
+import asyncio
+import fcntl
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import chain
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, Protocol
+
+from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, Read, StorageError
+from pulsarctl_wire.errors import InUse, SettingsError
+
+VERSION: Final = 1
+"""Version of the tables."""
+
+_TABLES: Final = """
+CREATE TABLE entries (key INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE state (name TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name, key))
+    WITHOUT ROWID;
+"""
+
+_ROWS: Final = (256, 16, 1)  # that are inserted at a time
+_INSERTS: Final = {
+    rows: f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?)'] * rows)}" for rows in _ROWS
+}
+
+Stored = list[tuple[int, bytes]]
+
+
+class Storage(Protocol):
+    """What makes commits durable. `commit` and `read` may be called from different threads."""
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """All rows: table, key, value."""
+
+    def ends(self) -> dict[int, int]:
+        """Of each log, the index behind its last entry."""
+
+    def commit(self, commit: Commit) -> None:
+        """Make a commit durable."""
+
+    def read(self, read: Read) -> Stored:
+        """Read entries."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Memory:
+    """Nothing is durable."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, bytes] = {}
+        self.state: dict[tuple[str, str], str] = {}
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """All rows."""
+        return [(*key, value) for key, value in self.state.items()]
+
+    def ends(self) -> dict[int, int]:
+        """Of each log, the index behind its last entry."""
+        ends: dict[int, int] = {}
+        for key in self.entries:
+            log, index = key >> LOG_BITS, key & (1 << LOG_BITS) - 1
+            ends[log] = max(ends.get(log, 0), index + 1)
+        return ends
+
+    def commit(self, commit: Commit) -> None:
+        """Keep what is in a commit."""
+        self.entries.update(commit.entries)
+        for key, value in commit.rows.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+        for start, stop in commit.trims:
+            if stop - start > len(self.entries):
+                self.entries = {at: it for at, it in self.entries.items() if not start <= at < stop}
+            else:
+                for each in range(start, stop):
+                    self.entries.pop(each, None)
+
+    def read(self, read: Read) -> Stored:
+        """Read entries."""
+        return list(_limited(self._from(read.start, read.stop), read.most))
+
+    def _from(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        for key in range(start, stop):
+            data = self.entries.get(key)
+            if data is not None:
+                yield key, data
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+def _limited(entries: Any, most: int) -> Iterator[tuple[int, bytes]]:
+    for key, data in entries:
+        yield key, data
+        most -= len(data)
+        if most <= 0:
+            return
+
+
+class Sqlite:
+    """A database in a directory, which nobody else may use meanwhile.
+
+    Raises InUse, SettingsError if there can be no such directory, StorageError if the database is damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = (directory / "lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            text = f"{directory}: another broker uses this directory; name another with --data"
+            raise InUse(text) from None
+        except OSError as error:
+            text = f"{directory}: {error.strerror or error}; name another with --data"
+            raise SettingsError(text) from None
+        self._path = path = directory / "broker.db"
+        try:
+            self._writer = self._open(path)
+            found = self._writer.execute("PRAGMA user_version").fetchone()[0]
+            if not found:
+                self._writer.executescript(f"BEGIN;{_TABLES}PRAGMA user_version = {VERSION};COMMIT;")
+            self._reader = self._open(path)
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise StorageError(f"{path}: {error}") from None
+        if found not in (0, VERSION):
+            self.close()
+            raise StorageError(f"{path}: its version is {found}, this pwire knows {VERSION}")
+
+    @staticmethod
+    def _open(path: Path) -> sqlite3.Connection:
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA wal_autocheckpoint = 4000")
+        database.execute("PRAGMA cache_size = -4000")
+        return database
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """All rows. Raises StorageError."""
+        with self._reading():
+            return list(self._reader.execute("SELECT name, key, value FROM state"))
+
+    def ends(self) -> dict[int, int]:
+        """Of each log, the index behind its last entry. Raises StorageError."""
+        ends = {}
+        find = "SELECT max(key) FROM entries WHERE key >= ? AND key < ?"
+        with self._reading():
+            for (value,) in self._reader.execute("SELECT value FROM state WHERE name = 'topics'"):
+                log = json.loads(value)["log"]
+                bounds = log << LOG_BITS, (log + 1) << LOG_BITS
+                last = self._reader.execute(find, bounds).fetchone()[0]
+                if last is not None:
+                    ends[log] = last - bounds[0] + 1
+        return ends
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """The database may be damaged."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, KeyError) as error:
+            raise StorageError(f"{self._path}: {error}") from None
+
+    def commit(self, commit: Commit) -> None:
+        """Make a commit durable. If that fails (sqlite3.Error), it can be tried again."""
+        database = self._writer
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            self._apply(commit)
+            database.execute("COMMIT")
+        finally:
+            if database.in_transaction:  # it failed
+                database.execute("ROLLBACK")
+
+    def _apply(self, commit: Commit) -> None:
+        database = self._writer
+        if commit.entries:
+            self._insert(commit.entries)
+        if commit.rows:
+            kept = [(*key, value) for key, value in commit.rows.items() if value is not None]
+            gone = [key for key, value in commit.rows.items() if value is None]
+            database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", kept)
+            database.executemany("DELETE FROM state WHERE name = ? AND key = ?", gone)
+        if commit.trims:
+            database.executemany("DELETE FROM entries WHERE key >= ? AND key < ?", commit.trims)
+
+    def _insert(self, entries: Stored) -> None:
+        """Insert entries by few statements: between two, other threads run, which may take a while."""
+        done = 0
+        for rows in _ROWS:
+            while len(entries) - done >= rows:
+                some = entries[done : done + rows]
+                self._writer.execute(_INSERTS[rows], tuple(chain.from_iterable(some)))
+                done += rows
+
+    def read(self, read: Read) -> Stored:
+        """Read entries."""
+        query = "SELECT key, data FROM entries WHERE key >= ? AND key < ? ORDER BY key"
+        with closing(self._reader.execute(query, (read.start, read.stop))) as cursor:
+            return list(_limited(cursor, read.most))
+
+    def close(self) -> None:
+        """Close the database, and let others use the directory."""
+        self._reader.close()
+        self._writer.close()
+        self._lock.close()
+
+
+class Worker:
+    """A thread that does one thing after the other; `done` is called in the event loop with each result."""
+
+    def __init__(self, work: Callable[[Any], Any], done: Callable[[Any, Any], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._work = work
+        self._done = done
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def put(self, item: object) -> None:
+        """Have something done."""
+        self._queue.put(item)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                result = self._work(item)
+            except Exception as error:
+                result = error
+            self._loop.call_soon_threadsafe(self._done, item, result)
+
+    def stop(self) -> None:
+        """End the thread, when everything is done."""
+        self._queue.put(None)
+        self._thread.join()

@@ -1,0 +1,1 @@
+"""What is stored of topics and subscriptions: the journal, logs, cursors, compaction, transactions."""

@@ -1,0 +1,215 @@
+"""What the core wants stored, and what it waits for.
+
+Storage has two kinds of data: entries, by a number that says which log they are in and where, and rows, by
+table and key. The core changes them in memory and collects the changes in a `Commit`. Storage makes each
+commit durable as a whole, one after the other, so what survives a crash is always a prefix of them. Whoever
+must not go on before something is stored adds a call to the commit; `synced` makes these calls.
+
+Rows are small JSON objects. The core keeps all of them in memory, in `Journal.tables`.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
+from pulsarctl_wire.errors import WireError
+
+LOG_BITS: Final = 40
+"""An entry's key is `log << LOG_BITS | index`: so many entries fit into a log."""
+
+LAZY: Final = 0.1
+"""Seconds that changes may wait for which nobody waits, such as acknowledgements."""
+
+Row = dict[str, Any]
+Key = tuple[str, str]
+
+
+def entry_key(log: int, index: int) -> int:
+    """The key of an entry."""
+    return log << LOG_BITS | index
+
+
+class StorageError(WireError):
+    """What is stored cannot be used."""
+
+
+class Commit:
+    """Changes to be made durable together, in this order: `entries`, `rows` (None: deleted), `trims`.
+
+    `trims` are ranges of keys of entries to delete (start, stop).
+    """
+
+    __slots__ = ("calls", "entries", "rows", "trims")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, bytes]] = []
+        self.rows: dict[Key, str | None] = {}
+        self.trims: list[tuple[int, int]] = []
+        self.calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.rows or self.trims or self.calls)
+
+
+class Read(NamedTuple):
+    """Entries to be read: with keys from `start` to before `stop`, up to `most` bytes, but at least one."""
+
+    number: int
+    start: int
+    stop: int
+    most: int
+
+
+class Dirty(Protocol):
+    """Something that puts its rows only when a commit is taken, as it changes often."""
+
+    def save(self) -> None:
+        """Put the rows."""
+
+
+class Journal:
+    """Collects changes, and reads. Raises StorageError if a row is damaged."""
+
+    def __init__(self, scheduler: Scheduler, rows: Iterable[tuple[str, str, str]] = ()) -> None:
+        self._scheduler = scheduler
+        self.tables: dict[str, dict[str, Row]] = {}
+        for table, key, value in rows:
+            self.tables.setdefault(table, {})[key] = _read_row(table, value)
+        self._commit = Commit()
+        self._changed: dict[Key, None] = {}
+        self._dirty: dict[Dirty, None] = {}
+        self._lazy_at: int | None = None
+        self._storing: deque[Commit] = deque()
+        self._reads: list[Read] = []
+        self._readers: dict[int, Callable[[list[tuple[int, bytes]]], None]] = {}
+        self._numbers = 0
+
+    # -- rows
+
+    def table(self, name: str) -> dict[str, Row]:
+        """The rows of a table by key; only `put` and `delete` may change them."""
+        return self.tables.setdefault(name, {})
+
+    def put(self, table: str, key: str, row: Row) -> None:
+        """Set a row. The core may change `row` later, and then must put it again."""
+        self.table(table)[key] = row
+        self._changed[table, key] = None
+        self._remember()
+
+    def delete(self, table: str, key: str) -> None:
+        """Delete a row, if there is one."""
+        if self.table(table).pop(key, None) is not None:
+            self._changed[table, key] = None
+            self._remember()
+
+    def delete_table(self, table: str) -> None:
+        """Delete all rows of a table."""
+        for key in list(self.table(table)):
+            self.delete(table, key)
+
+    def dirty(self, it: Dirty) -> None:
+        """Have `it.save` called when the commit is taken."""
+        self._dirty[it] = None
+        self._remember()
+
+    def next_number(self, name: str) -> int:
+        """The next number of a counter, from 0; counters are stored."""
+        row = self.table("counters").get(name, {"next": 0})
+        self.put("counters", name, {"next": row["next"] + 1})
+        number: int = row["next"]
+        return number
+
+    # -- entries
+
+    def append(self, key: int, data: bytes) -> None:
+        """Add an entry."""
+        self._commit.entries.append((key, data))
+
+    def trim(self, start: int, stop: int) -> None:
+        """Delete entries by their keys."""
+        if start < stop:
+            self._commit.trims.append((start, stop))
+            self._remember()
+
+    def read(
+        self, start: int, stop: int, most: int, reader: Callable[[list[tuple[int, bytes]]], None]
+    ) -> None:
+        """Have entries read; `reader` gets (key, data) of each."""
+        self._numbers += 1
+        self._readers[self._numbers] = reader
+        self._reads.append(Read(self._numbers, start, stop, most))
+
+    # -- waiting
+
+    def when_synced(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call when everything so far is durable."""
+        self._commit.calls.append((call, arguments))
+
+    def synced(self) -> "Completion[None]":
+        """Done when everything so far is durable."""
+        completion: Completion[None] = self._scheduler.completion()
+        self.when_synced(completion.resolve, None)
+        return completion
+
+    def _remember(self) -> None:
+        if self._lazy_at is None:
+            self._lazy_at = self._scheduler.ticks + int(LAZY * 1e9)
+
+    # -- for the owner
+
+    @property
+    def entries(self) -> list[tuple[int, bytes]]:
+        """Those that are to be stored next."""
+        return self._commit.entries
+
+    @property
+    def wake_at(self) -> int | None:
+        """When a commit must be taken although nobody waits for it (ticks)."""
+        return self._lazy_at
+
+    def take_commit(self, *, everything: bool = False) -> Commit | None:
+        """What is to be stored next, if it is due."""
+        commit = self._commit
+        due = self._lazy_at is not None and self._lazy_at <= self._scheduler.ticks
+        if not (commit.calls or commit.entries or due or everything):
+            return None
+        for it in list(self._dirty):
+            it.save()
+        self._dirty.clear()
+        for table, key in self._changed:
+            row = self.tables[table].get(key)
+            text = None if row is None else json.dumps(row, separators=(",", ":"))
+            commit.rows[table, key] = text
+        self._changed.clear()
+        self._lazy_at = None
+        if not commit:
+            return None
+        self._commit = Commit()
+        self._storing.append(commit)
+        return commit
+
+    def stored(self) -> None:
+        """The oldest commit that was taken is durable."""
+        for call, arguments in self._storing.popleft().calls:
+            call(*arguments)
+
+    def take_reads(self) -> list[Read]:
+        """The reads to be done."""
+        reads, self._reads = self._reads, []
+        return reads
+
+    def was_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
+        """A read is done."""
+        self._readers.pop(number)(entries)
+
+
+def _read_row(table: str, text: str) -> Row:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise StorageError(f"a row of {table} is damaged: {text[:200]!r}")
+    return row

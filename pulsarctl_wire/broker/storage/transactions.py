@@ -1,0 +1,419 @@
+"""Transactions (PIP-31): the coordinators, and what topics and subscriptions know of transactions.
+
+    Coordinators    which transactions are open, and what they touched; ends them
+    Buffer          of a topic: which transactions have messages in it, and which were aborted
+    PendingAcks     of a subscription: what transactions have acknowledged
+
+All share one storage, so a transaction ends in a single commit: markers in its topics, acknowledgements, and
+the coordinator's row. Stored as rows:
+
+    transactions             most/least -> {ttl, opened, owner, topics, subscriptions}
+    txn-open/LOG             most/least -> {first}: the index of its first message
+    txn-aborted/LOG          most/least -> {first, last}: the indexes of its first message and its marker
+    txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages or null, batch size]], until}
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
+from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.basics.scheduler import Timer
+from pulsarctl_wire.broker.storage.cursor import mask_of
+from pulsarctl_wire.broker.storage.journal import Row
+from pulsarctl_wire.broker.storage.log import signed
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    TXN_ABORT,
+    TXN_COMMIT,
+    CommandAck,
+    CommandSend,
+    MessageIdData,
+    MessageMetadata,
+)
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.broker.cluster.cluster import Cluster
+    from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+    from pulsarctl_wire.broker.topics.subscription import Subscription
+
+ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+"""The partitioned topic whose owners run the coordinators, one a partition."""
+
+COORDINATORS: Final = 1
+
+_LARGEST_BATCH: Final = 1 << 20
+"""Messages; what clients say beyond that is not believed."""
+
+_CONFLICT: Final = "org.apache.pulsar.transaction.common.exception.TransactionConflictException: "
+
+Id = tuple[int, int]
+"""A transaction's id: most and least significant bits; the former is the coordinator's number."""
+
+
+def id_of(command: CommandSend | CommandAck) -> Id | None:
+    """The transaction that a SEND or ACK is part of; None if it is in none."""
+    if command.HasField("txnid_least_bits") and command.HasField("txnid_most_bits"):
+        return command.txnid_most_bits, command.txnid_least_bits
+    return None
+
+
+def key_of(txn: Id) -> str:
+    """The key of a transaction in tables."""
+    return f"{txn[0]}/{txn[1]}"
+
+
+def text_of(txn: Id) -> str:
+    """A transaction, as in Pulsar's messages."""
+    return f"({txn[0]},{txn[1]})"
+
+
+def stray(rows: Iterable[str], begun: Iterable[str], ended: Id) -> Id | None:
+    """The oldest of these transactions (keys), if it is older than all that are open; otherwise None.
+
+    It has ended or never existed: Pulsar aborts it when a later one of its coordinator ends.
+    """
+    first = min((id_of_key(key) for key in rows), default=None)
+    least = min((id_of_key(key) for key in begun), default=(ended[0], ended[1] + 1))
+    return first if first is not None and first[0] == ended[0] and first < least else None
+
+
+def id_of_key(key: str) -> Id:
+    """The transaction of a key in tables."""
+    most, _, least = key.partition("/")
+    return int(most), int(least)
+
+
+def marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetadata]:
+    """The entry that ends a transaction in a topic."""
+    metadata = MessageMetadata(
+        producer_name="pulsar.txn.marker",
+        sequence_id=0,
+        publish_time=time_ms,
+        marker_type=TXN_COMMIT if commit else TXN_ABORT,
+        txnid_most_bits=txn[0],
+        txnid_least_bits=txn[1],
+    )
+    command = build_command("SEND", producer_id=0, sequence_id=0)
+    return build_frame(command, metadata)[8 + command.ByteSize() :], metadata
+
+
+class Coordinators:
+    """The transaction coordinators of a cluster."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._rows = cluster.journal.table("transactions")
+        self._loaded: set[int] = set()
+        self._timers: dict[Id, Timer] = {}
+        self._ending: dict[Id, str] = {}
+        """Those whose END_TXN is being carried out -> their status."""
+        if cluster.settings.transactionCoordinatorEnabled:
+            cluster.namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
+            cluster.scheduler.ready.append(self._restore)
+
+    def _restore(self) -> None:
+        """Go on with the transactions that are stored, once the time is known."""
+        for key, row in self._rows.items():
+            self._expire_later(id_of_key(key), row)
+
+    def load(self, number: int) -> None:
+        """A client wants to use a coordinator."""
+        self._loaded.add(number)
+
+    async def new(self, number: int, ttl_ms: int, owner: str) -> Id:
+        """Open a transaction for a role. Raises Refused."""
+        if number not in self._loaded:
+            text = f"Transaction coordinator with id {number} not found!"
+            raise Refused("TransactionCoordinatorNotFound", text)
+        most = self._cluster.settings.maxActiveTransactionsPerCoordinator
+        if most and sum(key.startswith(f"{number}/") for key in self._rows) >= most:
+            await self._cluster.scheduler.completion()  # as Pulsar: without an answer
+        txn = number, self._cluster.journal.next_number(f"transactions {number}")
+        opened = self._cluster.scheduler.time_ms
+        row: Row = {"ttl": ttl_ms, "opened": opened, "owner": owner, "topics": [], "subscriptions": []}
+        self._cluster.journal.put("transactions", key_of(txn), row)
+        self._expire_later(txn, row)
+        await self._cluster.journal.synced()
+        return txn
+
+    def _expire_later(self, txn: Id, row: Row) -> None:
+        scheduler = self._cluster.scheduler
+        seconds = max(row["opened"] + row["ttl"] - scheduler.time_ms, 0) / 1000
+        self._timers[txn] = scheduler.later(seconds, lambda: scheduler.start(self._expire(txn)))
+
+    async def _expire(self, txn: Id) -> None:
+        self.load(txn[0])
+        try:
+            await self.end(txn, commit=False)
+        except Refused:
+            if key_of(txn) in self._rows:  # a topic of it cannot be loaded now, or it is being ended
+                scheduler = self._cluster.scheduler
+                self._timers[txn] = scheduler.later(1, lambda: scheduler.start(self._expire(txn)))
+
+    def get(self, txn: Id) -> Row:
+        """The row of an open transaction. Raises Refused."""
+        if txn[0] not in self._loaded:
+            text = f"Transaction coordinator with id {txn[0]} not found!"
+            raise Refused("TransactionCoordinatorNotFound", text)
+        row = self._rows.get(key_of(txn))
+        if row is None:
+            text = f"The transaction with this txdID `{text_of(txn)}`not found "
+            raise Refused("TransactionNotFound", text)
+        return row
+
+    def get_open(self, txn: Id) -> Row:
+        """The row of an open transaction that is not being ended. Raises Refused."""
+        if (status := self._ending.get(txn)) is not None:
+            text = f"Expect Txn `{text_of(txn)}` to be in OPEN status but it is in {status} status"
+            raise Refused("InvalidTxnStatus", text)
+        return self.get(txn)
+
+    async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
+        """The transaction will touch these topics and subscriptions (topic, name), as clients name them.
+
+        Raises Refused.
+        """
+        row = self.get_open(txn)
+        for known, new in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
+            known += [each for each in new if each not in known]
+        self._cluster.journal.put("transactions", key_of(txn), row)
+        await self._cluster.journal.synced()
+
+    async def end(self, txn: Id, *, commit: bool) -> None:
+        """Commit or abort a transaction. Raises Refused."""
+        row = self.get_open(txn)
+        self._ending[txn] = "COMMITTING" if commit else "ABORTING"
+        try:
+            await self._end(txn, row, commit=commit)
+        except InvalidName as error:  # names are not checked when they are added
+            raise Refused("UnknownError", str(error)) from None
+        finally:
+            del self._ending[txn]
+
+    async def _end(self, txn: Id, row: Row, *, commit: bool) -> None:
+        topics: dict[str, PersistentTopic | None] = {}
+        while names := [name for name in _touched(row) if _is_missing(topics, name)]:
+            for name in names:
+                topics[name] = await self._cluster.loaded(name)
+            row = self.get(txn)  # it may have ended meanwhile
+        for name in row["topics"]:
+            if (topic := topics[name]) is not None:
+                topic.transactions.end(txn, commit=commit)
+        for name, subscription in row["subscriptions"]:
+            topic = topics[name]
+            found = None if topic is None else topic.subscriptions.get(subscription)
+            if found is not None:
+                found.transactions.end(txn, commit=commit)
+        self._cluster.journal.delete("transactions", key_of(txn))
+        self._timers.pop(txn).cancel()
+        await self._cluster.journal.synced()
+
+
+class Buffer:
+    """The transactions that have messages in a topic."""
+
+    def __init__(self, topic: "PersistentTopic") -> None:
+        self._topic = topic
+        self._begun = topic.journal.table("transactions")
+        self._open = topic.journal.table(f"txn-open/{topic.log.number}")
+        self._aborted = topic.journal.table(f"txn-aborted/{topic.log.number}")
+
+    @property
+    def first_open(self) -> int | None:
+        """The index of the first message of all open transactions; None if there are none."""
+        return min((row["first"] for row in self._open.values()), default=None)
+
+    @property
+    def open_ones(self) -> Iterable[str]:
+        """The keys of the open transactions."""
+        return self._open.keys()
+
+    def sent(self, txn: Id, index: int) -> None:
+        """A message was sent in a transaction, which need not be known: only aborted ones are told apart."""
+        key = key_of(txn)
+        if key in self._aborted:
+            self._abort(key, index, index)
+        elif key not in self._open:
+            self._topic.journal.put(f"txn-open/{self._topic.log.number}", key, {"first": index})
+
+    def _abort(self, key: str, first: int, last: int) -> None:
+        row = self._aborted.get(key, {"first": first})
+        aborted = {"first": row["first"], "last": last}
+        self._topic.journal.put(f"txn-aborted/{self._topic.log.number}", key, aborted)
+
+    def end(self, txn: Id, *, commit: bool) -> None:
+        """A transaction ends; a marker says how."""
+        self._end(txn, commit=commit)
+        over = stray(self._open, self._begun, txn)
+        if over is not None:
+            self._end(over, commit=False)
+
+    def _end(self, txn: Id, *, commit: bool) -> None:
+        topic, key = self._topic, key_of(txn)
+        data, metadata = marker(txn, commit=commit, time_ms=topic.scheduler.time_ms)
+        index = topic.append_own(data, metadata)
+        if not commit and key in self._open:
+            self._abort(key, self._open[key]["first"], index)
+        topic.journal.delete(f"txn-open/{topic.log.number}", key)
+
+    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted, or over."""
+        if not self._aborted or not metadata.HasField("txnid_most_bits"):
+            return False
+        row = self._aborted.get(key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)))
+        return row is not None and index >= row["first"]
+
+    def trim(self) -> None:
+        """Forget aborted transactions whose messages are deleted."""
+        for key in [key for key, row in self._aborted.items() if row["last"] < self._topic.log.first]:
+            self._topic.journal.delete(f"txn-aborted/{self._topic.log.number}", key)
+
+    def delete(self) -> None:
+        """Delete all rows."""
+        for table in ("txn-open", "txn-aborted"):
+            self._topic.journal.delete_table(f"{table}/{self._topic.log.number}")
+
+
+def _merged(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, int | None, int]]:
+    """What a transaction has acknowledged, each entry once: parts that are all of a batch are the batch."""
+    found: dict[int, tuple[int | None, int]] = {}
+    for index, mask, size in entries:
+        before, _ = found.get(index, (mask, size))
+        both = None if mask is None or before is None else mask & before
+        found[index] = both or None, size
+    return [(index, mask, size) for index, (mask, size) in found.items()]
+
+
+class PendingAcks:
+    """What transactions have acknowledged in a subscription, until they end.
+
+    `hidden` are the entries that no consumer gets meanwhile. `parts` has, by index, the batches of which only
+    some messages are acknowledged: a mask of the others.
+    """
+
+    def __init__(self, subscription: "Subscription") -> None:
+        self._subscription = subscription
+        self._journal = subscription.topic.journal
+        self._table = f"txn-acks/{subscription.cursor.key}"
+        self._rows = self._journal.table(self._table)
+        self.hidden: set[int] = set()
+        self.parts: dict[int, int] = {}
+        self._look()
+
+    def _look(self) -> None:
+        self.hidden.clear()
+        self.parts.clear()
+        for row in self._rows.values():
+            for index, mask, size in row["entries"]:
+                self._hide(index, mask, size)
+
+    def _hide(self, index: int, mask: int | None, size: int) -> None:
+        if mask is None:
+            self.hidden.add(index)
+        else:
+            self.parts[index] = self.parts.get(index, (1 << size) - 1) & mask
+
+    def left(self, index: int) -> int | None:
+        """The messages of a batch that are still to be delivered; None: all."""
+        mask, part = self._subscription.cursor.masks.get(index), self.parts.get(index)
+        return mask if part is None else part if mask is None else mask & part
+
+    def hides(self, index: int) -> bool:
+        """Whether an entry must not be delivered, as a transaction has acknowledged it individually."""
+        return index in self.hidden or (index in self.parts and not self.left(index))
+
+    def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge messages in a transaction, which need not be open. Raises Refused; then none is."""
+        entries: list[tuple[int, int | None, int]] = []
+        for each in ids:
+            index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
+            mask = mask_of(each.ack_set)
+            size = min(max(each.batch_size, mask.bit_length(), 1), _LARGEST_BATCH)
+            if why := self._conflict(index, there, mask, size):
+                words = f"with long[] size of {len(each.ack_set)}" if each.ack_set else "is null"
+                kind = "batch message" if mask and index in self.parts else "message"
+                raise self._refusal(txn, f"ack {kind}:{_position(each)} (ackSet {words}) {why}.")
+            if there:
+                entries.append((index, mask or None, size))
+        row = self._row(txn)
+        row["entries"] += entries
+        self._journal.put(self._table, key_of(txn), row)
+        for entry in entries:
+            self._hide(*entry)
+            if self.hides(entry[0]):
+                self._subscription.settle(entry[0])
+
+    def _conflict(self, index: int, there: bool, mask: int, size: int) -> str:
+        """Why messages of an entry cannot be acknowledged; empty if they can."""
+        cursor, part = self._subscription.cursor, self.parts.get(index)
+        acked = (1 << size) - 1 & ~mask
+        if not there:
+            acked_already = index <= cursor.mark and index < self._subscription.topic.log.end
+            return "already acked before" if acked_already else ""
+        if cursor.is_acked(index) or (mask and acked & ~cursor.masks.get(index, -1)):
+            return "already acked before"
+        if index in self.hidden or (part is not None and (not mask or acked & ~part)):
+            return "in pending ack status"
+        return ""
+
+    def _refusal(self, txn: Id, what: str) -> Refused:
+        name = f"[{self._subscription.topic.name.full}][{self._subscription.name}]"
+        return Refused("TransactionConflict", f"{_CONFLICT}{name} Transaction:{text_of(txn)} try to {what}")
+
+    def ack_until(self, txn: Id, message_id: MessageIdData) -> None:
+        """Acknowledge everything up to a message in a transaction. Raises Refused."""
+        log, key = self._subscription.topic.log, key_of(txn)
+        index, there = log.locate(message_id.ledgerId, message_id.entryId)
+        until, mark = index + there, self._subscription.cursor.mark
+        ack = f"ack position: {_position(message_id)} within range of"
+        if until <= mark:
+            ledger, entry = log.before(mark)
+            raise self._refusal(txn, f"cumulative {ack} cursor's markDeletePosition: {ledger}:{entry}")
+        for other, row in self._rows.items():
+            if row["until"] and (other != key or until <= row["until"]):
+                ledger, entry = log.position(row["until"] - 1)
+                raise self._refusal(txn, f"cumulative batch {ack} current currentPosition: {ledger}:{entry}")
+        self._journal.put(self._table, key, {**self._row(txn), "until": until})
+
+    def _row(self, txn: Id) -> Row:
+        return self._rows.get(key_of(txn)) or {"entries": [], "until": 0}
+
+    def end(self, txn: Id, *, commit: bool) -> None:
+        """A transaction ends: what it acknowledged is, or is delivered again."""
+        if key_of(txn) in self._rows:
+            self._end(txn, commit=commit)
+            over = stray(self._rows, self._journal.table("transactions"), txn)
+            if over is not None:
+                self._end(over, commit=False)
+
+    def _end(self, txn: Id, *, commit: bool) -> None:
+        row = self._rows[key_of(txn)]
+        self._journal.delete(self._table, key_of(txn))
+        self._look()
+        if commit:
+            self._subscription.apply(_merged(row["entries"]), row["until"])
+        elif row["entries"]:
+            self._subscription.deliver_again(sorted({index for index, _, _ in row["entries"]}))
+
+    def delete(self) -> None:
+        """Delete all rows."""
+        self._journal.delete_table(self._table)
+        self.hidden.clear()
+        self.parts.clear()
+
+
+def _position(message_id: MessageIdData) -> str:
+    return f"{signed(message_id.ledgerId)}:{signed(message_id.entryId)}"
+
+
+def _touched(row: Row) -> list[str]:
+    """The topics that a transaction has touched."""
+    return [*row["topics"], *(topic for topic, _ in row["subscriptions"])]
+
+
+def _is_missing(topics: "dict[str, PersistentTopic | None]", name: str) -> bool:
+    """Whether a topic must be loaded, maybe again as it was unloaded meanwhile."""
+    topic = topics.get(name)
+    return name not in topics or (topic is not None and topic.closed)

@@ -1,0 +1,1 @@
+"""Tenants, namespaces, the policies that apply, and who may do what."""

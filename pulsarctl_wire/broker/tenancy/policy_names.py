@@ -1,0 +1,98 @@
+"""The names of policies in namespaces and topics, and how they are kept there (policies.py: what they mean).
+
+They have the names of Pulsar's admin API: those of a namespace as in `GET /admin/v2/namespaces/T/N`, those
+of a topic as in TopicPolicies. A partition has those of its partitioned topic.
+"""
+
+from typing import Any, Final
+
+from pulsarctl_wire.broker.storage.journal import Row
+
+TOPIC_NAMES: Final = {
+    "autoSubscriptionCreationOverride": "autoSubscriptionCreationOverride",
+    "backlog_quota_map": "backLogQuotaMap",
+    "clusterSubscribeRate": "subscribeRate",
+    "compaction_threshold": "compactionThreshold",
+    "deduplicationEnabled": "deduplicationEnabled",
+    "deduplicationSnapshotIntervalSeconds": "deduplicationSnapshotIntervalSeconds",
+    "dispatcherPauseOnAckStatePersistentEnabled": "dispatcherPauseOnAckStatePersistentEnabled",
+    "inactive_topic_policies": "inactiveTopicPolicies",
+    "max_consumers_per_subscription": "maxConsumersPerSubscription",
+    "max_consumers_per_topic": "maxConsumerPerTopic",
+    "max_producers_per_topic": "maxProducerPerTopic",
+    "max_subscriptions_per_topic": "maxSubscriptionsPerTopic",
+    "max_unacked_messages_per_consumer": "maxUnackedMessagesOnConsumer",
+    "max_unacked_messages_per_subscription": "maxUnackedMessagesOnSubscription",
+    "maxMessageSize": "maxMessageSize",  # topics only
+    "message_ttl_in_seconds": "messageTTLInSeconds",
+    "persistence": "persistence",
+    "publishMaxMessageRate": "publishRate",
+    "replication_clusters": "replicationClusters",
+    "replicatorDispatchRate": "replicatorDispatchRate",
+    "retention_policies": "retentionPolicies",
+    "schema_compatibility_strategy": "schemaCompatibilityStrategy",
+    "schema_validation_enforced": "schemaValidationEnforced",
+    "subscription_types_enabled": "subscriptionTypesEnabled",
+    "subscriptionDispatchRate": "subscriptionDispatchRate",
+    "topicDispatchRate": "dispatchRate",
+}
+"""Name of a policy of namespaces -> its name as a policy of topics."""
+
+PER_CLUSTER: Final = frozenset(
+    {
+        "clusterDispatchRate",
+        "clusterSubscribeRate",
+        "publishMaxMessageRate",
+        "replicatorDispatchRate",
+        "subscriptionDispatchRate",
+        "topicDispatchRate",
+    }
+)
+"""Policies of namespaces that are kept by cluster."""
+
+_DELAYED: Final = {
+    "active": "delayedDeliveryEnabled",
+    "tickTime": "delayedDeliveryTickTimeMillis",
+    "maxDeliveryDelayInMillis": "delayedDeliveryMaxDelayInMillis",
+}
+
+
+def of_namespace(row: Row, name: str, cluster: str) -> Any:
+    """A policy in a namespace's row, for this cluster; None if it is not set."""
+    value = row.get(name)
+    if name in PER_CLUSTER:
+        value = (value or {}).get(cluster)
+    return value
+
+
+def of_topic(own: Row, name: str) -> Any:
+    """A policy in the policies of a topic, by its name in namespaces; None if it is not set."""
+    if name == "delayed_delivery_policies":
+        if own.get("delayedDeliveryEnabled") is None:
+            return None
+        return {key: own.get(field) for key, field in _DELAYED.items()}
+    return own.get(TOPIC_NAMES.get(name, name))
+
+
+def set_of_topic(own: Row, name: str, value: Any) -> None:
+    """Set a policy of a topic, by its name in namespaces; None removes it."""
+    fields = {TOPIC_NAMES.get(name, name): value}
+    if name == "delayed_delivery_policies":
+        fields = {field: None if value is None else value[key] for key, field in _DELAYED.items()}
+    for field, each in fields.items():
+        if each is None:
+            own.pop(field, None)
+        else:
+            own[field] = each
+
+
+def effective(namespace: Row, own: Row, name: str, cluster: str) -> Any:
+    """The policy that counts for a topic: its own one, or else the namespace's; None if neither is set.
+
+    Backlog quotas are merged by their types.
+    """
+    value = of_topic(own, name)
+    inherited = of_namespace(namespace, name, cluster)
+    if name == "backlog_quota_map" and (value or inherited):
+        return {**(inherited or {}), **(value or {})}
+    return inherited if value is None else value

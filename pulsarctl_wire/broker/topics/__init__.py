@@ -1,0 +1,1 @@
+"""Topics, their producers and their subscriptions."""

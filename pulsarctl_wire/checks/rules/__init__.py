@@ -1,0 +1,1 @@
+"""The rules, by what they are about; registry.py lists them in order."""

@@ -1,0 +1,138 @@
+"""The rule about chunked messages."""
+
+from typing import Any, Final
+
+from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
+from pulsarctl_wire.checks.ledgers import Consumer
+from pulsarctl_wire.checks.rule import CAPTURE, Rule
+from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.session.knowledge import bound
+
+_LONGEST: Final = 256  # characters of a uuid that are kept
+_MOST: Final = 4_096  # messages that are followed at a time, and as many that are done
+
+_Key = tuple[str, str, str, str | None]
+"""Topic, producer name and uuid; the subscription if the chunks are MESSAGEs, None if they are SENDs."""
+
+
+class _Walk:
+    """The chunks of a message so far.
+
+    next        the chunk id that comes next
+    first       chunk 0 of the last try, or what came instead
+    gap         the first chunk that came too early, and what is wrong with it
+    consumer    who got the last chunk; None if it was sent
+    """
+
+    __slots__ = ("consumer", "count", "first", "gap", "last", "last_id", "next", "state")
+
+    def __init__(
+        self, state: CheckState, seen: Sighting, chunk: int, count: int, consumer: Consumer | None
+    ) -> None:
+        self.first = seen
+        self.next = 0
+        self.gap: tuple[Sighting, str] | None = None
+        self.add(state, seen, chunk, count, consumer)
+
+    def add(
+        self, state: CheckState, seen: Sighting, chunk: int, count: int, consumer: Consumer | None
+    ) -> None:
+        """One more chunk."""
+        self.state, self.consumer, self.count = state, consumer, count
+        self.last, self.last_id = seen, chunk
+        if chunk == 0:
+            self.first, self.next, self.gap = seen, 1, None
+        elif chunk == self.next:
+            self.next += 1
+        elif chunk > self.next and self.gap is None:
+            self.gap = seen, f"chunk_id {chunk}, expected {self.next}"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all chunks have come in order."""
+        return self.next >= self.count
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether its consumer can get more, or it was sent."""
+        return self.consumer is None or (self.consumer.is_open and self.consumer.permits > 0)
+
+
+class IncompleteChunks(Rule):
+    """A chunked message is not complete, so its consumers can never assemble it.
+
+    Wire: the chunks of a message (same topic, producer name and uuid) do not reach num_chunks_from_msg, and
+    none has come for R. Chunk 0 begins anew, and a lower id is a repetition: both are normal after a
+    reconnect. Certain if the first one is not 0 or there is a gap; else the producer may come back.
+
+    Advice: Look at why the producer stopped or misnumbered its chunks; the parts expire in the consumer, and
+    the message must be sent again.
+
+    Source: https://github.com/apache/pulsar/issues/26395,
+    https://github.com/apache/pulsar-client-go/issues/1397
+    """
+
+    id = "incomplete_chunks"
+    relies_on = CAPTURE
+
+    def __init__(self, doctor: Any) -> None:
+        super().__init__(doctor)
+        self._walks: dict[_Key, _Walk] = {}  # the one that waits for longest comes first
+        self._done: dict[_Key, bool] = {}  # complete or reported
+
+    def chunk(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+        """A SEND or MESSAGE with a chunk."""
+        metadata, base, topic = frame.metadata, frame.base, frame.topic
+        if metadata is None or base is None or topic is None:
+            return
+        consumer = None if seen.to_broker else state.consumer(base.message.consumer_id)
+        sent = topic, as_text(metadata.producer_name), as_text(metadata.uuid[:_LONGEST]), None
+        key = (*sent[:3], frame.subscription or "") if consumer is not None else sent
+        if not (seen.to_broker or consumer) or key in self._done:
+            return
+        if consumer is not None and (sent in self._walks or sent in self._done):
+            return  # its SENDs are looked at
+        walk, number, count = self._walks.pop(key, None), metadata.chunk_id, metadata.num_chunks_from_msg
+        if walk is None:
+            walk = _Walk(state, seen, number, count, consumer)
+        else:
+            if self._judge(key, walk, seen.time_ns):
+                return
+            walk.add(state, seen, number, count, consumer)
+        if walk.is_complete:
+            self._finish(key)
+        else:
+            self._walks[key] = walk
+            bound(self._walks, _MOST)
+
+    def due(self, now_ns: int) -> None:
+        """Look at those that wait for longest."""
+        for key, walk in list(self._walks.items()):
+            if not self._judge(key, walk, now_ns):
+                break
+            self._walks.pop(key, None)
+
+    def _judge(self, key: _Key, walk: _Walk, now_ns: int) -> bool:
+        """Report a message if nothing has come for too long; returns whether that is so."""
+        if now_ns - walk.last.time_ns < self.thresholds.unanswered:
+            return False
+        self._finish(key)
+        if (walk.gap or walk.may_continue) and walk.state.whole and self.can_count(walk.state):
+            self._report(key, walk)
+        return True
+
+    def _finish(self, key: _Key) -> None:
+        self._done[key] = True
+        bound(self._done, _MOST)
+
+    def _report(self, key: _Key, walk: _Walk) -> None:
+        rows = {walk.first: "chunk_id 0"} if walk.next else {}
+        if walk.gap is not None:
+            rows |= dict([walk.gap])
+        rows[walk.last] = f"{rows.get(walk.last, f'chunk_id {walk.last_id}')}, the last that came"
+        text = f"A chunked message has {walk.next} of its {walk.count} chunks in order and no more, so its"
+        text += " consumers can never assemble it"
+        certainty, end = (CERTAIN, ".") if walk.gap else (SUSPECTED, ", unless the producer comes back.")
+        self.found(walk.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)

@@ -1,0 +1,211 @@
+"""Rules about flow control: permits, and consumers that get nothing although messages wait."""
+
+from typing import Any, ClassVar, Final
+
+from pulsarctl_wire.checks.facts import Subscription
+from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
+from pulsarctl_wire.checks.ledgers import Consumer
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, SilenceRule, seconds
+from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.session.counts import MOST_PERMITS
+
+_FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit
+
+
+def waiting_since(consumer: Consumer, until_ns: int) -> Sighting | None:
+    """The receipt of a message that waits since `until_ns` or longer; None if there is none.
+
+    No open consumer of the subscription was given that or a later one, and no consumer has acknowledged such
+    a one. Without it a silent consumer has nothing to do.
+    """
+    shared = consumer.shared
+    given = shared.delivered
+    if shared.are_few:
+        given = max(each.highest for each in (consumer, *shared.owners()))
+    sent = shared.topic.stored_after(max(given, shared.acknowledged))
+    receipt = sent.answer if sent is not None else None
+    return receipt if receipt is not None and receipt.time_ns <= until_ns else None
+
+
+class _Stalled(SilenceRule):
+    """A consumer has used up its permits and asks for no more, although messages wait."""
+
+    relies_on = CAPTURE
+    acknowledges: ClassVar[bool]
+
+    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Judge a silence until now."""
+        quiet = self.thresholds.quiet
+        flow, message = consumer.last_flow, consumer.last_message
+        if now_ns - consumer.moved_ns < quiet or consumer.permits > 0 or flow is None or message is None:
+            return
+        if (2 * consumer.acked >= consumer.deliveries) is not self.acknowledges:
+            return
+        if not (consumer.exact and self.can_count(consumer.state)):
+            return
+        receipt = waiting_since(consumer, now_ns - quiet)
+        if receipt is not None:
+            self._report(consumer, flow, message, receipt, now_ns)
+
+    def _report(
+        self, consumer: Consumer, flow: Sighting, message: Sighting, receipt: Sighting, now_ns: int
+    ) -> None:
+        rows = [(flow, "last FLOW"), (message, "uses up the permits"), (receipt, "stored, not delivered")]
+        did = f"acknowledged {consumer.acked} of {consumer.deliveries} entries"
+        text = f"The consumer has no permits left, {did}, and asks for no more for"
+        text += f" {seconds(now_ns - consumer.moved_ns)}, while messages wait."
+        self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
+
+
+class PermitLeak(_Stalled):
+    """The consumer has used up its permits, acknowledges what it got, and asks for no more: nothing moves.
+
+    Wire: permits are 0 or less, no FLOW and no MESSAGE for T, at least half of the delivered entries are
+    acknowledged, and a message waits. A paused application looks the same.
+
+    Advice: Restart the consumer to get going, then update or report the client: it loses count of its
+    permits, usually with batches.
+
+    Source: Pulsar binary protocol, "Flow control"; apache/pulsar issue 100, pulsar-client-go issue 1180.
+    """
+
+    id = "permit_leak"
+    acknowledges = True
+
+
+class ApplicationNotReceiving(_Stalled):
+    """The consumer's queue is full: it acknowledges little of what it got and asks for no more.
+
+    Wire: permits are 0 or less, no FLOW and no MESSAGE for T, less than half of the delivered entries are
+    acknowledged, and a message waits. Clients ask for more when the application takes a message: it takes
+    none.
+
+    Advice: Look at the application: it does not call receive, or it is stuck on a message.
+
+    Source: Pulsar binary protocol, "Flow control".
+    """
+
+    id = "application_not_receiving"
+    acknowledges = False
+
+
+class PermitsOverGranted(Rule):
+    """The client grants more and more permits before the promised messages have come: its queue has no limit.
+
+    Wire: after three or more FLOWs the outstanding permits are above twice the first FLOW (at least 20). Some
+    clients make their queue larger on purpose.
+
+    Advice: Update the client (acknowledging half a batch is a known cause), and watch its memory.
+
+    Source: apache/pulsar pull request 22091, pulsar-dotpulsar issue 266.
+    """
+
+    id = "permits_over_granted"
+    severity = WARNING
+    relies_on = CONNECTION
+
+    def granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """FLOW with many permits outstanding."""
+        first = consumer.first_flow
+        if first is None or consumer.flows < 3 or consumer.permits > MOST_PERMITS:
+            return
+        if (
+            consumer.permits > 2 * max(consumer.first_grant, _FEW)
+            and consumer.exact
+            and self.can_count(state)
+        ):
+            text = f"The client has {consumer.permits} permits outstanding, after {consumer.first_grant}"
+            rows = [(first, "first FLOW"), (state.seen, f"{consumer.permits} outstanding")]
+            self.found(
+                state, consumer.subject(), rows, f"{text} at first: its queue has no limit.", SUSPECTED
+            )
+
+
+class PermitOverflow(Rule):
+    """The client granted more than 2147483647 permits: the broker's counter is negative and delivery stops.
+
+    Wire: the permits of all FLOWs since SUBSCRIBE, less those used, are above 2147483647.
+
+    Advice: Make the client grant smaller numbers; reconnect it now.
+
+    Source: the broker counts the permits of a consumer in a signed number of 32 bits.
+    """
+
+    id = "permit_overflow"
+    relies_on = CONNECTION
+
+    def granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """FLOW with many permits outstanding."""
+        if consumer.permits > MOST_PERMITS and consumer.exact and self.can_count(state):
+            rows = [(state.seen, f"{consumer.permits} outstanding")]
+            text = f"The client granted {consumer.permits} permits, more than {MOST_PERMITS}: the broker's"
+            self.found(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
+
+
+class BlockedOnUnacked(SilenceRule):
+    """Messages wait and the consumer has permits, but it holds so many unacknowledged ones that none come.
+
+    Wire: Shared or Key_Shared, permits above 0, at least 10 messages unacknowledged, a message waits, and no
+    MESSAGE for T; often ACKs end it. Certain where CONSUMER_STATS_RESPONSE says so.
+
+    Advice: Let the application acknowledge (or negatively acknowledge) what it holds; the limit is
+    maxUnackedMessagesPerConsumer.
+
+    Source: apache/pulsar issues 22657 and 759.
+    """
+
+    id = "blocked_on_unacked"
+    relies_on = CAPTURE
+    on: ClassVar = {"CONSUMER_STATS_RESPONSE": "stats"}
+
+    def __init__(self, doctor: Any) -> None:
+        super().__init__(doctor)
+        self._frames = 0  # seen when these were looked at
+        self._has_free: dict[Subscription, bool] = {}
+
+    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Judge a silence until now."""
+        quiet, last = self.thresholds.quiet, consumer.last_message
+        if last is None or now_ns - last.time_ns < quiet or not self._holds_many(consumer):
+            return
+        if not (consumer.exact and self.can_count(consumer.state)):
+            return
+        receipt = waiting_since(consumer, now_ns - quiet)
+        if receipt is None or self._has_free_consumer(consumer):
+            return
+        rows = [
+            (last, f"last delivery, {consumer.permits} permits left"),
+            (receipt, "stored, not delivered"),
+        ]
+        text = (
+            f"Messages wait and the consumer has {consumer.permits} permits, but it holds {consumer.unacked}"
+        )
+        text += f" unacknowledged messages and got none for {seconds(now_ns - last.time_ns)}."
+        self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
+
+    def stats(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+        """CONSUMER_STATS_RESPONSE."""
+        body: Any = frame.body
+        owner = state.answered.owner if state.answered is not None else None
+        consumer = state.consumer(owner[1]) if owner is not None else None
+        if body is not None and body.blockedConsumerOnUnackedMsgs and consumer is not None:
+            rows = [(seen, f"blocked with {body.unackedMessages} unacknowledged messages")]
+            self.found(state, consumer.subject(), rows, certainty=CERTAIN)
+
+    def _has_free_consumer(self, consumer: Consumer) -> bool:
+        """Whether another consumer could get the messages; all of them are asked once between two frames."""
+        frames, shared = consumer.state.frames, consumer.shared
+        if frames != self._frames:
+            self._frames, self._has_free = frames, {}
+        if shared not in self._has_free:
+            self._has_free[shared] = any(map(_is_free, shared.owners()))
+        return self._has_free[shared]
+
+    def _holds_many(self, consumer: Consumer) -> bool:
+        return consumer.is_shared and consumer.permits > 0 and consumer.unacked >= _FEW
+
+
+def _is_free(consumer: Consumer) -> bool:
+    """Whether a consumer could be given the next message: then something else holds it back."""
+    return consumer.permits > 0 and consumer.unacked < _FEW

@@ -1,0 +1,106 @@
+"""Rules about PING: a client or broker that no longer answers."""
+
+from typing import Any, ClassVar, Final
+
+from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, seconds
+from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.session.ending import EndedConnection
+
+_MOST_PINGS: Final = 8
+
+
+class _Silent(Rule):
+    """PING, and no byte from its receiver since, whatever it is.
+
+    Pulsar's clients and brokers take any frame for an answer.
+    """
+
+    relies_on = CAPTURE  # where some packets were missed, the last ones of any connection may be missing
+    on: ClassVar = {"PING": "ping"}
+    to_broker: ClassVar[bool]
+    """The direction of the PINGs."""
+    names: ClassVar[tuple[str, str]]
+    """Who is silent, and who sends the PINGs."""
+
+    def __init__(self, doctor: Any) -> None:
+        super().__init__(doctor)
+        self._waiting: dict[int, CheckState] = {}  # by connection
+
+    def ping(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+        """Note a PING; of those that were answered only the last one is kept, which shows the interval."""
+        if seen.to_broker is self.to_broker:
+            pings, unanswered = state.marks.get(self.id, []), self._unanswered(state)
+            answered = pings[: len(pings) - len(unanswered)]
+            state.marks[self.id] = [*answered[-1:], *unanswered, seen][:_MOST_PINGS]
+            self._waiting[state.connection.index] = state
+
+    def _unanswered(self, state: CheckState) -> list[Sighting]:
+        """The PINGs that came after the last frame from their receiver; none if it never sent any."""
+        if not state.way(not self.to_broker).heard:
+            return []
+        return [each for each in state.marks.get(self.id, []) if state.is_unanswered(each)]
+
+    def due(self, now_ns: int) -> None:
+        """The connection may stay open."""
+        limit = 2 * self.thresholds.unanswered
+        for index, state in list(self._waiting.items()):
+            pings = self._unanswered(state)
+            if not pings:
+                del self._waiting[index]
+            elif state.closed_ns is None and now_ns - pings[0].time_ns >= limit and self.can_count(state):
+                self._report(state, pings, now_ns, SUSPECTED)
+
+    def closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """The sender of the PINGs may have given up."""
+        self._waiting.pop(state.connection.index, None)
+        if ending.by_broker is None or ending.by_broker is self.to_broker or not state.whole:
+            return
+        pings, end_ns = self._unanswered(state), ending.end_ns or 0
+        if pings and end_ns - pings[0].time_ns >= SECOND:
+            self._report(state, pings, end_ns, CERTAIN)
+
+    def _report(self, state: CheckState, pings: list[Sighting], now_ns: int, certainty: str) -> None:
+        silent, sender = self.names
+        then = f", and the {sender} has closed the connection" if certainty == CERTAIN else ""
+        first, *others = state.marks[self.id]
+        every = f" (it sends one every {seconds(others[0].time_ns - first.time_ns)})" if others else ""
+        text = (
+            f"The {silent} has sent nothing for {seconds(now_ns - pings[0].time_ns)} "
+            f"since the {sender}'s PING{every}{then}: "
+            f"the {silent} hangs, its host is gone, or the network drops its packets."
+        )
+        self.found(state, Subject(), [(each, "never answered") for each in pings], text, certainty)
+
+
+class ClientSilent(_Silent):
+    """The client does not answer the broker's PING: the process hangs, or its host or the network is gone.
+
+    Wire: PING to the client, and no byte from it until the broker closes the connection, at least 1 s later;
+    or none for twice the time after which answers are missed. Any frame counts as an answer.
+
+    Advice: Look at the client's process (garbage collection, stopped, host asleep) and at the network to it.
+
+    Source: https://github.com/apache/pulsar/issues/13363; keepAliveIntervalSeconds in broker.conf.
+    """
+
+    id = "client_silent"
+    to_broker = False
+    names = "client", "broker"
+
+
+class BrokerSilent(_Silent):
+    """The broker does not answer the client's PING: it hangs, or a firewall drops the packets.
+
+    Wire: PING to the broker, and no byte from it until the client closes the connection, at least 1 s later;
+    or none for twice the time after which answers are missed. A PONG after the client's FIN comes too late.
+
+    Advice: Look at the broker's process (garbage collection, overload) and at the network to it.
+
+    Source: https://github.com/apache/pulsar-client-cpp/pull/480
+    """
+
+    id = "broker_silent"
+    to_broker = True
+    names = "broker", "client"

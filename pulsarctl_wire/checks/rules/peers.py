@@ -1,0 +1,148 @@
+"""Rules about the wrong peer on a port: a client that the server cannot understand, and hangs up on."""
+
+import re
+from typing import Any, ClassVar, Final, TypeGuard
+
+from pulsarctl_wire.checks.attempts import ClientRule
+from pulsarctl_wire.checks.finding import SUSPECTED, Sighting
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, bytes_seen
+from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V2
+from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.knowledge import bound
+
+_HANDSHAKE: Final = b"\x16\x03"  # how TLS begins, in both directions
+_MOST_SERVERS: Final = 1_024
+
+
+def _is_first(event: Event, *, to_broker: bool) -> TypeGuard[Malformed]:
+    """Whether these bytes, which are no frame, are the first ones in their direction."""
+    return isinstance(event, Malformed) and event.to_broker is to_broker and not event.offset
+
+
+def _is_refused(ending: EndedConnection) -> bool:
+    """Whether the server closed a connection, seen from its beginning, without sending a byte."""
+    return bool(ending.by_broker) and not ending.joined and not ending.sizes[0]
+
+
+class _WrongBytes(ClientRule):
+    """The client's first bytes are no frame, and the server hangs up."""
+
+    begins: ClassVar[re.Pattern[bytes]]
+
+    def lost(self, state: CheckState, event: Event) -> None:
+        """Note the client's first bytes."""
+        if _is_first(event, to_broker=True) and self.begins.match(event.raw):
+            what = event.reason.removeprefix("not Pulsar: ")
+            state.marks[self.id] = bytes_seen(event), f"first bytes: {what}"
+
+    def closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """The server may have hung up."""
+        first = state.marks.get(self.id)
+        if first is not None and _is_refused(ending):
+            self.failed(state, [first])
+
+
+class TlsClientOnPlainPort(_WrongBytes):
+    """A client speaks TLS to a port that expects plain Pulsar, and the broker hangs up without a word.
+
+    Wire: the client's first bytes are 16 03, and the server closes the connection without sending a byte. A
+    TLS port answers with a handshake or an alert.
+
+    Advice: Use pulsar:// for this port, or the broker's TLS port.
+
+    Source: https://github.com/apache/pulsar/issues/5206
+    """
+
+    id = "tls_client_on_plain_port"
+    begins = re.compile(_HANDSHAKE)
+
+
+class HttpClientOnBinaryPort(_WrongBytes):
+    """An HTTP or WebSocket client talks to the binary port: the broker sees a huge frame, and hangs up.
+
+    Wire: the client's first bytes are an HTTP method, and the server closes the connection without sending a
+    byte.
+
+    Advice: Use the port of the broker's web service, often 8080, for HTTP, WebSocket and admin calls.
+
+    Source: https://github.com/streamnative/pulsar/issues/849
+    """
+
+    id = "http_client_on_binary_port"
+    begins = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) ")
+
+
+class ProxyHeaderRefused(_WrongBytes):
+    """A load balancer sends a PROXY protocol header first, which the broker does not accept: it hangs up.
+
+    Wire: the client's first bytes are a PROXY header of version 1 or 2, and the server closes the connection
+    without sending a byte.
+
+    Advice: Set haProxyProtocolEnabled=true on the broker, or turn the header off at the load balancer.
+
+    Source: "The PROXY protocol, versions 1 & 2" by HAProxy; haProxyProtocolEnabled in broker.conf.
+    """
+
+    id = "proxy_header_refused"
+    begins = re.compile(re.escape(PROXY_V1) + b"|" + re.escape(PROXY_V2))
+
+
+class PlainClientOnTlsPort(ClientRule):
+    """A client sends a plain CONNECT, and the port hangs up without a byte: most likely it expects TLS.
+
+    Wire: CONNECT is the client's first frame, and the server closes within 1 s without sending a byte. A
+    broker that shuts down or has too many connections may do the same; a TLS handshake that the same port
+    answered proves it, and a plain CONNECTED that it sent before disproves it.
+
+    Advice: Use pulsar+ssl:// for this port, or the broker's plain port.
+
+    Source: brokerServicePortTls in broker.conf; observed on 4.0.8.
+    """
+
+    id = "plain_client_on_tls_port"
+    relies_on = CONNECTION
+    on: ClassVar = {"CONNECT": "connect", "CONNECTED": "connected"}
+
+    def __init__(self, doctor: Any) -> None:
+        super().__init__(doctor)
+        self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
+        self._plain: dict[str, None] = {}  # servers that answered CONNECT
+
+    def connect(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+        """Note CONNECT."""
+        if not frame.offset:
+            state.marks[self.id] = seen
+
+    def connected(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+        """Note which servers do not speak TLS."""
+        self._plain[state.connection.server] = None
+        bound(self._plain, _MOST_SERVERS)
+
+    def lost(self, state: CheckState, event: Event) -> None:
+        """Note which servers speak TLS."""
+        if not _is_first(event, to_broker=False) or not event.raw.startswith(_HANDSHAKE):
+            return
+        server = state.connection.server
+        self._with_tls[server] = None
+        bound(self._with_tls, _MOST_SERVERS)
+        for (_, refused_by), first in self.first.items():
+            if refused_by == server:
+                self._report(first)
+
+    def closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """The server may have hung up."""
+        seen = state.marks.get(self.id)
+        if seen is None or not _is_refused(ending) or not self.can_count(state):
+            return
+        if (ending.end_ns or 0) - seen.time_ns <= SECOND and state.connection.server not in self._plain:
+            self._report(state)
+
+    def _report(self, state: CheckState) -> None:
+        evidence = [(state.marks[self.id], "in plain text, and not answered")]
+        if state.connection.server in self._with_tls:
+            text = "A client sends a plain CONNECT to a port that speaks TLS, and the server hangs up."
+            self.failed(state, evidence, text)
+        else:
+            self.failed(state, evidence, certainty=SUSPECTED)

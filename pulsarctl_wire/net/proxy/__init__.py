@@ -1,0 +1,1 @@
+"""The proxy: forwards connections, applies faults, and passes what it carries to a watcher."""

@@ -1,0 +1,308 @@
+"""One direction of a relay: forwards bytes, and decodes the few frames that the proxy has to inspect.
+
+A lane forwards bytes at once: it walks from frame header to frame header (`wire/framing/walk.py`), collects
+the few frames to be inspected, and forwards everything in between unread. It inspects frames that name
+brokers (to rewrite them, see `routing.py`), CONNECT, and those that say which topic an id stands for; while
+faults are in force, all frames. Bytes that are not frames are forwarded unchanged. A lane writes to the
+`TapRing` only what it has already forwarded, so the watcher cannot delay or change it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
+from pulsarctl_wire.faults.lanes import FaultLane
+from pulsarctl_wire.net.proxy.tap import TapWriter
+from pulsarctl_wire.wire.addresses import CARRIERS
+from pulsarctl_wire.wire.frame import KEPT_FRAME, Frame, with_command
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.framing.walk import HEAD, FrameWalk
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.proxy.relay import Relay
+
+MOST_DELAYED: Final = 4 * 1024 * 1024
+"""Maximum bytes that faults may hold back in a lane; beyond that its source is not read."""
+
+MOST_ANSWERS: Final = 1_000
+"""Maximum answers by faults that wait for a frame boundary; beyond that no requests are read."""
+
+# to the client, to the broker; frames with credentials must reach the tap whole, so that it can mask them
+_INSPECTED: Final = (
+    frozenset(CARRIERS),
+    frozenset((BaseCommand.CONNECT, BaseCommand.AUTH_RESPONSE, BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE)),
+)
+
+
+class RelayLane:
+    """One direction of a relay."""
+
+    def __init__(self, relay: "Relay", to_broker: bool) -> None:
+        self.to_broker = to_broker
+        self.ended = False  # its source has sent an end of file, and that was passed on
+        self._relay = relay
+        self.tap_writer = TapWriter(relay.host.tap, relay.connection, to_broker)
+        self._walk = FrameWalk(_INSPECTED[to_broker])
+        self._stream: FrameStream | None = None
+        self._faults: FaultLane | None = None
+        self._held = bytearray()  # the beginning of a frame to be inspected
+        self._need = 0  # bytes that `_held` needs before the walk can go on
+        self.answers: list[bytes] = []  # from the other lane, to be sent at the next frame boundary
+        self._waiting: list[bytes] = []  # for the target leg to be connected
+        self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
+        self._delayed_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = self._to_end = False
+
+    # -- receiving
+
+    def feed(self, data: bytes) -> None:
+        """Process the next bytes of its source."""
+        if self._relay.unsettled and not self._relay.admits(data, self.to_broker):
+            return
+        if self._held:
+            self._held += data
+            if len(self._held) < self._need:
+                return
+            data, self._held = bytes(self._held), bytearray()
+        self._sync_faults()
+        walk = self._walk
+        at, end = 0, len(data)
+        while at < end:
+            stop = walk.walk(data, at)
+            if stop > at:
+                self._pass_on(data[at:stop])
+            if stop == end:
+                break
+            size = walk.size(data, stop)
+            if not size or end - stop < size:
+                self._need = size or HEAD
+                self._held += data[stop:]
+                break
+            at = stop + size
+            self._inspect(data[stop:at])
+        self._send_answers()
+
+    def end(self) -> None:
+        """Its source has sent an end of file: pass on everything that waits, then the end of file."""
+        self._flush()
+        self._later(0.0, self._finish)
+
+    def _flush(self) -> None:
+        held, self._held = bytes(self._held), bytearray()
+        if held:
+            self._pass_on(held)
+        if self._faults is not None:
+            self._act(self._faults.flush(self._relay.now()))
+
+    def _finish(self) -> None:
+        relay = self._relay
+        target = relay.legs[self.to_broker]
+        if target.transport is None and relay.dialling:
+            self._to_end = True  # `begin` finishes, after sending what waits for the broker
+            return
+        self.ended = True
+        if target.transport is None or relay.lanes[not self.to_broker].ended:
+            relay.close()
+        elif not relay.blackholed and not target.transport.is_closing():
+            if target.half_closes:
+                target.end()
+            else:  # TLS has no half-close
+                relay.close()
+
+    # -- inspected frames
+
+    def _inspect(self, raw: bytes) -> None:
+        """Process a whole frame: rewrite it if necessary, apply faults, pass it on."""
+        relay = self._relay
+        frame = self._decode(raw)
+        if frame is not None and frame.base is not None:
+            changed = False
+            if frame.type == BaseCommand.CONNECT:
+                changed = relay.host.connecting(relay, frame)
+            elif not self.to_broker and frame.type in CARRIERS:
+                changed = relay.host.rewrite(relay, frame.base)
+            if changed:
+                raw = with_command(frame.raw, frame.base)
+                frame = self._decode(raw) or frame
+            relay.session.track([frame])
+        if self._faults is not None:
+            self._act(self._faults.take(raw, frame, relay.now()))
+        else:
+            self._pass_on(raw)
+
+    def _decode(self, raw: bytes) -> Frame | None:
+        if self._stream is None or not self._stream.in_step:
+            self._stream = FrameStream(self._relay.connection, self.to_broker, limit=KEPT_FRAME)
+        events = self._stream.feed(raw, time.time_ns())
+        frame = events[0] if events else None
+        if isinstance(frame, Frame) and len(frame.raw) == len(raw):
+            return frame
+        self._stream = None  # it is out of step: the next frame needs a new stream
+        return None
+
+    # -- faults
+
+    def _sync_faults(self) -> None:
+        """Inspect every frame while there are faults."""
+        faults = self._relay.host.faults
+        if bool(faults) == (self._faults is not None):
+            return
+        if self._faults is None:
+            relay = self._relay
+            self._faults = FaultLane(faults, relay.order, self.to_broker, relay.host.url(relay))
+        else:
+            before, self._faults = self._faults, None
+            self._act(before.flush(self._relay.now()))
+            self._do_until(float("inf"))  # also what they delayed
+        self._walk.want_all(self._faults is not None)
+
+    def renew_faults(self) -> None:
+        """Faults were added or removed: send what removed ones held, and everything that waits after it."""
+        if self._faults is not None and self._faults.released():
+            self._do_until(float("inf"))
+        self._sync_faults()
+        self.wake()
+
+    def _act(self, actions: list[Action]) -> None:
+        relay = self._relay
+        for action in actions:
+            if isinstance(action, Send):
+                if action.back:
+                    relay.lanes[not self.to_broker].answer(action.data)
+                else:
+                    self._later(action.at, partial(self._send, action.data), len(action.data))
+            elif isinstance(action, Note):
+                relay.note(action.text)
+            elif isinstance(action, Close):
+                self._later(0.0, relay.close)
+            elif isinstance(action, Reset):
+                self._later(0.0, relay.reset)
+            elif isinstance(action, Blackhole):
+                self._later(0.0, relay.blackhole)
+            elif isinstance(action, Wake):
+                relay.loop.call_at(action.at, _wake, ref(self))
+
+    def wake(self) -> None:
+        """A fault asked to be woken now: something it holds may be due."""
+        if self._faults is not None and not self._relay.over:
+            self._act(self._faults.take(b"", None, self._relay.now()))
+
+    def answer(self, data: bytes) -> None:
+        """Insert a frame that the source did not send, at the next frame boundary."""
+        self.answers.append(data)
+        self._send_answers()
+
+    def _send_answers(self) -> None:
+        if self.answers and not self._walk.left and not self._held:
+            answers, self.answers = self.answers, []
+            for data in answers:
+                self._later(0.0, partial(self._send, data), len(data))
+            self._relay.balance()
+        elif len(self.answers) == MOST_ANSWERS:
+            self._relay.balance()
+
+    # -- sending
+
+    def _pass_on(self, data: bytes) -> None:
+        """Send bytes to the target, after applying faults, and after everything that is delayed."""
+        if self._faults is not None:
+            self._act(self._faults.take(data, None, self._relay.now()))
+        elif self._delayed:
+            self._later(0.0, partial(self._send, data), len(data))
+        else:
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        relay = self._relay
+        target = relay.legs[self.to_broker].transport
+        if relay.blackholed or self.ended:
+            return
+        if target is None:
+            self._waiting.append(data)
+            relay.dial()
+        elif not target.is_closing():
+            relay.tap_opened()
+            now = time.time_ns()  # before the write, so that no answer can have an earlier time
+            target.write(data)
+            relay.carried[self.to_broker] += len(data)
+            self.tap_writer.carried(data, now)
+
+    def _later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
+        """Call `do` at time `at`, after everything that waits already."""
+        if not self._delayed and at <= self._relay.now():
+            do()
+            return
+        self._delayed.append((at, do, size))
+        self._delayed_bytes += size
+        if self._timer is None:
+            self._timer = self._relay.loop.call_at(at, self._due)
+        self.balance()
+
+    def _due(self) -> None:
+        self._timer = None
+        self._do_until(self._relay.now())
+        if self._delayed and not self._relay.over:
+            self._timer = self._relay.loop.call_at(self._delayed[0][0], self._due)
+        self.balance()
+
+    def _do_until(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now and not self._relay.over:
+            _, do, size = self._delayed.popleft()
+            self._delayed_bytes -= size
+            do()
+        if not self._delayed and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- back-pressure, and the end
+
+    def balance(self) -> None:
+        """Pause or resume reading the source, depending on whether there is room for what it sends."""
+        relay = self._relay
+        source, target = relay.legs[not self.to_broker], relay.legs[self.to_broker]
+        transport = source.transport
+        if transport is None or source.gone or transport.is_closing():
+            return
+        room = not target.full and self._delayed_bytes < MOST_DELAYED
+        if self._faults is not None:  # they may produce answers, which the source must have room for
+            room = room and not source.full and len(relay.lanes[not self.to_broker].answers) < MOST_ANSWERS
+        pause = not room or relay.draining or (target.transport is None and relay.dialling)
+        if pause != self._paused:
+            self._paused = pause
+            if pause:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def begin(self) -> None:
+        """Both legs are connected: send what waited for that."""
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            self._send(data)
+        if self._to_end:
+            self._finish()
+        self.balance()
+
+    def stop(self, *, flush: bool) -> None:
+        """End the lane. With `flush`, send everything that waits now, even if delayed; otherwise drop it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if flush:
+            self._flush()
+            self._do_until(float("inf"))
+        self._delayed.clear()
+        self.tap_writer.finish()
+
+
+def _wake(lane: "ref[RelayLane]") -> None:
+    """Wake a lane if it still exists: faults may hold frames for longer than the connection lives."""
+    found = lane()
+    if found is not None:
+        found.wake()

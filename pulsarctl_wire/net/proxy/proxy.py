@@ -1,0 +1,388 @@
+"""The proxy: listens for clients, dials brokers, and limits what waits for a connection.
+
+    Listener (listener.py) ── Relay (relay.py) ── dial: TCP, TLS? ── PROXY header?
+
+The user asks for one listener; more are opened when answers name brokers (`routing.py`). Everything runs in
+one event loop, which never waits for the watcher (`tap.py`).
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.faults.answers import refusal_of
+from pulsarctl_wire.faults.lanes import Faults
+from pulsarctl_wire.net.listener import Listener, Make
+from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
+from pulsarctl_wire.net.proxy.routing import MOST_BROKERS, Allowed, Answerer, Route, Router, Routing
+from pulsarctl_wire.net.proxy.tap import TapRing
+from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.net.sockets import ANY_HOST, bound, connected, is_local, looked_up, plain, reason
+from pulsarctl_wire.wire.credentials import is_doubtful
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Frame, build_frame
+from pulsarctl_wire.wire.framing.foreign import recognise
+from pulsarctl_wire.wire.framing.proxy_header import build_header
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+
+_CONNECT_WAIT: Final = 30.0  # seconds for CONNECT, if it says which broker to dial
+
+MOST_WAITING: Final = 4_096
+"""Maximum connections that wait for a handshake, for CONNECT, or for a broker; more are reset."""
+
+MOST_HELD: Final = 64 * 1024 * 1024
+"""Maximum bytes received from all waiting connections; the connection that exceeds it is reset."""
+
+_TOO_MANY: Final = "too many wait for a broker"
+_NOT_ALLOWED: Final = "not allowed (--allow-broker)"
+_HINTS: Final = {
+    "HTTP": "; lookups by http:// bypass the proxy, so give clients its pulsar:// URL",
+    "TLS": "; see --tls, or give clients its pulsar:// URL",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options of a proxy.
+
+    `settings` has the service URL to forward to and how to dial it. `advertise` is our host name for clients
+    (default: the one they connected to). `mapped` maps brokers' addresses to those that clients get instead,
+    `dials` to those that are dialled instead. `ports` are for brokers' listeners (default: any). With `tls`
+    listeners speak TLS. `header_in`: clients' connections begin with a PROXY header; `header_out`: the
+    header version that connections to brokers begin with (0: none). `allowed` says which of the addresses
+    that brokers name may be dialled.
+    """
+
+    listen: Address
+    settings: Settings
+    routing: Routing = Routing.LISTENERS
+    advertise: str | None = None
+    mapped: Mapping[Address, Address] = field(default_factory=dict)
+    dials: Mapping[Address, Address] = field(default_factory=dict)
+    ports: range = range(0)
+    tls: ssl.SSLContext | None = None
+    key_log: str | None = None
+    header_in: bool = False
+    header_out: int = 0
+    allowed: Allowed = field(default_factory=Allowed)
+
+
+class Proxy:
+    """A running proxy: `open` it, `close` it, in one event loop."""
+
+    def __init__(self, plan: Plan, faults: Faults, tap: TapRing) -> None:
+        self.plan = plan
+        self.faults = faults
+        self.tap = tap
+        self.note = tap.note
+        self.knowledge = Knowledge(join_chunks=False, schemas=False)
+        self.buffer = memoryview(bytearray(CHUNK))
+        self.relays: set[Relay] = set()
+        self.connections = 0  # accepted so far
+        self.refused: Counter[str] = Counter()
+        """Connections that were refused, and dials that were not allowed: reason -> count."""
+        self.carried = [0, 0]  # bytes of the connections that have ended: to clients, to brokers
+        self.numbers: Iterator[int] = count()  # of connections, in the order in which the watcher gets them
+        self._orders = count()
+        self._turn = count()
+        self._dialling: set[asyncio.Task[None]] = set()  # one for each connection that waits for a broker
+        self._undialled: dict[Relay, asyncio.TimerHandle] = {}  # relays that wait for CONNECT -> timeout
+        self._held = 0
+        self._said: set[str] = set()
+        self._listener = Listener(self.note, tls=plan.tls, header=plan.header_in, ready=self._ready)
+        self._served: dict[Route, Address] = {}
+        self._ours: dict[int, set[str]] = {}  # ports that we listen at -> our known hosts there
+        self._empty = asyncio.Event()
+        self._closing = False
+        self._dial_tls: ssl.SSLContext | None = None
+        self._bound = ""
+        self._router: Router
+
+    async def open(self, sock: socket.socket | None = None) -> Address:
+        """Start listening, on `sock` if it is given; return the address.
+
+        Raises SettingsError for certificates and for listeners of `mapped`, OSError for the listen address.
+        """
+        plan = self.plan
+        if plan.settings.url.tls:
+            self._dial_tls = plan.settings.tls_context()
+        if plan.key_log:
+            for context in filter(None, (plan.tls, self._dial_tls)):
+                _log_keys(context, plan.key_log)
+        service = Route(plan.settings.url.addresses)
+        self._router = Router(
+            plan.settings.url,
+            plan.routing,
+            plan.tls is not None,
+            lambda route: self._served.get(route) or self._listen(route),
+            self.note,
+            self._is_ours,
+            plan.mapped,
+        )
+        sock = sock or bound(plan.listen)
+        self._bound = sock.getsockname()[0]  # the IP address: a host name is looked up only once
+        at = self._serve(service, plan.listen, sock)
+        for address in service.addresses:
+            with suppress(OSError, UnicodeError):  # an unknown host is reported when it is dialled
+                if self._leads_back(await looked_up(self.plan.dials.get(address, address))):
+                    await self.close(0)
+                    text = f"--to {address} is where pwire itself listens: change that or --listen"
+                    raise SettingsError(text)
+        for broker, address in plan.mapped.items():
+            self._listen_for(broker, address)
+        return at
+
+    def _listen_for(self, broker: Address, address: Address) -> None:
+        """Listen at `address`, which clients get for `broker`; note it if it is another machine's.
+
+        Raises SettingsError.
+        """
+        try:
+            self._serve(Route((broker,)), address, bound(address), str(broker))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
+                why = error.strerror or error
+                raise SettingsError(f"--map {broker}={address}: {why}; name another address") from None
+            self.note(f"{address} is not an address of this machine: clients are sent there for {broker}")
+
+    def _listen(self, route: Route) -> Address:
+        """Open a listener for `route` on the host of the first one; return its address. Raises OSError."""
+        ports = self.plan.ports or range(1)
+        for port in ports:
+            try:
+                sock = bound(Address(self._bound, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and port != ports[-1]:
+                    continue
+                raise
+            break
+        return self._serve(route, self.plan.listen, sock)
+
+    def _serve(self, route: Route, address: Address, sock: socket.socket, broker: str = "") -> Address:
+        """Accept connections on `sock` for `route`, or for the route to `broker` once answers named one."""
+        ip, port, *_ = sock.getsockname()
+        self._served[route] = address = Address(address.host, port)
+        self._ours.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
+        self._listener.serve(sock, partial(self._admit, route, broker))
+        if len(self._listener.sockets) > 1:
+            self.note(f"listening on {address} for {route}")
+        return address
+
+    def _admit(self, route: Route, broker: str) -> Make | None:
+        """The function that creates an accepted connection's protocol; None if too many wait."""
+        self.connections += 1
+        if len(self._listener.waiting) + len(self._dialling) + len(self._undialled) >= MOST_WAITING:
+            self._refuse(_TOO_MANY)
+            return None
+        return partial(self._relay, self._router.find(broker) or route)
+
+    def _refuse(self, why: str) -> None:
+        """Count a refused connection; note the first one with this reason."""
+        self.refused[why] += 1
+        if self.refused[why] == 1:
+            self.note(f"a connection was refused: {why}; further ones are only counted")
+
+    # -- a connection
+
+    def _relay(self, route: Route, client: Address) -> Leg:
+        """The client's leg of a new relay."""
+        return Relay(self, next(self._orders), client, route).legs[False]
+
+    def _ready(self, leg: Leg) -> None:
+        """A client is connected."""
+        relay = leg.relay
+        if self._closing:
+            relay.reset()
+        elif not relay.over:
+            self.relays.add(relay)
+            if self.plan.routing is Routing.CONNECT:
+                loop = asyncio.get_running_loop()
+                self._undialled[relay] = loop.call_later(_CONNECT_WAIT, self._give_up, relay)
+            else:
+                relay.dial()
+
+    def _give_up(self, relay: Relay) -> None:
+        relay.fail(f"no CONNECT came within {_CONNECT_WAIT:g} s")
+
+    def hold(self, relay: Relay, size: int) -> None:
+        """Count `size` more bytes (maybe negative) that wait for a broker; too many fail `relay`."""
+        self._held += size
+        if size > 0 and self._held > MOST_HELD:
+            self._refuse(_TOO_MANY)
+            relay.fail()
+
+    def greeted(self, relay: Relay, data: bytes) -> None:
+        """A client has sent its first bytes: note it if they are of another protocol."""
+        protocol, _ = recognise(data)
+        if protocol and protocol not in self._said:
+            self._said.add(protocol)
+            hint = _HINTS.get(protocol, "")
+            relay.note(f"the client speaks {protocol}, which is passed on as it is{hint}")
+
+    def dial(self, relay: Relay) -> None:
+        """Start connecting the leg to the broker."""
+        self._stop_connect_timer(relay)
+        task = asyncio.get_running_loop().create_task(self._connect(relay))
+        self._dialling.add(task)
+        task.add_done_callback(self._dialling.discard)
+
+    def _stop_connect_timer(self, relay: Relay) -> None:
+        timer = self._undialled.pop(relay, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def _connect(self, relay: Relay) -> None:
+        addresses = relay.route.addresses
+        first = next(self._turn) if len(addresses) > 1 else 0
+        failed = []
+        for each in range(len(addresses)):
+            address = relay.address = addresses[(first + each) % len(addresses)]
+            dialled = self.plan.dials.get(address, address)
+            try:
+                await asyncio.wait_for(self._reach(relay, address), self.plan.settings.connect_timeout)
+            except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
+                failed.append(f"{dialled}: {reason(error)}")
+            else:
+                return
+        text = f"no connection to the broker: {'; '.join(failed)}"
+        relay.fail("" if text in self._said else text)
+        if _NOT_ALLOWED in text and len(self._said) < MOST_BROKERS:
+            self._said.add(text)  # note it only once for each address
+
+    async def _reach(self, relay: Relay, address: Address) -> None:
+        """Connect the leg to the broker at `address`. Raises OSError, or ValueError for an invalid host."""
+        loop = asyncio.get_running_loop()
+        found = await looked_up(self.plan.dials.get(address, address))
+        if self._leads_back(found):
+            raise OSError(errno.ELOOP, "pwire itself listens there")
+        plan = self.plan
+        if not (address in plan.settings.url.addresses or address in plan.dials or address in plan.mapped):
+            found = [each for each in found if plan.allowed(address.host, each[4][0])]
+            if not found:
+                self.refused[_NOT_ALLOWED] += 1
+                raise OSError(errno.EACCES, _NOT_ALLOWED)
+        name = address.host if self._dial_tls is not None else None
+        await loop.create_connection(
+            lambda: relay.legs[True], sock=await connected(found), ssl=self._dial_tls, server_hostname=name
+        )
+
+    def _is_ours(self, address: Address) -> bool:
+        """Whether we listen at `address`. Host names are compared as text, not looked up."""
+        hosts = self._ours.get(address.port, set())
+        host = "127.0.0.1" if address.host == "localhost" else address.host
+        return bool(hosts & {address.host, host} or (hosts & ANY_HOST and is_local(host)))
+
+    def _leads_back(self, found: list[Any]) -> bool:
+        """Whether one of these addresses is ours: dialling it would make the proxy dial itself forever."""
+        return any(self._is_ours(Address(*place[:2])) for *_, place in found)
+
+    def preface(self, relay: Relay) -> bytes:
+        """The first bytes to send to the broker: a PROXY header, or nothing."""
+        if not self.plan.header_out:
+            return b""
+        target = relay.legs[True].transport.get_extra_info("peername")
+        if not isinstance(target, tuple):  # it has ended already
+            return b""
+        return build_header(self.plan.header_out, relay.client, (target[0], target[1]))
+
+    def url(self, relay: Relay) -> str:
+        """The service URL that its client used to reach us."""
+        came_to = relay.legs[False].transport.get_extra_info("sockname")
+        address = Address(self._host_for(relay) or plain(came_to[0]), came_to[1])
+        return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
+
+    def _host_for(self, relay: Relay) -> str | None:
+        """The host under which a client reaches our listeners; None: the one they listen at."""
+        if self.plan.advertise is None and self._bound in ANY_HOST:
+            return plain(relay.legs[False].transport.get_extra_info("sockname")[0])
+        return self.plan.advertise
+
+    def rewrite(self, relay: Relay, command: BaseCommand) -> bool:
+        """Rewrite the addresses in a command to the client; return whether anything changed."""
+        assert relay.address is not None
+        asked = Answerer(relay.address, relay.connection.server)
+        return self._router.rewrite(command, asked, self._host_for(relay))
+
+    def connecting(self, relay: Relay, frame: Frame) -> bool:
+        """Choose the route for the client's CONNECT, and rewrite it for that; return whether it changed."""
+        assert frame.base is not None
+        connect = frame.base.connect
+        wanted = as_text(connect.proxy_to_broker_url)
+        if wanted and self.plan.routing is Routing.CONNECT:
+            route = self._router.find(wanted)
+            if route is None:
+                name = "a broker" if is_doubtful(frame) else wanted[:200]
+                relay.note(f"CONNECT names {name}, which no answer has named before")
+                text = "pwire does not know this broker; look the topic up first"
+                relay.refuse(build_frame(refusal_of(frame, "ServiceNotReady", text)))
+                return False
+            relay.route = route
+        elif wanted or not relay.route.proxy_to:
+            return False
+        if relay.route.proxy_to:
+            connect.proxy_to_broker_url = relay.route.proxy_to
+        else:
+            connect.ClearField("proxy_to_broker_url")
+        return True
+
+    def renew_faults(self) -> None:
+        """The faults were changed: apply this to all connections at once, also to idle ones."""
+        for relay in list(self.relays):
+            for lane in relay.lanes:
+                lane.renew_faults()
+
+    def restart_tap(self) -> None:
+        """A new watcher has started: write the open connections to the tap again."""
+        for relay in sorted(self.relays, key=lambda relay: relay.connection.index):
+            relay.restart_tap()
+
+    def ended(self, relay: Relay) -> None:
+        """Both legs of a relay have ended."""
+        self._stop_connect_timer(relay)
+        self.relays.discard(relay)
+        for to_broker in (False, True):
+            self.carried[to_broker] += relay.carried[to_broker]
+        if not self.relays:
+            self._empty.set()
+
+    # -- the end
+
+    async def close(self, seconds: float) -> None:
+        """Stop accepting, pass on what was received within `seconds`, and close all connections."""
+        self._closing = True
+        await self._listener.stop()
+        self._empty.clear()
+        for relay in list(self.relays):
+            relay.drain()
+        if self.relays:
+            with suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), seconds)
+        await self._listener.close()
+        for task in list(self._dialling):
+            task.cancel()
+        await asyncio.gather(*self._dialling, return_exceptions=True)
+        for relay in list(self.relays):
+            relay.reset()
+        if self.relays:
+            self._empty.clear()
+            await self._empty.wait()  # asyncio calls connection_lost a moment later
+
+
+def _log_keys(context: ssl.SSLContext, path: str) -> None:
+    """Have TLS keys appended to the file at `path`, readable only by the user. Raises SettingsError."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        context.keylog_filename = path
+    except OSError as error:
+        raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,281 @@
+"""One client's connection through the proxy: two legs, and a lane for each direction.
+
+    client ── Leg ──► Lane (to the broker) ──► Leg ── broker
+           ◄── Leg ◄── Lane (to the client) ◄── Leg ◄──
+
+Back-pressure, half-close and reset work as without a proxy: a lane whose target accepts no more bytes stops
+reading its source; an end of file is passed on after everything before it; a reset resets the other side.
+"""
+
+import asyncio
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.net.proxy.lane import RelayLane
+from pulsarctl_wire.net.proxy.routing import Route
+from pulsarctl_wire.net.settings import Address
+from pulsarctl_wire.net.sockets import LINGER
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.proxy.proxy import Proxy
+
+CHUNK: Final = 256 * 1024
+"""Maximum bytes read at a time."""
+
+_LAST_READ: Final = 0.2  # seconds that a peer has at the end to close its side, too
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+class Leg(asyncio.BufferedProtocol):
+    """One of a relay's two connections: with the client, or with the broker."""
+
+    def __init__(self, relay: "Relay", to_broker: bool) -> None:
+        self.relay = relay
+        self.to_broker = to_broker
+        self.transport: Any = None
+        self.full = False  # it accepts no more bytes for now
+        self.gone = False  # it was connected, and has ended
+        self.half_closes = True
+
+    def connection_made(self, transport: Any) -> None:
+        """asyncio: it is connected. Nothing is read until the other leg is connected, too."""
+        self.transport = transport
+        transport.set_write_buffer_limits(high=1)  # with 0, TLS transports never resume writing
+        self.half_closes = transport.can_write_eof()
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEP_ALIVE:
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self.relay.made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where to put received bytes."""
+        return self.relay.host.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: bytes were received."""
+        self.relay.lanes[not self.to_broker].feed(bytes(self.relay.host.buffer[:nbytes]))
+
+    def eof_received(self) -> bool:
+        """asyncio: end of file. The connection stays open for sending, unless it is TLS, which cannot."""
+        if self.to_broker:
+            self.relay.note_loss("closed it")
+        self.relay.lanes[not self.to_broker].end()
+        return self.half_closes
+
+    def pause_writing(self) -> None:
+        """asyncio: it accepts no more bytes for now."""
+        self.full = True
+        self.relay.balance()
+
+    def resume_writing(self) -> None:
+        """asyncio: it accepts bytes again."""
+        self.full = False
+        self.relay.balance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection has ended."""
+        self.relay.lost(self, exc)
+
+    def end(self) -> None:
+        """Send an end of file after what was sent before; with TLS, close the connection."""
+        if self.transport is None or self.transport.is_closing() or not self.half_closes:
+            self.close()
+            return
+        try:
+            self.transport.write_eof()
+        except OSError:  # it was reset, which asyncio does not notice while reading is paused
+            self.reset()
+
+    def reset(self) -> None:
+        """Reset the connection (RST); bytes that wait to be sent are lost."""
+        transport = self.transport
+        if transport is not None and not self.gone:
+            sock = transport.get_extra_info("socket")
+            if sock is not None:
+                with suppress(OSError):  # closed already, under TLS
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+            transport.abort()
+
+    def close(self) -> None:
+        """Close the connection after sending everything that waits to be sent."""
+        transport = self.transport
+        if transport is not None and not self.gone and not transport.is_closing():
+            transport.resume_reading()  # before Python 3.11 TLS must read in order to close
+            transport.close()
+
+
+class Relay:
+    """A client's connection, and the connection to a broker that belongs to it.
+
+    `route` says where to dial: immediately, or when there is a first byte for the broker. `order` counts
+    clients; `connection` gets its number only when it is written to the tap.
+    """
+
+    def __init__(self, host: "Proxy", order: int, client: Address, route: Route) -> None:
+        self.host = host
+        self.order = order
+        self.client = client
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self.connection = Connection(-1 - order, str(client))
+        self.route = route
+        self.address: Address | None = None  # the one that was dialled: a broker's or a Pulsar proxy's
+        self.legs = Leg(self, False), Leg(self, True)
+        """The client's and the broker's; like all pairs here, indexed by whether it is the broker's."""
+        self.lanes = RelayLane(self, False), RelayLane(self, True)
+        self.session = ExchangeState(self.connection, host.knowledge)
+        self.carried = [0, 0]  # bytes
+        self.blackholed = self.draining = self.dialling = self.over = False
+        self.unsettled = True  # lanes must ask `admits`: before the first bytes, without a broker, blackholed
+        self._greeted = self._opened = False
+        self._held = 0  # bytes that wait for the leg to the broker
+        self._ended_by_broker = False
+
+    def tap_opened(self) -> None:
+        """Write the start of the connection to the tap, once."""
+        if not self._opened:
+            self._opened = True
+            self.connection.index = next(self.host.numbers)
+            self.host.tap.opened(self.connection, time.time_ns())
+
+    def restart_tap(self) -> None:
+        """A new watcher has started: write the start of the connection again, and go on with whole frames."""
+        if self._opened:
+            self.host.tap.opened(self.connection, time.time_ns())
+            for lane in self.lanes:
+                lane.tap_writer.restart()
+
+    def note(self, text: str) -> None:
+        """Show the user a note about this connection."""
+        self.tap_opened()
+        self.host.tap.note(f"connection {self.connection.index}: {text}")
+
+    def note_loss(self, how: str) -> None:
+        """Note that the broker has ended this connection, unless the client or we ended it before."""
+        if not (self.over or self.blackholed or self.draining or self.lanes[True].ended):
+            self.note(f"the broker {self.connection.server} {how}")
+
+    def admits(self, data: bytes, to_broker: bool) -> bool:
+        """Whether these bytes may pass; lanes ask while the relay is `unsettled`."""
+        if self.blackholed:
+            return False
+        if to_broker:
+            if not self._greeted:
+                self._greeted = True
+                self.host.greeted(self, data)
+            if self.legs[True].transport is None:
+                self._held += len(data)
+                self.host.hold(self, len(data))
+        self.unsettled = not self._greeted or self.legs[True].transport is None
+        return not self.over
+
+    def _release(self) -> None:
+        """Nothing waits for the leg to the broker any more."""
+        held, self._held = self._held, 0
+        self.host.hold(self, -held)
+
+    def dial(self) -> None:
+        """Start connecting to the broker, unless that has been started."""
+        if not self.dialling:
+            self.dialling = True
+            self.host.dial(self)
+            self.lanes[True].balance()
+
+    def balance(self) -> None:
+        """Pause or resume reading from both sides, depending on whether there is room for what they send."""
+        for lane in self.lanes:
+            lane.balance()
+
+    def made(self, leg: Leg) -> None:
+        """A leg is connected."""
+        if self.over:
+            leg.reset()  # the other leg has ended meanwhile
+            return
+        if not leg.to_broker:
+            self.loop.call_soon(self.lanes[True].balance)  # not now: asyncio starts reading after this call
+            return
+        peer = leg.transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.connection.server = str(Address(peer[0], peer[1]))
+        self.tap_opened()
+        preface = self.host.preface(self)
+        if preface:
+            leg.transport.write(preface)
+        self._release()
+        for lane in self.lanes:
+            lane.begin()
+        if self.draining:
+            self.drain()
+
+    def lost(self, leg: Leg, exc: Exception | None) -> None:
+        """A leg has ended: end the other one in the same way."""
+        other = self.legs[not leg.to_broker]
+        if leg.to_broker and exc is not None:
+            why = getattr(exc, "strerror", None) or str(exc)
+            self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {why}")
+        if not self.over:
+            self._ended_by_broker |= leg.to_broker
+            for lane in self.lanes:
+                lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
+            self.over = True
+            self._release()
+        if exc is not None:
+            other.reset()
+        else:
+            other.close()
+        leg.gone = True
+        if other.gone or other.transport is None:
+            if self._opened:
+                self.host.tap.closed(self.connection, time.time_ns(), self._ended_by_broker)
+            self.host.ended(self)
+
+    def fail(self, why: str = "") -> None:
+        """The broker cannot be connected: reset the client's leg."""
+        if why:
+            self.note(why)
+        self._ended_by_broker = True
+        self.reset()
+
+    def refuse(self, answer: bytes) -> None:
+        """Send the client `answer`, and close; nothing is sent to the broker."""
+        self.legs[False].transport.write(answer)
+        self.dialling = True
+        self.blackhole()
+        self.close()
+
+    def blackhole(self) -> None:
+        """Stop passing bytes in either direction."""
+        self.blackholed = self.unsettled = True
+
+    def close(self) -> None:
+        """Close both legs after sending everything that waits to be sent."""
+        for leg in self.legs:
+            leg.close()
+
+    def reset(self) -> None:
+        """Reset both legs (RST)."""
+        for leg in self.legs:
+            leg.reset()
+
+    def drain(self) -> None:
+        """Stop reading, pass on everything received, and close."""
+        self.draining = True
+        self.balance()
+        if self.dialling and self.legs[True].transport is None:
+            return  # `made` calls this again
+        for lane in self.lanes:
+            lane.stop(flush=True)
+        for leg in self.legs:
+            leg.end()
+        # read and discard what peers still send: closing a socket with unread bytes sends RST, not FIN
+        self.draining = False
+        self.blackhole()
+        self.balance()
+        self.loop.call_later(_LAST_READ, self.close)

@@ -1,0 +1,295 @@
+"""Passes a proxy's traffic to the watcher process: a ring of records in shared memory.
+
+    proxy   TapRing.carried, missed, opened, closed, note    puts a record if there is room; never waits
+    watcher TapRing.records                                  takes records in order; waits
+
+One process puts and one takes records; both are forks of the process that made the ring. Bytes that do not
+fit into a full ring are counted by their writer (`TapWriter`), which reports them later in one record. The
+watcher is woken through a pipe, but only if it sleeps; the end of the pipe means that the proxy is gone.
+
+    record   SIZE (4)  KIND (1)  TO_BROKER (1)  -  (2)  CONNECTION (8)  TIME_NS (8)  DATA …     padded to 8
+    memory   TAKEN (8)  PUT (8)  ASLEEP (8)  ENDING (8)  -  |  records, wrapping around
+"""
+
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from mmap import mmap
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.framing.walk import FrameWalk
+
+OPENED, CARRIED, MISSED, CLOSED, NOTE, LEFT_OUT, END = range(1, 8)
+"""Kinds of records. LEFT_OUT: number of notes that did not fit; END: there are no more records."""
+
+CAPACITY: Final = 64 * 1024 * 1024
+"""Bytes of the ring."""
+
+_HEAD: Final = struct.Struct("=IBBxxQq")
+_COUNTS: Final = struct.Struct("=QQ")
+_START: Final = 64
+_TAKEN, _PUT, _ASLEEP, _ENDING = range(4)
+_WRAP: Final = 0  # kind of record that means: go on at the beginning of the memory
+_LONGEST_NOTE: Final = 4_096
+_RESERVES: Final = {CARRIED: 16, MISSED: 32}
+"""kind -> n: records of this kind must leave 1/n of the ring free, for rarer ones that must not be lost."""
+
+
+_LOCK: Final = threading.Lock()
+_LOCK.acquire()
+
+
+def _fence() -> None:
+    """A memory barrier: other processors see all accesses before it before those after it.
+
+    Releasing a lock orders it after all earlier accesses, acquiring it before all later ones. Python has no
+    other barrier, and processors reorder: ARM nearly everything, x86 only reads that follow writes.
+    """
+    _LOCK.release()
+    _LOCK.acquire()
+
+
+class TapRecord(NamedTuple):
+    """A record of one of the kinds above. `data` has the bytes carried, or a text in UTF-8."""
+
+    kind: int
+    connection: int
+    to_broker: bool
+    time_ns: int
+    data: bytes
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of bytes and frames of a MISSED record."""
+        return _COUNTS.unpack(self.data)
+
+
+class TapRing:
+    """The ring. `records` is the watcher's side; the bytes of connections are put only if `wants_bytes`."""
+
+    def __init__(self, *, wants_bytes: bool = True, capacity: int = CAPACITY) -> None:
+        self.wants_bytes = wants_bytes
+        self._memory = mmap(-1, _START + capacity)
+        self._capacity = capacity
+        whole = memoryview(self._memory)
+        self._marks = whole[:_START].cast("Q")
+        self._room = whole[_START:]
+        self._put = 0
+        self._left_out = 0
+        self._over = False
+        self._wakes, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+
+    # -- the proxy's side
+
+    def for_proxy(self) -> None:
+        """To be called in the process that puts records."""
+        os.close(self._wakes)
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was opened."""
+        self._add(
+            OPENED, connection.index, False, time_ns, f"{connection.client}\n{connection.server}".encode()
+        )
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
+        """`data` was passed on; return whether there was room for it."""
+        return self._add(CARRIED, connection.index, to_broker, time_ns, data)
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> bool:
+        """There was no room for `size` bytes of `frames` frames; return whether there was room for this."""
+        return self._add(MISSED, connection.index, to_broker, time_ns, _COUNTS.pack(size, frames))
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection has ended."""
+        self._add(CLOSED, connection.index, not by_broker, time_ns, b"")
+
+    def note(self, text: str) -> None:
+        """Put a note for the user."""
+        if self._left_out and self._add(LEFT_OUT, self._left_out, False, 0, b""):
+            self._left_out = 0
+        if not self._add(
+            NOTE, 0, False, time.time_ns(), text[:_LONGEST_NOTE].encode("utf-8", "backslashreplace")
+        ):
+            self._left_out += 1
+
+    def end(self) -> None:
+        """Put the last record."""
+        self._marks[_ENDING] = 1
+        if self._left_out:
+            self._add(LEFT_OUT, self._left_out, False, 0, b"")
+        self._add(END, 0, False, 0, b"")
+        self._over = True
+        os.close(self._wake)
+
+    def _add(self, kind: int, number: int, to_broker: bool, time_ns: int, data: bytes) -> bool:
+        if self._over:
+            return False
+        size = _HEAD.size + len(data)
+        step = size + -size % 8
+        put, capacity = self._put, self._capacity
+        free = capacity - (put - self._marks[_TAKEN]) - capacity // _RESERVES.get(kind, capacity)
+        at = put % capacity
+        to_end = capacity - at
+        if step > to_end:  # a record must be contiguous: the end of the memory stays unused
+            if step + to_end > free:
+                return False
+            if to_end >= _HEAD.size:
+                _HEAD.pack_into(self._room, at, to_end, _WRAP, 0, 0, 0)
+            put, at = put + to_end, 0
+        elif step > free:
+            return False
+        room = self._room
+        _HEAD.pack_into(room, at, size, kind, to_broker, number, time_ns)
+        room[at + _HEAD.size : at + size] = data
+        _fence()
+        self._put = self._marks[_PUT] = put + step
+        _fence()
+        if self._marks[_ASLEEP]:
+            self._marks[_ASLEEP] = 0
+            with suppress(OSError):  # it is awake, or gone
+                os.write(self._wake, b"!")
+        return True
+
+    # -- the watcher's side
+
+    def for_watcher(self) -> None:
+        """To be called in the process that takes records."""
+        os.close(self._wake)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the proxy is ending, even if there are still records to be taken."""
+        return bool(self._marks[_ENDING])
+
+    def records(self, seconds: float) -> Iterator[TapRecord | None]:
+        """Yield the records as they come, to the end, and None whenever `seconds` have passed without any.
+
+        Goes on where an earlier watcher has stopped.
+        """
+        marks, room, capacity = self._marks, self._room, self._capacity
+        taken = marks[_TAKEN]
+        gone = False  # the proxy has died without an END
+        while True:
+            if marks[_PUT] == taken:
+                if gone:
+                    return
+                marks[_ASLEEP] = 1
+                _fence()
+                if marks[_PUT] == taken and select.select([self._wakes], [], [], seconds)[0]:
+                    gone = not os.read(self._wakes, 4096)
+                elif marks[_PUT] == taken:
+                    yield None
+                marks[_ASLEEP] = 0
+                continue
+            _fence()
+            at = taken % capacity
+            size, kind, number, time_ns = capacity - at, _WRAP, 0, 0
+            to_broker = 0
+            if size >= _HEAD.size:
+                size, kind, to_broker, number, time_ns = _HEAD.unpack_from(room, at)
+            data = bytes(room[at + _HEAD.size : at + size])
+            _fence()
+            marks[_TAKEN] = taken = taken + size + -size % 8
+            if kind != _WRAP:
+                yield TapRecord(kind, number, bool(to_broker), time_ns, data)
+            if kind == END:
+                return
+
+
+class TapWriter:
+    """Writes the bytes of one lane to the ring; counts those that did not fit, and reports them later.
+
+    A missed stretch ends where a frame begins, so that the watcher can go on decoding. A frame counts as
+    missed if any part of it is.
+    """
+
+    def __init__(self, ring: TapRing, connection: Connection, to_broker: bool) -> None:
+        self._ring = ring
+        self._wanted = ring.wants_bytes
+        self._connection = connection
+        self._to_broker = to_broker
+        self._walk = FrameWalk(frozenset())
+        self._tail = b""  # less than a frame's head
+        self._behind = False  # there are missed bytes that were not reported yet
+        self._missed = self._frames = 0  # missed bytes; frames that had begun before, and are not missed
+
+    def carried(self, data: bytes, now: int) -> None:
+        """The lane has passed on `data` at `now` (ns since the epoch)."""
+        if not self._wanted:
+            return
+        walk = self._walk
+        frames, torn = walk.frames, walk.left > 0
+        left, begun, tail = walk.left, 0, self._tail
+        whole = tail + data if tail else data
+        self._tail = whole[walk.walk(whole, 0) :]
+        if tail:  # the start of a frame that was not counted yet
+            size = 0 if walk.lost else walk.size(whole, 0)
+            left, begun = (size - len(tail), 1) if size else (len(data), 0)
+        if self._behind:
+            frames += begun
+            skip = min(left, len(data))
+            if skip == len(data) or not self._put_missed(skip, frames, now):
+                self._missed += len(data)
+                return
+            data, torn = data[skip:], False
+        if not self._ring.carried(self._connection, self._to_broker, data, now):
+            self._behind, self._missed, self._frames = True, len(data), frames - torn
+
+    def _put_missed(self, skip: int, frames: int, now: int) -> bool:
+        size, lost = self._missed + skip, frames - self._frames
+        if not self._ring.missed(self._connection, self._to_broker, size, lost, now):
+            return False
+        self._behind, self._missed = False, 0
+        return True
+
+    def restart(self) -> None:
+        """A new watcher has not seen the earlier bytes: go on at the beginning of a frame."""
+        walk = self._walk
+        if not self._behind and (walk.left or self._tail):
+            self._behind, self._frames = True, walk.frames - (walk.left > 0)
+
+    def finish(self) -> None:
+        """The lane has ended: report missed bytes."""
+        if self._behind:
+            self._put_missed(0, self._walk.frames, time.time_ns())
+
+
+class RingTap:
+    """Writes all connections of a process to the ring; it is a `Tap` of net/frame_socket.py."""
+
+    def __init__(self, ring: TapRing) -> None:
+        self._ring = ring
+        self._open: dict[int, tuple[Connection, tuple[TapWriter, TapWriter]]] = {}
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was made."""
+        writers = TapWriter(self._ring, connection, False), TapWriter(self._ring, connection, True)
+        self._open[connection.index] = connection, writers
+        self._ring.opened(connection, time_ns)
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """The connection carried `data`."""
+        opened = self._open.get(connection.index)
+        if opened is not None and data:
+            opened[1][to_broker].carried(data, time_ns)
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection ended."""
+        opened = self._open.pop(connection.index, None)
+        if opened is not None:
+            for writer in opened[1]:
+                writer.finish()
+            self._ring.closed(connection, time_ns, by_broker)
+
+    def restart(self) -> None:
+        """A new watcher has started: announce the open connections again."""
+        for connection, writers in self._open.values():
+            self._ring.opened(connection, time.time_ns())
+            for writer in writers:
+                writer.restart()

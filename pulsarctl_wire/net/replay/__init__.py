@@ -1,0 +1,1 @@
+"""Plays recorded connections again, and compares the answers."""

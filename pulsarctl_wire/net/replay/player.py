@@ -1,0 +1,260 @@
+"""Plays one recorded connection again on a new connection; `net/replay/replay.py` says what is compared."""
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsarctl_wire.errors import LinkClosed
+from pulsarctl_wire.net.replay.differences import Difference, Key, RequestLog
+from pulsarctl_wire.net.replay.remap import redacted
+from pulsarctl_wire.net.session.link import Link, first_link
+from pulsarctl_wire.net.settings import Auth
+from pulsarctl_wire.wire.commands import REQUESTS
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, with_command
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.names import full_topic
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSubscribe
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+from pulsarctl_wire.wire.session.state import FIELDS, NO_REQUEST
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.replay.replay import Replay
+
+_BY_CLOCK: Final = {BaseCommand.PING, BaseCommand.AUTH_CHALLENGE}
+_RECEIPTS: Final = {BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR}
+_ANSWERED: Final = {*REQUESTS, BaseCommand.SEND, BaseCommand.PING}
+_OWNERS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "session_id", "watch_id")
+
+
+class Player:
+    """Plays one recorded connection on a new link, as a part of `replay`."""
+
+    link: Link
+
+    def __init__(self, replay: "Replay", connect: Frame) -> None:
+        self.index = connect.connection.index
+        self._replay = replay
+        self._remap = replay.remap
+        self._credentials = connect.body.auth_data
+        self._redacted = redacted(self._credentials)
+        connection = Connection(self.index)
+        self._sending = FrameStream(connection, True)
+        knowledge = Knowledge(join_chunks=False, schemas=False)
+        self._session = ExchangeState(connection, knowledge, (self._sending,))
+        self.log = RequestLog(self.index)
+        self.strayed = False  # whether the latest difference was in the command
+        self._sent: dict[int, int] = {}  # number of a request in the replay -> in the recording
+        self._streams: dict[int, Key] = {}  # consumer id -> key of the stream that its messages belong to
+        self._lost = False  # the connection ended earlier than the recorded one
+        method = as_text(connect.body.auth_method_name)
+        self._auth = Auth(method, lambda: self._credentials) if method and not self._redacted else Auth()
+
+    # -- opening and sending
+
+    async def open(self) -> None:
+        """Connect to the first host of the URL that can be reached. Raises Unreachable, RequestTimeout."""
+        settings = self._replay.settings
+        if settings.auth.method == "none":
+            settings = replace(settings, auth=self._auth)
+            if self._redacted:
+                self._replay.warn(
+                    f"connection {self.index}: its credentials are redacted in the capture, and not sent; "
+                    "give some with --token, --token-file or --basic",
+                    "connections without their credentials",
+                )
+        self._auth = settings.auth
+        connect = partial(
+            Link.open, settings=settings, numbers=iter((self.index,)), tap=self._replay.tap, handshake=False
+        )
+        self.link = await first_link(settings.url.addresses, settings, connect)
+        self.link.observe = self._received
+
+    async def play(self, frame: Frame) -> None:
+        """Send a recorded frame of the client, but no PONG or AUTH_RESPONSE: the link itself sends those."""
+        body = frame.body
+        if frame.type == BaseCommand.AUTH_RESPONSE and body is not None:
+            self._credentials = body.response.auth_data
+        if frame.type in (BaseCommand.PONG, BaseCommand.AUTH_RESPONSE):
+            return
+        if frame.type == BaseCommand.SUBSCRIBE and body is not None:
+            self._subscribe(body)
+        self.log.add(frame)
+        owner = self._stream(frame)
+        owner = owner if owner in self._replay.in_order else None
+        connects = frame.type == BaseCommand.CONNECT and body is not None
+        data = self._connect(frame) if connects else self._remap.outgoing(frame, owner)
+        try:
+            self.link.send(data)
+        except LinkClosed:
+            self._replay.totals.unsent += 1
+            self._closed()
+            return
+        self._replay.totals.sent += 1
+        events = self._sending.feed(data)
+        self._session.track(events)
+        for event in events:
+            if isinstance(event, Frame) and frame.type in _ANSWERED:
+                self._sent[event.number] = frame.number
+                bound(self._sent, MAX_PENDING)
+        await self._drain()
+
+    def _subscribe(self, body: Any) -> None:
+        """Remember the stream of a consumer's messages; the consumers of a Shared subscription share one."""
+        shared = body.subType == CommandSubscribe.Shared
+        topic, name = full_topic(body.topic), as_text(body.subscription)
+        self._streams[body.consumer_id] = (
+            ("shared", topic, name) if shared else (self.index, "consumer", body.consumer_id)
+        )
+        bound(self._streams, MAX_PENDING)
+
+    def _stream(self, frame: Frame) -> Key | None:
+        """The stream of messages that a frame is about or belongs to; None for other frames."""
+        if "consumer_id" not in FIELDS.get(frame.type, ()) or frame.body is None:
+            return None
+        consumer: int = frame.body.consumer_id
+        return self._streams.get(consumer, (self.index, "consumer", consumer))
+
+    def _connect(self, frame: Frame) -> bytes:
+        """CONNECT with our credentials, if there are any, and without proxy_to_broker_url."""
+        base = BaseCommand()
+        base.CopyFrom(frame.base)  # type: ignore[arg-type]
+        body = base.connect
+        body.CopyFrom(self._remap.translated(body, frame))
+        body.ClearField("proxy_to_broker_url")
+        auth = self._auth
+        if auth.method != "none":
+            body.auth_method_name, body.auth_data = auth.method, auth.data()
+        return frame.raw if base == frame.base else with_command(frame.raw, base)
+
+    async def _drain(self) -> None:
+        """Wait until the socket accepts more bytes; drop the link if the broker reads nothing."""
+        seconds = self._replay.options.answer_timeout
+        task = asyncio.ensure_future(self.link.drain())
+        try:
+            # not wait_for: before Python 3.12 it may ignore its own cancellation
+            _, late = await asyncio.wait([task], timeout=seconds)
+        finally:
+            task.cancel()
+        if late:
+            self.link.drop(f"the broker read nothing for {seconds:g} s")
+
+    def _closed(self) -> None:
+        """Report once that the connection has ended, while the recorded one went on."""
+        if not self._lost:
+            self._lost = True
+            self._replay.differs(Difference("closed", self.index, text=str(self.link.protocol.ended)))
+
+    # -- frames from the broker
+
+    def keys_of(self, difference: Difference) -> tuple[list[Key], list[Key]]:
+        """What a difference is about, and what cannot be as recorded because of it."""
+        recorded, replayed = difference.recorded, difference.replayed
+        if recorded is not None:
+            fails = difference.kind != "differs" or "command" in difference.fields
+            return self.log.about(recorded, recorded.request), self.log.needs(recorded) if fails else []
+        if replayed is not None:
+            about = self.log.about(replayed, self._sent.get(replayed.request or 0))
+            return about, self.log.needs(replayed) if difference.kind == "closed" else []
+        return [(self.index,)], [(self.index,)]
+
+    def damaged(self, event: Event) -> None:
+        """A part of the recording is missing or damaged: warn once, and mark the connection as lossy."""
+        lossy = self._replay.lossy
+        if self.index not in lossy:
+            whose = "the client" if event.to_broker else "the broker"
+            what = f"{event.size} bytes are missing" if isinstance(event, Gap) else "it is damaged"
+            self._replay.warn(
+                f"connection {self.index}: {what} in what {whose} sent, after byte {event.offset}; "
+                "such frames are neither sent nor compared",
+                "connections of which a part is missing",
+            )
+        lossy.add(self.index)
+
+    async def expect(self, frame: Frame) -> None:
+        """Wait for the counterpart of a recorded frame of the broker, if it has to have one."""
+        replay = self._replay
+        paired = frame.type in _RECEIPTS or "request_id" in FIELDS.get(frame.type, ())
+        if self.index in replay.lossy and paired and frame.request is None:
+            return  # its request may be in the missing part
+        if frame.type in _BY_CLOCK or frame.body is None:
+            return
+        stream = self._stream(frame) if frame.type == BaseCommand.MESSAGE else None
+        key = self._key(frame, frame.request, stream, recorded=True)
+        if replay.take(key, stream, frame, recorded=True):
+            return
+        if await replay.arrives(key, self._kind(frame, stream), frame, self.link.closed):
+            return
+        if self.link.closed.done():
+            self._closed()
+        elif stream is not None and self._is_foreign(stream, frame):
+            self._match_by_order(stream)
+
+    def _received(self, event: Event) -> None:
+        """The broker has sent a frame (called by the link)."""
+        if not isinstance(event, Frame) or event.partial:
+            return
+        if event.type == BaseCommand.CONNECTED:
+            self._session.apply_limit(event)
+        self._session.track([event])
+        if event.type in _BY_CLOCK or event.body is None:
+            return
+        request = None if event.request is None else self._sent.get(event.request)
+        stream = self._stream(event) if event.type == BaseCommand.MESSAGE else None
+        key = self._key(event, request, stream, recorded=False)
+        self._replay.take(key, stream, event, recorded=False)
+        self._replay.news()
+
+    def _key(self, frame: Frame, request: int | None, stream: Key | None, *, recorded: bool) -> Key:
+        body = frame.body
+        if frame.type == BaseCommand.CONNECTED or (
+            frame.type == BaseCommand.ERROR and body.request_id == NO_REQUEST
+        ):
+            return self.index, "handshake"
+        if request is not None:
+            return self.index, "answer", request
+        if stream is not None:
+            in_order = stream in self._replay.in_order
+            return stream if in_order else (*stream, self._remap.content(frame, recorded))
+        fields = FIELDS.get(frame.type, frozenset())
+        return self.index, frame.type, *(getattr(body, name) for name in _OWNERS if name in fields)
+
+    def _kind(self, frame: Frame, stream: Key | None) -> Key:
+        """The key of all frames that share a timeout (see `Replay.timeout`)."""
+        if stream is not None:
+            return stream
+        if frame.type in _RECEIPTS:
+            return self.index, "producer", frame.body.producer_id
+        return (self.index, "requests") if frame.request is not None else (self.index, frame.type)
+
+    def _is_foreign(self, stream: Key, frame: Frame) -> bool:
+        """Whether the missing message `frame` shows that the stream has other messages than were recorded."""
+        if stream in self._replay.as_recorded or stream in self._replay.in_order:
+            return False
+        return not self._remap.knows(frame.body.message_id)
+
+    def _match_by_order(self, stream: Key) -> None:
+        """Other messages come than were recorded: from now on compare the nth with the nth."""
+        replay, size = self._replay, len(stream)
+        replay.in_order.add(stream)
+        for recorded in (True, False):
+            for frame in replay.pairs.pop(lambda key: key[:size] == stream, recorded):
+                replay.take(stream, stream, frame, recorded)
+
+    # -- the end
+
+    async def end(self, by_broker: bool) -> None:
+        """End as the recorded connection did: if the broker closed that one, wait for it to close this one.
+
+        Do not wait if its last answer was another command: then it has no reason to close.
+        """
+        if by_broker and not self.strayed and not self.link.closed.done():
+            await asyncio.wait([self.link.closed], timeout=self._replay.options.answer_timeout)
+            if not self.link.closed.done():
+                text = "the broker closed the recorded connection here, but not this one"
+                self._replay.differs(Difference("closed", self.index, text=text))
+        self.link.observe = None
+        self._replay.report_unpaired(lambda key: key[0] == self.index)
+        await self.link.close()

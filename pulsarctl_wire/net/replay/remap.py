@@ -1,0 +1,301 @@
+"""Translates recorded frames for a replay: names that the user changes, and ids of the replay's broker. Pure.
+
+`Names` has the user's renamings. `Remap` also translates what a broker assigns and clients send back later:
+message ids, transaction ids, producer names, schema versions. It learns them from pairs of answers: the
+recorded one and the one received now. Unknown values stay as recorded. A frame in which nothing changes keeps
+its bytes, and a frame whose CRC32-C was wrong keeps its metadata.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.fields import METHODS, as_text
+from pulsarctl_wire.wire.frame import Frame, build_frame, with_command
+from pulsarctl_wire.wire.names import (
+    check_namespace,
+    check_topic,
+    full_topic,
+    namespace_of,
+    without_partition,
+)
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageIdData, MessageMetadata
+from pulsarctl_wire.wire.session.knowledge import bound
+
+MAX_KNOWN: Final = 500_000
+"""Maximum message ids remembered, and maximum of all other values; beyond it the older half is forgotten."""
+
+_NO_PLACE: Final = 2**63 - 1
+"""Ledger and entry of Pulsar's latest position; the earliest is even larger, as both are unsigned."""
+
+_SYSTEM: Final = "pulsar/system"
+"""The namespace of the transaction coordinators' topics."""
+
+_TOPICS: Final = frozenset(
+    {
+        *("topic", "topics", "partitions", "new_topics", "deleted_topics", "added", "removed"),
+        *("resolved_topic_name", "segment_topic", "legacy_topic_name"),
+    }
+)
+_SUBSCRIPTIONS: Final = frozenset({"subscription", "initial_subscription_name"})
+_PRODUCERS: Final = frozenset({"producer_name", "producerName"})
+_REGEX: Final = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|[^]\\])*\]?|.", re.DOTALL)
+"""A piece of a regular expression: quoted text, an escaped character, a character class, any character."""
+
+_ANSWERED_VERSIONS: Final = {
+    NUMBERS[name] for name in ("PRODUCER_SUCCESS", "GET_OR_CREATE_SCHEMA_RESPONSE", "GET_SCHEMA_RESPONSE")
+}
+_IDS: Final = {
+    NUMBERS["SEND_RECEIPT"]: ("message_id",),
+    NUMBERS["MESSAGE"]: ("message_id",),
+    NUMBERS["GET_LAST_MESSAGE_ID_RESPONSE"]: ("last_message_id", "consumer_mark_delete_position"),
+}
+_NEW_TXN_RESPONSE: Final = NUMBERS["NEW_TXN_RESPONSE"]
+
+
+class Names:
+    """Renames topics, namespaces and subscriptions.
+
+    A rule (A, B) renames A to B: a namespace (`tenant/namespace`) or a topic in any of Pulsar's spellings;
+    a name without a slash means both the topic and the subscription. `suffix` is appended to each topic's
+    name, before `-partition-N`, except in Pulsar's own namespace pulsar/system. `unused` has the rules that
+    have not been applied yet. Raises SettingsError for invalid names.
+    """
+
+    def __init__(self, rules: Iterable[tuple[str, str]] = (), suffix: str = "") -> None:
+        self._topics: dict[str, str] = {}
+        self._namespaces: dict[str, str] = {}
+        self._subscriptions: dict[str, str] = {}
+        self._suffix = suffix
+        self.unused: dict[str, str] = dict(rules)
+        self._rule_of: dict[str, str] = {}
+        for old, new in self.unused.items():
+            try:
+                if old.count("/") == 1:
+                    self._namespaces[check_namespace(old)] = check_namespace(new)
+                    continue
+                self._topics[check_topic(old)] = check_topic(new)
+                self._rule_of[check_topic(old)] = old
+                if "/" not in old + new:
+                    self._subscriptions[old] = new
+            except ValueError as error:
+                raise SettingsError(f"--rename {old}={new}: {error}") from None
+        try:
+            check_topic(f"t{suffix}")
+        except ValueError as error:
+            raise SettingsError(f"--suffix {suffix}: {error}") from None
+        if "/" in suffix:
+            raise SettingsError(f"--suffix {suffix}: it must not contain /; --rename changes namespaces")
+        if not suffix.isprintable():
+            raise SettingsError(f"--suffix {suffix}: it has unprintable characters; leave those out")
+
+    def topic(self, name: str) -> str:
+        """The new name of a topic; `name` itself if it does not change."""
+        full = full_topic(name)
+        base = without_partition(full)
+        renamed = self._topics.get(base)
+        if renamed is not None:
+            self.unused.pop(self._rule_of[base], None)
+        else:
+            namespace = namespace_of(base)
+            moved = self.namespace(namespace)
+            renamed = base if moved == namespace else base.replace(f"://{namespace}/", f"://{moved}/", 1)
+        if namespace_of(base) != _SYSTEM:
+            renamed += self._suffix
+        return name if renamed == base else renamed + full[len(base) :]
+
+    def namespace(self, name: str) -> str:
+        """The new name of a namespace."""
+        moved = self._namespaces.get(name, name)
+        if moved is not name:
+            self.unused.pop(name, None)
+        return moved
+
+    def subscription(self, name: str) -> str:
+        """The new name of a subscription."""
+        if name in self._subscriptions:
+            self.unused.pop(name, None)
+        return self._subscriptions.get(name, name)
+
+    def pattern(self, pattern: str) -> str:
+        """A regular expression for topics, with the namespace renamed and the suffix added."""
+        return "|".join(map(self._branch, _branches(pattern)))
+
+    def _branch(self, pattern: str) -> str:
+        domain, found, rest = pattern.rpartition("://")
+        parts = rest.split("/", 2)
+        if len(parts) == 3:
+            rest = f"{self.namespace('/'.join(parts[:2]))}/{parts[2]}"
+        if self._suffix:
+            end = "$" if rest.endswith("$") else ""
+            rest = rest[: len(rest) - len(end)] + re.escape(self._suffix) + end
+        return domain + found + rest
+
+
+def _branches(pattern: str) -> list[str]:
+    """The alternatives of a regular expression: the parts between each `|` outside of parentheses."""
+    branches = []
+    start = depth = 0
+    for piece in _REGEX.finditer(pattern):
+        depth += (piece[0] == "(") - (piece[0] == ")")
+        if piece[0] == "|" and depth == 0:
+            branches.append(pattern[start : piece.start()])
+            start = piece.end()
+    return [*branches, pattern[start:]]
+
+
+def redacted(secret: str | bytes) -> bool:
+    """Whether a credential consists of stars only, as `--record` masks them."""
+    return bool(secret) and not as_text(secret).strip("*")
+
+
+def _in_transaction(message: Any) -> bool:
+    """Whether a message names a transaction. Commands about one may omit its id, which then is 0:0."""
+    descriptor = message.DESCRIPTOR
+    if "txnid_most_bits" not in descriptor.fields_by_name:
+        return False
+    return (
+        "Txn" in descriptor.name
+        or message.HasField("txnid_most_bits")
+        or message.HasField("txnid_least_bits")
+    )
+
+
+class Remap:
+    """Translates recorded commands for the replay; see above.
+
+    `unknown_ids` counts untranslated message ids, `left_out` removed credentials of clients behind a proxy.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.unknown_ids = self.left_out = 0
+        self._ids: dict[tuple[Any, ...], tuple[int, int]] = {}
+        self._given: dict[tuple[object, ...], Any] = {}  # all other values, by kind and recorded value
+        texts: dict[str, Callable[[str], str]] = {
+            **dict.fromkeys(_TOPICS, names.topic),
+            **dict.fromkeys(_SUBSCRIPTIONS, names.subscription),
+            **dict.fromkeys(_PRODUCERS, self.producer),
+            "namespace": names.namespace,
+            "topics_pattern": names.pattern,
+        }
+        self._texts = texts
+
+    def producer(self, name: str) -> str:
+        """The producer name that the broker has assigned in place of the recorded `name`."""
+        given: str = self._given.get(("producer", name), name)
+        return given
+
+    def outgoing(self, frame: Frame, owner: tuple[Any, ...] | None = None) -> bytes:
+        """The bytes to send for a recorded frame of a client.
+
+        Translations of message ids for `owner` take precedence (see `learn`).
+        """
+        if frame.body is None:
+            return frame.raw
+        base = BaseCommand()
+        base.CopyFrom(frame.base)  # type: ignore[arg-type]
+        self._translate(getattr(base, BODIES[frame.type]), frame.topic, owner, count=True)
+        if frame.metadata is not None and frame.checksum != "invalid":
+            metadata = self.translated(frame.metadata, frame)
+            whole = base.IsInitialized() and metadata.IsInitialized()
+            if whole and metadata != frame.metadata:
+                return build_frame(base, metadata, frame.payload, checksum=frame.checksum == "valid")
+        if base == frame.base:
+            return frame.raw
+        return with_command(frame.raw, base)
+
+    def translated(self, message: Any, frame: Frame) -> Any:
+        """A translated copy of `message`, which is part of the recorded `frame`."""
+        copy = type(message)()
+        copy.CopyFrom(message)
+        self._translate(copy, frame.topic, None)
+        return copy
+
+    def _translate(
+        self, message: Any, topic: str | None, owner: tuple[Any, ...] | None, *, count: bool = False
+    ) -> None:
+        for field, value in message.ListFields():
+            name = field.name
+            if field.message_type is not None:
+                for each in value if field.is_repeated else (value,):
+                    if isinstance(each, MessageIdData):
+                        self._place(each, owner, count)
+                    self._translate(each, topic, owner, count=count)
+            elif name in self._texts:
+                self._text(message, name, value, self._texts[name])
+            elif name == "schema_version":
+                key = "version", without_partition(topic or ""), value
+                message.schema_version = self._given.get(key, value)
+            elif name in METHODS and redacted(value):
+                message.ClearField(name)
+                message.ClearField(METHODS[name])
+                self.left_out += name == "original_auth_data"
+        if _in_transaction(message):
+            place = message.txnid_most_bits, message.txnid_least_bits
+            given = self._given.get(("txn", *place), place)
+            if given != place:
+                message.txnid_most_bits, message.txnid_least_bits = given
+
+    @staticmethod
+    def _text(message: Any, name: str, value: Any, renamed: Callable[[str], str]) -> None:
+        """Rename a text, or each text of a list; bytes (text that is not UTF-8) and numbers stay."""
+        if isinstance(value, str):
+            setattr(message, name, renamed(value))
+        elif not isinstance(value, (bytes, int)):
+            value[:] = [renamed(each) if isinstance(each, str) else each for each in value]
+
+    def _place(self, place: Any, owner: tuple[Any, ...] | None, count: bool) -> None:
+        """Translate a message id in place."""
+        key = place.ledgerId, place.entryId
+        if max(key) >= _NO_PLACE:
+            return
+        found = (self._ids.get((*owner, *key)) if owner is not None else None) or self._ids.get(key)
+        if found is not None:
+            place.ledgerId, place.entryId = found
+        elif count:
+            self.unknown_ids += 1
+
+    def learn(self, recorded: Frame, replayed: Frame, owner: tuple[Any, ...] | None = None) -> None:
+        """Learn the values that the broker assigns now in place of the recorded ones.
+
+        With an `owner`, the two are different messages at one place of its stream; the id is for it only.
+        """
+        if recorded.type != replayed.type or recorded.body is None or replayed.body is None:
+            return
+        old, new = recorded.body, replayed.body
+        for name in _IDS.get(recorded.type, ()):
+            self._learn_id(getattr(old, name), getattr(new, name), owner or ())
+        if recorded.type == _NEW_TXN_RESPONSE:
+            key = "txn", old.txnid_most_bits, old.txnid_least_bits
+            self._given[key] = new.txnid_most_bits, new.txnid_least_bits
+        elif recorded.type in _ANSWERED_VERSIONS:
+            if old.schema_version and new.schema_version:
+                self._given["version", without_partition(recorded.topic or ""), old.schema_version] = (
+                    new.schema_version
+                )
+            if hasattr(old, "producer_name"):
+                self._given["producer", old.producer_name] = new.producer_name
+        bound(self._given, MAX_KNOWN)
+        bound(self._ids, MAX_KNOWN)
+
+    def knows(self, place: MessageIdData) -> bool:
+        """Whether the translation of a recorded message id is known."""
+        return (place.ledgerId, place.entryId) in self._ids
+
+    def _learn_id(self, old: Any, new: Any, owner: tuple[Any, ...]) -> None:
+        key = old.ledgerId, old.entryId
+        if max(*key, new.ledgerId, new.entryId) < _NO_PLACE:
+            self._ids.setdefault((*owner, *key), (new.ledgerId, new.entryId))
+
+    def content(self, frame: Frame, recorded: bool) -> tuple[str | bytes, int, int] | None:
+        """What identifies a MESSAGE: its producer (by its name in the replay), sequence id and chunk."""
+        metadata: MessageMetadata | None = frame.metadata
+        if metadata is None:
+            return None
+        name = metadata.producer_name
+        if recorded and isinstance(name, str):
+            name = self.producer(name)
+        return name, metadata.sequence_id, metadata.chunk_id

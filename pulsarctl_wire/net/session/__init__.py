@@ -1,0 +1,1 @@
+"""Sessions of a client: links to brokers, producers, consumers, transactions."""

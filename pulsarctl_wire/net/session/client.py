@@ -1,0 +1,329 @@
+"""A client of a cluster: links to its brokers, lookups, and retries.
+
+    async with Client(settings) as client:
+        broker = await client.lookup("persistent://public/default/orders")
+        link = await client.link(broker)
+
+There is one link for each broker, shared by everything that uses the broker. Failures that may be temporary
+are retried, with pauses from 0.1 s that double up to 60 s (Pulsar's own): until the operation timeout when
+something is opened for the first time, forever when it was open before.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from pulsarctl_wire.errors import (
+    BrokerError,
+    LinkClosed,
+    RequestTimeout,
+    SessionError,
+    SettingsError,
+    Unreachable,
+)
+from pulsarctl_wire.net.driver import Warnings
+from pulsarctl_wire.net.frame_socket import Tap
+from pulsarctl_wire.net.session.link import Link, first_link
+from pulsarctl_wire.net.settings import Address, Settings, parse_url
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.names import without_partition
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, Schema
+from pulsarctl_wire.wire.server_errors import FINAL, FINAL_LATER
+
+MOST_REDIRECTS: Final = 20
+"""Maximum number of redirects of one lookup, as in Pulsar's clients."""
+
+MOST_PARTITIONS: Final = 100_000
+"""Maximum number of partitions of a topic; a broker that reports more is not believed."""
+
+MOST_LINKS: Final = 1_000
+"""Maximum number of brokers connected at the same time."""
+
+MOST_SCHEMA_BYTES: Final = 32 * 1024 * 1024
+"""Maximum bytes of cached schemas."""
+
+_SCHEMA_COST: Final = 1024  # bytes of overhead for each cached schema
+
+FIRST_PAUSE: Final = 0.1
+"""Seconds before the first retry."""
+
+LONGEST_PAUSE: Final = 60.0
+"""Maximum seconds between two attempts."""
+
+AT_ONCE: Final = 16
+"""Maximum number of concurrent requests of one kind."""
+
+_T = TypeVar("_T")
+_Each = TypeVar("_Each")
+
+
+async def each_of(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]]) -> list[_T]:
+    """The result of `work` for each item, in order; `AT_ONCE` run concurrently. Raises the first error."""
+    turns = enumerate(items)
+    results: dict[int, _T] = {}
+
+    async def worker() -> None:
+        for number, item in turns:
+            results[number] = await work(item)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for each in workers:
+            each.cancel()
+    return [results[number] for number in range(len(results))]
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker: the `address` to dial; if a Pulsar proxy is there, `proxy_to` is the broker behind it.
+
+    `source` says who named the broker, for error messages; it is "" for the service URL.
+    """
+
+    address: Address
+    proxy_to: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One LOOKUP and its answer: who was asked (`peer`: its IP address), how, the answer, its latency."""
+
+    asked: Address
+    peer: str
+    authoritative: bool
+    response: str
+    url: str
+    url_tls: str
+    says_authoritative: bool
+    through_proxy: bool
+    latency_ns: int
+
+
+class Client:
+    """The links of one session with a cluster; an async context manager that closes them.
+
+    `warn` is called with a line for each problem that did not end the session, a few times for each kind.
+    """
+
+    def __init__(
+        self, settings: Settings, *, tap: Tap | None = None, warn: Callable[[str], None] | None = None
+    ) -> None:
+        self.settings = settings
+        self.warn = Warnings(warn or (lambda text: None))
+        self.ids = count(1)
+        """Ids of producers, consumers and watchers: one counter for all, so that traces are easy to read."""
+        self._tap = tap
+        self._links: dict[tuple[Address, str], Link] = {}
+        self._locks: WeakValueDictionary[tuple[Address, str], asyncio.Lock] = WeakValueDictionary()
+        self._numbers = count()
+        self._preferred = 0
+        self._schemas: dict[tuple[str, bytes], Schema | None] = {}
+        self._schema_bytes = 0
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all links."""
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+        self.warn.close()
+
+    # -- links
+
+    async def link(self, broker: Broker) -> Link:
+        """The link to `broker`; opened if there is none. Raises SessionError."""
+        key = broker.address, broker.proxy_to
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            link = self._links.get(key)
+            if link is None or not link.is_open:
+                self._links = {each: kept for each, kept in self._links.items() if kept.is_open}
+                if len(self._links) >= MOST_LINKS:
+                    raise Unreachable(f"{broker.address}: {MOST_LINKS} brokers are connected, the maximum")
+                link = self._links[key] = await self._open(broker)
+            return link
+
+    async def _open(self, broker: Broker) -> Link:
+        try:
+            return await Link.open(
+                broker.address,
+                self.settings,
+                numbers=self._numbers,
+                proxy_to=broker.proxy_to,
+                tap=self._tap,
+                warn=self.warn,
+            )
+        except (Unreachable, RequestTimeout) as error:
+            if not broker.source:
+                raise
+            raise type(error)(
+                f"the broker that {broker.source} named cannot be reached: {error}; "
+                "ask for another address with --listener-name, or go through a proxy with --url"
+            ) from None
+
+    async def service(self) -> Link:
+        """A link to one of the hosts of the service URL, tried in turn. Raises SessionError."""
+        addresses, first = self.settings.url.addresses, self._preferred
+        in_turn = (*addresses[first:], *addresses[:first])
+        link = await first_link(in_turn, self.settings, lambda address: self.link(Broker(address)))
+        self._preferred = addresses.index(link.address)
+        return link
+
+    async def ask(self, name: str, **fields: Any) -> Frame:
+        """Send the request `name` over the service link, with retries; return its answer."""
+
+        async def attempt() -> Frame:
+            return await (await self.service()).request(build_command(name, **fields))
+
+        return await self.retry(attempt, name)
+
+    # -- lookups
+
+    async def hops(self, topic: str) -> AsyncIterator[Hop]:
+        """Look up which broker serves `topic` (a full name); yield each answer, the last of which is Connect.
+
+        Raises BrokerError; raises Unreachable after `MOST_REDIRECTS` redirects.
+        """
+        link = await self.service()
+        authoritative = False
+        for _ in range(MOST_REDIRECTS + 1):
+            command = build_command(
+                "LOOKUP",
+                topic=topic,
+                authoritative=authoritative,
+                advertised_listener_name=self.settings.listener,
+            )
+            asked = time.perf_counter_ns()
+            body = (await link.request(command)).body
+            hop = Hop(
+                link.address,
+                link.connection.server,
+                authoritative,
+                CommandLookupTopicResponse.LookupType.Name(body.response),
+                as_text(body.brokerServiceUrl),
+                as_text(body.brokerServiceUrlTls),
+                body.authoritative,
+                body.proxy_through_service_url,
+                time.perf_counter_ns() - asked,
+            )
+            yield hop
+            if hop.response == "Connect":
+                return
+            authoritative = hop.says_authoritative
+            link = await self.link(self.broker_of(hop))
+        raise Unreachable(
+            f"LOOKUP of {topic}: still a redirect after {MOST_REDIRECTS}; the brokers redirect in circles"
+        )
+
+    def broker_of(self, hop: Hop) -> Broker:
+        """The broker that a lookup's answer names. Raises Unreachable if it has no address of our kind."""
+        broker = self.named(hop.url, hop.url_tls, f"LOOKUP_RESPONSE of {hop.asked}")
+        if not hop.through_proxy:
+            return broker
+        # a standalone broker sets the proxy flag, too, although there is no proxy
+        itself = str(broker.address) in (str(hop.asked), hop.peer)
+        return Broker(hop.asked, "" if itself else str(broker.address))
+
+    def named(self, url: str, url_tls: str, source: str, *, through: Address | None = None) -> Broker:
+        """The broker with these two addresses, which `source` gave; reached by proxy `through`, if any."""
+        text = url_tls if self.settings.url.tls else url
+        if not text:
+            kind = (
+                "TLS address (pulsar+ssl://)" if self.settings.url.tls else "address without TLS (pulsar://)"
+            )
+            raise Unreachable(f"{source} has no {kind}, but {url or url_tls or 'none at all'}")
+        try:
+            address = parse_url(text).addresses[0]
+        except SettingsError as error:
+            raise Unreachable(f"{source}: {error}") from None
+        return Broker(address, "", source) if through is None else Broker(through, str(address))
+
+    async def lookup(self, topic: str) -> Broker:
+        """The broker that serves `topic` (a full name)."""
+        *_, last = [hop async for hop in self.hops(topic)]
+        return self.broker_of(last)
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions `topic` has; 0 if it is not partitioned.
+
+        If the broker auto-creates partitioned topics, this request creates one, unless `create` is False.
+        """
+        frame = await self.ask(
+            "PARTITIONED_METADATA", topic=topic, metadata_auto_creation_enabled=None if create else False
+        )
+        if frame.type == BaseCommand.LOOKUP_RESPONSE:  # how the Pulsar proxy refuses
+            raise BrokerError("UnknownError", as_text(frame.body.message), "PARTITIONED_METADATA")
+        partitions: int = frame.body.partitions
+        if partitions > MOST_PARTITIONS:
+            raise Unreachable(f"{topic}: {partitions} partitions, over the limit of {MOST_PARTITIONS}")
+        return partitions
+
+    async def schema(self, topic: str, version: bytes) -> Schema | None:
+        """The schema of `topic` with this version, cached; None if the broker does not have it."""
+        key = without_partition(topic), version
+        if key not in self._schemas:
+            schema = None
+            try:
+                body = (await self.ask("GET_SCHEMA", topic=key[0], schema_version=version)).body
+                schema = body.schema if body.HasField("schema") else None
+            except BrokerError as error:
+                self.warn(f"schema of {key[0]}: {error}")
+            weight = _SCHEMA_COST + len(version) + (schema.ByteSize() if schema else 0)
+            if self._schema_bytes + weight > MOST_SCHEMA_BYTES:
+                self._schemas.clear()
+                self._schema_bytes = 0
+            self._schemas[key] = schema
+            self._schema_bytes += weight
+        return self._schemas[key]
+
+    # -- retries
+
+    async def retry(
+        self,
+        attempt: Callable[[], Awaitable[_T]],
+        what: str,
+        *,
+        opened_before: bool = False,
+        pause: float = FIRST_PAUSE,
+    ) -> _T:
+        """`attempt()`, retried after failures that may be temporary.
+
+        `opened_before`: it worked once, so it is retried forever, unless `Settings.reconnect` is off.
+        `pause` is the first pause, in seconds. Raises the last SessionError.
+        """
+        deadline = None if opened_before else time.monotonic() + self.settings.timeout
+        while True:
+            if opened_before:
+                await asyncio.sleep(pause * random.uniform(0.9, 1.0))
+            try:
+                return await attempt()
+            except (SessionError, SettingsError) as error:  # SettingsError: a token file may reappear
+                if not self._is_temporary(error, opened_before):
+                    raise
+                if deadline is not None and time.monotonic() + pause > deadline:
+                    raise
+                self.warn(f"{what}: {error}; retrying in {pause:g} s")
+            if not opened_before:
+                await asyncio.sleep(pause * random.uniform(0.9, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _is_temporary(self, error: SessionError | SettingsError, opened_before: bool) -> bool:
+        if isinstance(error, BrokerError):
+            return error.code not in (FINAL_LATER if opened_before else FINAL)
+        if not self.settings.reconnect:
+            return False
+        return opened_before or isinstance(error, LinkClosed)

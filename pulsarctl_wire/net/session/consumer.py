@@ -1,0 +1,172 @@
+"""A consumer at a broker: connects a `ReceiveQueue` (`net/session/receive_queue.py`) to a link and the clock.
+
+When the link is lost, or the broker closes the consumer (CLOSE_CONSUMER, TOPIC_MIGRATED), it is opened again.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pulsarctl_wire.errors import LinkClosed, SessionError
+from pulsarctl_wire.net.driver import now
+from pulsarctl_wire.net.protocol import Outcome
+from pulsarctl_wire.net.session.acks import AckRequest, GivenUp
+from pulsarctl_wire.net.session.client import FIRST_PAUSE, Client
+from pulsarctl_wire.net.session.endpoint import Endpoint
+from pulsarctl_wire.net.session.inbox import Delivery, Inbox
+from pulsarctl_wire.net.session.receive_queue import Changed, ConsumerOptions, ReceiveQueue
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.names import partition_index
+from pulsarctl_wire.wire.payload import Message
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+
+
+def reader_name() -> str:
+    """A unique name for a temporary subscription."""
+    return f"reader-{secrets.token_hex(5)}"
+
+
+class Consumer(Endpoint):
+    """Consumes one topic that is not partitioned, or one partition. Deliveries go to `inbox`.
+
+    `changed` is called after a delivery, and when an attribute of `queue` has changed. Attributes in addition
+    to Endpoint's: the `queue` that receives, its `options` and `counts`, the `partition`, and the `budget`
+    that limits how much is decompressed and shown.
+    """
+
+    KIND = "consumer"
+    queue: ReceiveQueue
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        options: ConsumerOptions,
+        inbox: Inbox,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        number = next(client.ids)
+        super().__init__(client, topic, number, ReceiveQueue(self, topic, number, options, inbox))
+        self.options = options
+        self.counts = self.queue.counts
+        self.partition = partition_index(topic)
+        self.budget = inbox.budget
+        self._changed = changed
+        self._confirming: dict[int, Callable[[], None]] = {}  # ACK number -> stops waiting for its answer
+
+    # -- opening and closing
+
+    def _ended(self, error: SessionError) -> None:
+        self._changed()
+
+    def resume(self) -> None:
+        """Ask again for the messages that were dropped, by reopening the consumer, whatever its type."""
+        if self.queue.halted and self._is_open and self.link is not None:
+            self.queue.acks.send_waiting()
+            self.sync()
+            self.link.begin(self._close_command())
+            self.queue.ended = False
+            self.lost(LinkClosed("messages were dropped, as too many waited"))
+
+    async def ask(self, name: str, **fields: Any) -> Any:
+        """Send a request about this consumer ("SEEK", "UNSUBSCRIBE", …); return its answer's body."""
+        if self.error is not None:
+            raise self.error
+        assert self.link is not None
+        return (await self.link.request(build_command(name, consumer_id=self.id, **fields))).body
+
+    async def close(self) -> None:
+        """Send the waiting acknowledgements, and close."""
+        self._closing = True
+        self.stop_timer()
+        if self._is_open:
+            await self.flush_acks()
+        await super().close()
+        if self.queue.acks.open:
+            self._client.warn(f"{self.topic}: {self.queue.acks.open} acknowledgements are not confirmed")
+
+    # -- deliveries
+
+    def open_entry(self, delivery: Delivery) -> bool:
+        """Open the entry of a delivery; False if it has no message to be consumed."""
+        opened = self.queue.open_entry(delivery)
+        self.sync()
+        return opened
+
+    def consumed(self, delivery: Delivery) -> None:
+        """A delivery is consumed: its permits go back to the broker."""
+        self.queue.consumed(delivery, now())
+        self.sync()
+
+    def skip(self, delivery: Delivery, why: str) -> None:
+        """Warn about and count an entry that could not be shown completely. It is never acknowledged."""
+        self.queue.skip(delivery, why)
+        self.sync()
+
+    def note(self, where: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
+        """Warn about the entry with this id."""
+        self.queue.note(where, text, kind)
+        self.sync()
+
+    def ack(self, delivery: Delivery, message: Message | None = None) -> None:
+        """Acknowledge one message of a delivery, or the whole delivery."""
+        self.queue.ack(delivery, message, now())
+        self.sync()
+
+    def ack_cumulatively(self, delivery: Delivery, message: Message) -> None:
+        """Acknowledge everything up to and including `message`; see `ReceiveQueue`."""
+        self.queue.ack_cumulatively(delivery, message)
+        self.sync()
+
+    def nack(self, delivery: Delivery) -> None:
+        """Ask for a delivery to be redelivered after `nack_delay`."""
+        self.queue.nack(delivery, now())
+        self.sync()
+
+    async def flush_acks(self) -> None:
+        """Send the waiting acknowledgements, and wait until they are confirmed."""
+        if self._reopening is not None:
+            await asyncio.wait([self._reopening])
+        self.queue.acks.send_waiting()
+        self.sync()
+        while self._confirming:
+            await self.progress()
+
+    # -- frames received, and events of the queue
+
+    def received(self, frame: Frame) -> None:
+        """The link has received a frame about this consumer."""
+        if frame.type == BaseCommand.MESSAGE:
+            self._pause = FIRST_PAUSE
+        super().received(frame)
+
+    def handle(self, event: Changed | AckRequest | GivenUp) -> None:
+        """Handle an event of the queue: send an ACK, stop waiting for one, or call `changed`."""
+        if isinstance(event, AckRequest):
+            self._confirm(event)
+        elif isinstance(event, GivenUp):
+            forget = self._confirming.pop(event.number, None)
+            if forget is not None:
+                forget()
+        else:
+            self._changed()
+
+    def _confirm(self, request: AckRequest) -> None:
+        command = build_command("ACK", consumer_id=self.id, ack_type=request.kind, message_id=request.ids)
+        link, done = self.link, partial(self._confirmed, request.number)
+        assert link is not None  # the queue is ready for acknowledgements
+        try:
+            self._confirming[request.number] = partial(link.forget, link.begin(command, done))
+        except LinkClosed:
+            self.queue.acks.settle(request.number, lost=True)
+
+    def _confirmed(self, number: int, outcome: Outcome) -> None:
+        self._confirming.pop(number, None)
+        lost = isinstance(outcome.error, LinkClosed)
+        self.queue.acks.settle(number, lost=lost)
+        if outcome.error is not None and not lost:
+            self.warn(f"{self.topic}: {outcome.error}")
+        self.sync()

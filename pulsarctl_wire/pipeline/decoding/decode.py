@@ -1,0 +1,406 @@
+"""Decodes one split alone: its rows, as far as they are certain, and its edges.
+
+The packets of each connection are kept until it is synchronized (capture/handover.py). They go to the process
+that knows what came before, and so does the connection's state at the end of the split. The rows in between
+are written as a draft: connections are numbered from 0, stream offsets count from the connection's first byte
+in the split, and producers and consumers that were opened earlier are unknown.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.capture.compression import reader
+from pulsarctl_wire.capture.files import Lane, Layout, PacketReader, SideBySide
+from pulsarctl_wire.capture.halves import Tcp
+from pulsarctl_wire.capture.handover import IDLE, Handover, SyncPoint, halves_of, hand_over, sync_point
+from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
+from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
+from pulsarctl_wire.capture.series import lane
+from pulsarctl_wire.capture.sources import uncompressed
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.pipeline.files.splits import Side, Split, opened, read_split
+from pulsarctl_wire.wire.detail import ALL
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Event, Frame, Malformed
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.part import Part, PartState
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.table.messages import MessageOptions
+
+PATIENCE: Final = 64
+"""How many packets of a connection to wait for the first bytes of an idle half."""
+MOST_KEPT: Final = 8 * 1024 * 1024
+"""Most bytes of packets kept for one connection; beyond that, the split is read again for it."""
+MOST_SYNCED: Final = 4_096
+"""Most connections of a split whose state is kept; the split is read again for the others."""
+MOST_EDGES: Final = 8_192
+"""Most connections that a split reports; the split is read again for the others."""
+_ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
+_PACKET_COST: Final = 256
+_GATHERED: Final = 64  # events that are collected at a time
+
+
+class Settings(NamedTuple):
+    """Settings for all splits: where drafts go, the largest frame in bytes, and those of `TableBuilder`.
+
+    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it.
+    """
+
+    drafts: str = ""
+    max_frame_size: int | None = None
+    payload: bool = False
+    stand_in: str = token_hex(16)
+    cluster: str | None = None
+    messages: "MessageOptions | None" = None
+    host: str | None = None
+    detail: str = ALL
+
+    def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
+        """A new reassembler, which does not join chunks or keep schemas."""
+        return Reassembler(
+            Knowledge(join_chunks=False, schemas=False, fixed_limit=self.max_frame_size is not None),
+            limit=self.max_frame_size or MAX_FRAME_SIZE,
+            new_state=new_state,
+            on_end=on_end,
+        )
+
+
+Kept = tuple[int, int, int | None, Segment]
+"""A kept packet: its turn in the split, its place, time in ns, and TCP segment.
+
+Turns give the order in which the packets of a split were read. A packet's turn is its place, or, if files
+are read side by side, its number in the split.
+"""
+
+
+@mypyc_attr(native_class=False)
+@dataclass(slots=True)
+class Edge:
+    """What a split reports of one connection.
+
+    index     its number in the draft
+    pair      the smaller of the keys of its two directions
+    turn      the turn of its first packet
+    packets   its packets until it was synchronized, or to the end; None if they were too many
+    kept      bytes of memory that they take, estimated
+    guess     where it was synchronized; None if it never was, and then the draft has no rows of it
+    synced    the first turn after the last of `packets`
+    doubtful  whether an idle half may have resumed in the middle of a frame, or events are held back
+    state     its state at the end of the split; None if it was not synchronized
+    largest   size in bytes of its largest frame, including an unfinished one
+    damaged   whether it has gaps or malformed bytes
+    in_step   whether both halves were in step at the end
+    part      what the process that knows the past must resolve; None if it was not synchronized
+    early     the sends that were seen in `packets`, as in `Part.sent`
+    """
+
+    index: int
+    pair: bytes
+    turn: int
+    packets: list[Kept] | None = field(default_factory=list)
+    kept: int = 0
+    guess: SyncPoint | None = None
+    synced: int = 0
+    doubtful: bool = False
+    state: Handover | None = None
+    largest: int = 0
+    damaged: bool = False
+    in_step: bool = False
+    part: Part | None = None
+    early: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+
+class Decoded(NamedTuple):
+    """The result of decoding a split.
+
+    `begin` and `end` are the offsets where its first record and the next split's begin, each with the layout
+    there; `begin` is None if no record was found. `problems` are (file, what is wrong, whether it was read up
+    to there; if not, it cannot be read at all). `fragments` counts IP fragments; `waiting` are the incomplete
+    datagrams. Connections without an edge were ignored from turn `rest` on; None if there are none. `dropped`
+    counts packets that the kernel dropped, `cut` those cut by a snap length, `frames` all frames seen.
+    `counts` are the counts of its events, if they are only counted.
+    """
+
+    split: Split
+    begin: tuple[int, Layout | None] | None
+    end: tuple[int, Layout | None]
+    problems: list[tuple[str, str, bool]]
+    packets: int
+    fragments: int
+    waiting: Waiting
+    edges: list[Edge]
+    rest: int | None
+    dropped: int = 0
+    cut: int = 0
+    frames: int = 0
+    counts: Any = None
+
+
+def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], object]) -> Decoded:
+    """Decode a split; call `collect` with the certain events, whose connections have their edges' indexes."""
+    decoder = _SplitDecoder(split, settings, collect)
+    begin: tuple[int, Layout | None] | None = (split.start, split.layout)
+    end: tuple[int, Layout | None] = (split.start, split.layout)
+    problems: list[tuple[str, str, bool]] = []
+    dropped = 0
+    for name, base, packets in _turns(split, problems):
+        if packets is None:
+            begin = None
+            continue
+        if isinstance(packets, PacketReader) and not split.exact:
+            begin = packets.offset, packets.layout
+        decoder.reassembler.knowledge.turn = partial(decoder.turn, packets)
+        try:
+            decoder.run(packets, base)
+        except CaptureError as error:
+            problems.append(_problem(name, error))
+        finally:
+            decoder.reassembler.knowledge.turn = int  # frees the decoder without garbage collection
+        dropped += packets.dropped
+        if isinstance(packets, PacketReader):
+            end = packets.offset, packets.layout
+    decoder.flush()
+    frames = decoder.reassembler.knowledge.frames
+    return Decoded(
+        *(split, begin, end, problems, decoder.packets, decoder.dissector.fragments),
+        *(decoder.dissector.waiting, decoder.edges(), decoder.rest, dropped, decoder.cut, frames),
+    )
+
+
+def pair_of(key: bytes) -> bytes:
+    """The smaller of the keys of a connection's two directions."""
+    return min(key, reverse(key))
+
+
+def unread(split: Split, problem: str) -> Decoded:
+    """The result for a split that is not read because of a `problem` with its file."""
+    start = split.start, split.layout
+    problems = [(split.input.name, problem, True)]
+    return Decoded(split, start, start, problems, 0, 0, {}, [], None)
+
+
+def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
+    return name, str(error), isinstance(error, DamagedCapture)
+
+
+def _turns(
+    split: Split, problems: list[tuple[str, str, bool]]
+) -> Iterator[tuple[str, int, PacketReader | SideBySide | None]]:
+    """Return the packets of a split, input by input, each with the input's name.
+
+    The number is what to add to their offsets to get their places. None if no record is found. What is wrong
+    with a file is added to `problems`, except for errors that are raised while packets are read.
+    """
+    lanes: dict[int, Lane | None] = {}
+    with ExitStack() as stack:
+        closing: dict[int, ExitStack] = {}
+        for file, each in enumerate(split.inputs, split.file):
+            if not each.sides:
+                part = Split(file, 0, each) if split.more else split
+                try:
+                    with opened(each.path, part.start) as stream:
+                        source = stream if part.layout is not None else uncompressed(stream)
+                        yield each.name, file << PLACE_BITS, read_split(part, reader(source))
+                except CaptureError as error:
+                    problems.append(_problem(each.name, error))
+                continue
+            for side in each.sides:
+                if side.file not in lanes:
+                    closing[side.file] = stack.enter_context(ExitStack())
+                    lanes[side.file] = _begun(side, closing[side.file], problems)
+            sides = [(found, side) for side in each.sides if (found := lanes[side.file]) is not None]
+            yield each.name, 0, SideBySide([(found, side.since, side.until) for found, side in sides])
+            for found, side in sides:
+                if side.until is None or file == split.next_file - 1:
+                    closing[side.file].close()
+                    if found.error is not None:
+                        problems.append(_problem(side.name, found.error))
+
+
+def _begun(side: Side, stack: ExitStack, problems: list[tuple[str, str, bool]]) -> Lane | None:
+    """Return the packets of a file that is read side by side; None if it cannot be read."""
+    try:
+        return lane(stack.enter_context(opened(side.path)), side.file)
+    except CaptureError as error:
+        problems.append(_problem(side.name, error))
+        return None
+
+
+def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
+    """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it.
+
+    If one of its files cannot be read any more, that is added to its problems.
+    """
+    split = decoded.split
+    segment = Dissector(waiting).segment
+    number = 0
+    problems: list[tuple[str, str, bool]] = []
+    for file, base, packets in _turns(split, problems):
+        assert packets is not None  # the split is exact
+        if not {*problems} <= {*decoded.problems}:
+            break  # the turns of the other files would be wrong
+        try:
+            for time_ns, link, data, length in packets:
+                number += 1
+                found = segment(link, data, length)
+                if found is not None:
+                    place = base | packets.offset
+                    yield number if split.is_merged else place, place, time_ns, found
+        except CaptureError as error:
+            problems.append(_problem(file, error))
+    for name, text, _ in [each for each in problems if each not in decoded.problems]:
+        decoded.problems.append((name, f"cannot be read again, so rows may be missing: {text}", True))
+
+
+class _SplitDecoder:
+    """Decodes the packets of a split; keeps the edges of its connections."""
+
+    def __init__(self, split: Split, settings: Settings, collect: Callable[[list[Event]], object]) -> None:
+        self.packets = self.cut = 0
+        self.rest: int | None = None
+        self.dissector = Dissector(split.waiting)
+        self.reassembler = settings.reassembler(PartState)
+        self._stand_in = settings.stand_in
+        self._base = 0
+        self._is_merged = split.is_merged
+        self._edges: list[Edge] = []
+        self._pairs: set[bytes] = set()  # of the edges
+        self._synced: dict[int, Tcp] = {}  # connections that are synchronized, by the index of their edge
+        self._unsynced_states: dict[int, PartState] = {}  # of the others
+        self._given_up: set[bytes] = set()
+        self._kept = 0
+        self._broken: set[tuple[int, bool]] = set()  # halves whose first bytes were not a frame
+        self._collect = collect
+        self._gathered: list[Event] = []
+
+    def run(self, packets: PacketReader | SideBySide, base: int) -> None:
+        """Decode these packets, whose places are their offsets and `base`."""
+        dissector, reassembler = self.dissector, self.reassembler
+        self._base = base
+        for time_ns, link, data, length in packets:
+            self.packets += 1
+            if len(data) < length:
+                self.cut += 1
+            found = dissector.segment(link, data, length)
+            if found is None:
+                continue
+            tcp = reassembler.connection(found[0])
+            place = base | packets.offset
+            if tcp is None or not tcp.is_synced or found[3] & SYN:
+                self._unsynced((self.packets if self._is_merged else place, place, time_ns, found))
+            else:
+                events = reassembler.add(found, time_ns, place)
+                while events:
+                    self._gathered += events
+                    if len(self._gathered) >= _GATHERED:
+                        self.flush()
+                    events = reassembler.more()
+
+    def turn(self, packets: PacketReader | SideBySide) -> int:
+        """The turn of the current packet."""
+        return self.packets if self._is_merged else self._base | packets.offset
+
+    def _unsynced(self, packet: Kept) -> None:
+        """Decode a packet of a connection that may not be synchronized yet."""
+        turn, place, time_ns, segment = packet
+        key = segment[0]
+        pair = pair_of(key)
+        if pair in self._given_up:
+            return
+        if len(self._edges) >= MOST_EDGES and pair not in self._pairs:
+            self.rest = self.rest or turn
+            return
+        events = self.reassembler.add(segment, time_ns, place)
+        tcp = self._marked(key, turn)
+        edges = self._edges
+        while events:
+            self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
+            events = self.reassembler.more()
+            tcp = self._marked(key, turn)  # after these events, the key may be a new connection's
+        if tcp is not None and tcp.mark.guess is None:
+            self._keep(tcp, packet)
+
+    def _marked(self, key: bytes, turn: int) -> Tcp | None:
+        """The connection of a segment's key; it is given an edge if it has none."""
+        tcp = self.reassembler.connection(key)
+        if tcp is not None and tcp.mark is None:
+            tcp.mark = Edge(len(self._edges), pair_of(key), turn)
+            tcp.state.connection.index = tcp.mark.index
+            self._edges.append(tcp.mark)
+            self._pairs.add(tcp.mark.pair)
+            assert isinstance(tcp.state, PartState)
+            self._unsynced_states[tcp.mark.index] = tcp.state
+        return tcp
+
+    def _keep(self, tcp: Tcp, packet: Kept) -> None:
+        edge: Edge = tcp.mark
+        cost = len(packet[3][4]) + _PACKET_COST
+        edge.kept += cost
+        self._kept += cost
+        too_many = len(self._synced) >= MOST_SYNCED or len(self._edges) > MOST_EDGES
+        too_many |= edge.kept > MOST_KEPT or self._kept > _ALL_KEPT
+        if edge.packets is None or too_many:
+            self._kept -= edge.kept
+            edge.packets = None
+            self._given_up.add(edge.pair)
+            return
+        edge.packets.append(packet)
+        edge.guess = sync_point(tcp, patient=len(edge.packets) < PATIENCE)
+        edge.synced = packet[0] + 1
+        if edge.guess is not None:
+            assert isinstance(tcp.state, PartState)
+            tcp.is_synced = True
+            self._synced[edge.index] = tcp
+            edge.early = self._unsynced_states.pop(edge.index).sent
+            tcp.life.syns = 0
+            tcp.state.begin(f"{self._stand_in}{edge.index}")  # the stitcher decodes the earlier frames
+
+    def flush(self) -> None:
+        """Call `collect` with the events gathered so far, except deferred frames."""
+        sure: list[Event] = []
+        for event in self._gathered:
+            edge = self._edges[event.connection.index]
+            if not isinstance(event, Frame):
+                edge.damaged = True
+                if isinstance(event, Malformed) and event.offset == 0:
+                    self._broken.add((edge.index, event.to_broker))
+            elif not event.number:  # deferred
+                continue
+            elif len(event.raw) > edge.largest or event.partial:
+                edge.largest = max(edge.largest, event.size)
+            sure.append(event)
+        self._gathered = []
+        if sure:
+            self._collect(sure)
+
+    def edges(self) -> list[Edge]:
+        """The edges, in the order in which their connections were opened."""
+        for index, state in self._unsynced_states.items():
+            self._edges[index].early = state.sent
+        for index, tcp in self._synced.items():
+            edge = self._edges[index]
+            edge.state = hand_over(tcp)
+            assert isinstance(tcp.state, PartState)
+            edge.part = tcp.state.part()
+            edge.doubtful = self._is_doubtful(edge, tcp)
+            edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
+            edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))
+        return self._edges
+
+    def _is_doubtful(self, edge: Edge, tcp: Tcp) -> bool:
+        assert edge.guess is not None
+        return any(
+            half.held
+            or (
+                guess.kind == IDLE
+                and not half.stream.untouched
+                and (half.stream.step is None or (edge.index, half.stream.to_broker) in self._broken)
+            )
+            for guess, half in zip(edge.guess.halves, halves_of(tcp), strict=True)
+        )

@@ -1,0 +1,192 @@
+"""Tracks how far the work on a table is, and goes from one split to the next."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pulsarctl_wire.capture.files import Layout
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, reread
+from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split, plan, plan_all
+from pulsarctl_wire.wire.detail import ALL
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.table.messages import MessageOptions
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to make a table.
+
+    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
+    partitions.py); the others are those of `TableBuilder`.
+    """
+
+    split_size: int = SPLIT_SIZE
+    max_frame_size: int | None = None
+    payload: bool = False
+    cluster: str | None = None
+    messages: "MessageOptions | None" = None
+    partition_by: tuple[str, ...] = ()
+    host: str | None = None
+    detail: str = ALL
+
+    def settings(self, drafts: str) -> Settings:
+        """The settings of splits whose drafts are in the directory `drafts`."""
+        return Settings(
+            drafts,
+            self.max_frame_size,
+            self.payload,
+            cluster=self.cluster,
+            messages=self.messages,
+            host=self.host,
+            detail=self.detail,
+        )
+
+
+class Begun(NamedTuple):
+    """What the drafts of a table are made with: the version of the table, and the settings."""
+
+    version: str
+    settings: Settings
+
+
+@dataclass
+class Totals:
+    """What has been done so far.
+
+    `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
+    `size` bytes of Parquet, `read_again` connections that were read again, `dropped` packets that the kernel
+    dropped, `cut` packets cut by a snap length. `frames` are in the table; `seen` are those in what was
+    decoded, about as many.
+    """
+
+    read: int = 0
+    packets: int = 0
+    frames: int = 0
+    gaps: int = 0
+    connections: int = 0
+    size: int = 0
+    read_again: int = 0
+    dropped: int = 0
+    cut: int = 0
+    seen: int = 0
+    problems: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    def add_problems(self, problems: list[tuple[str, str, bool]]) -> None:
+        """Add those that are new: a file may be read several times."""
+        self.problems += [each for each in problems if each not in self.problems]
+
+
+@dataclass
+class Progress:
+    """How far the work is: everything before part `part` of input `file` is done, and ended at `end`.
+
+    `stitcher` must have `add`, whose result has `read_again`. `unreadable`: the rest of that input cannot be
+    read. `inputs` are all inputs; for a table that follows a directory, none.
+    """
+
+    inputs: list[Input]
+    options: Options
+    totals: Totals = field(default_factory=Totals)
+    file: int = 0
+    part: int = 0
+    end: tuple[int, Layout | None] | None = None
+    unreadable: bool = False
+    version: str = ""
+    stitcher: Any = None
+
+    @property
+    def next(self) -> str:
+        """The name of the split that is next."""
+        return Split(self.file, self.part, Input("", 0, 0)).name
+
+    def settle(self, decoded: Decoded, decode: Callable[[Split], Decoded]) -> Decoded | None:
+        """The next split, decoded from where the previous one ended; None if its input is unreadable there.
+
+        Calls `decode` to decode it again if it began elsewhere or lacked earlier IP fragments.
+        """
+        split = decoded.split
+        if split.part:
+            if self.unreadable:
+                return None
+            if self.end is not None and decoded.begin != self.end:
+                start, layout = self.end
+                split = split._replace(start=start, layout=layout, exact=True)
+                decoded = decode(split)
+        assert decoded.begin is not None  # the end of the previous split, or the input's beginning
+        start, layout = decoded.begin
+        split = split._replace(start=start, layout=layout, exact=True)
+        if decoded.fragments and self.stitcher.waiting and split.waiting is None:
+            split = split._replace(waiting=self.stitcher.waiting)
+            decoded = decode(split)
+        return decoded._replace(split=split)
+
+    def take(self, decoded: Decoded) -> Any:
+        """Stitch a settled split; return how to finish it."""
+        split, totals = decoded.split, self.totals
+        self.unreadable = bool(decoded.problems)
+        stitched = self.stitcher.add(decoded, reread)
+        totals.add_problems(decoded.problems)
+        is_last = split.stop >= split.input.size
+        self.file, self.part, self.end = split.file, split.part + 1, decoded.end
+        if is_last:
+            self.file, self.part, self.end = split.next_file, 0, None
+        totals.read += split.size if is_last else decoded.end[0] - split.start
+        totals.packets += decoded.packets
+        totals.seen += decoded.frames
+        totals.dropped += decoded.dropped
+        totals.cut += decoded.cut
+        totals.connections = self.stitcher.reassembler.connections
+        totals.read_again += stitched.read_again
+        return stitched
+
+
+Result = Callable[[], Decoded]
+"""Waits until a split is decoded, and returns the result."""
+
+Submit = Callable[[list[Split]], list[Result]]
+"""Submits splits to be decoded."""
+
+
+def room_for(processes: int) -> Callable[[int], int]:
+    """The `room` of `decoded_in_order` for so many processes: each has a split, and two more wait."""
+    return lambda waiting: processes + 2 - waiting
+
+
+def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], int]) -> Iterator[Decoded]:
+    """Yield the remaining splits, each decoded from where the previous one ended.
+
+    `room` returns how many splits to submit next, for the number of those that were submitted and not
+    yielded yet; 0 is for none.
+    """
+    splits = _splits(progress)
+    waiting: deque[tuple[Split, Result]] = deque()
+    while True:
+        while more := list(islice(splits, room(len(waiting)))):
+            waiting.extend(zip(more, submit(more), strict=True))
+        if not waiting:
+            return
+        split, result = waiting.popleft()
+        decoded = progress.settle(result(), lambda split: submit([split])[0]())
+        if decoded is None:
+            continue
+        layout = decoded.split.layout
+        if split.part and layout != split.layout:  # earlier splits of its input changed the layout
+            places = [at for at, (later, _) in enumerate(waiting) if later.file == split.file]
+            for at in places:
+                waiting[at][1]()  # or two processes might write its draft
+            changed = [waiting[at][0]._replace(layout=layout) for at in places]
+            for at, later, again in zip(places, changed, submit(changed), strict=True):
+                waiting[at] = later, again
+        yield decoded
+
+
+def _splits(progress: Progress) -> Iterator[Split]:
+    """The remaining splits."""
+    inputs, size, file = progress.inputs, progress.options.split_size, progress.file
+    if progress.part:
+        yield from plan(file, inputs[file], size)[progress.part :]
+        file += 1
+    yield from plan_all(inputs, size, file)

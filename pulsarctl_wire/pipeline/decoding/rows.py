@@ -1,0 +1,173 @@
+"""Makes the rows of a split for the frames table: its draft, and the rows of its edges."""
+
+import io
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, decode
+from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
+from pulsarctl_wire.pipeline.files.inputs import filesystem
+from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.splits import Input, Split
+from pulsarctl_wire.table import TABLES, VERSION, TableBuilder
+from pulsarctl_wire.table.columns import number_array, number_values, replaced
+from pulsarctl_wire.wire.frame import Event
+from pulsarctl_wire.wire.session.ending import EndedConnection
+
+
+def new_progress(options: Options, settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
+    """The progress of a new table."""
+    return Progress(list(inputs), options, version=VERSION, stitcher=TableStitcher(settings))
+
+
+def decode_split(split: Split, settings: Settings) -> Decoded:
+    """Decode a split and write its draft to `settings.drafts`. Raises OSError if it cannot be written."""
+    delete_draft(settings.drafts, split.name)  # an attempt that began elsewhere may have left one
+    system, paths = draft_of(settings.drafts, split.name)
+    with ExitStack() as files:
+        rows = _Rows(
+            new_builder(settings, split.sources),
+            lambda table: files.enter_context(written(system, paths[table])),
+        )
+        try:
+            return decode(split, settings, rows.add)
+        finally:
+            rows.close()
+
+
+def draft_of(directory: str, name: str) -> tuple[Any, dict[str, str]]:
+    """The draft of the split `name`: its filesystem, and the paths of its Arrow streams, by table.
+
+    A stream without rows does not exist.
+    """
+    system, inside = filesystem(directory)
+    return system, {table: f"{inside}/{name}.{table}.arrow" for table in TABLES}
+
+
+def delete_draft(directory: str, name: str) -> None:
+    """Delete the draft of a split, if it has one."""
+    system, paths = draft_of(directory, name)
+    for path in paths.values():
+        with suppress(FileNotFoundError):
+            system.delete_file(path)
+
+
+def new_builder(about: Settings | Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
+    """A new builder of rows."""
+    return TableBuilder(
+        sources,
+        payload=about.payload,
+        cluster=about.cluster,
+        messages=about.messages,
+        host=about.host,
+        detail=about.detail,
+    )
+
+
+class _Rows:
+    """Writes an Arrow stream for each table that has rows; `opened` returns the file for it."""
+
+    def __init__(self, builder: TableBuilder, opened: Callable[[str], Any]) -> None:
+        self._builder = builder
+        self._opened = opened
+        self._streams: dict[str, Any] = {}
+
+    def add(self, events: list[Event]) -> None:
+        """Add the rows of `events`."""
+        for rows in self._builder.added(events):
+            self._write(rows)
+
+    def end(self, ending: EndedConnection) -> None:
+        """Add the row of a connection that has ended."""
+        for rows in self._builder.ended(ending):
+            self._write(rows)
+
+    def _write(self, rows: dict[str, Any]) -> None:
+        for table, batch in rows.items():
+            if batch.num_rows:
+                if table not in self._streams:
+                    self._streams[table] = _stream(self._opened(table), batch.schema)
+                self._streams[table].write_batch(batch)
+
+    def close(self) -> None:
+        """Write the remaining rows, and close the streams."""
+        self._write(self._builder.take())
+        for stream in self._streams.values():
+            stream.close()
+
+
+def _stream(file: Any, schema: Any) -> Any:
+    # Threads would take longer than they save: batches are small.
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    return pa.ipc.new_stream(file, schema, options=options)
+
+
+class Stitched(NamedTuple):
+    """What is needed to finish a split: fixups by connection number in the draft, and the rows of its edges.
+
+    `rows` has an Arrow stream for each table with rows. Draft rows without a fixup are wrong.
+    """
+
+    fixups: dict[int, Fixup]
+    rows: dict[str, bytes]
+    read_again: int
+
+
+class TableStitcher(Stitcher):
+    """Stitches splits, and makes the rows of their edges, and of all connections."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings, lambda ending: self._rows.end(ending))
+        self._settings = settings
+        self._rows = self._new_rows()
+
+    def add(self, decoded: Decoded, reread: Reread) -> Stitched:
+        """Stitch the next split."""
+        self._rows = self._new_rows()
+        fixups, first, numbers, read_again = self.stitch(decoded, reread, self._rows.add)
+        return Stitched(fixups, self._rows.numbered(first, numbers), read_again)
+
+    def close(self) -> Stitched:
+        """The remaining rows, at the end of the capture."""
+        self._rows = self._new_rows()
+        _, first, numbers, _ = self.end(self._rows.add)
+        return Stitched({}, self._rows.numbered(first, numbers), 0)
+
+    def _new_rows(self) -> "_EdgeRows":
+        return _EdgeRows(new_builder(self._settings, self.names))
+
+
+class _EdgeRows(_Rows):
+    """Rows of the edges, kept in memory until their connections are numbered."""
+
+    def __init__(self, builder: TableBuilder) -> None:
+        self._files: defaultdict[str, io.BytesIO] = defaultdict(io.BytesIO)
+        super().__init__(builder, self._files.__getitem__)
+
+    def numbered(self, first: int, numbers: list[int]) -> dict[str, bytes]:
+        """The rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
+        self.close()
+        given = np.array(numbers, np.int64)
+        tables = [*self._files]
+        return {table: _numbered(self._files.pop(table).getvalue(), given, first) for table in tables}
+
+
+def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
+    """The Arrow stream `data`, with each connection n from `first` on renumbered to `numbers[n - first]`."""
+    if not len(numbers):
+        return data
+    file = io.BytesIO()
+    batches = pa.ipc.open_stream(io.BytesIO(data))
+    with _stream(file, batches.schema) as stream:
+        for batch in batches:
+            connections = number_values(batch.column("connection")).copy()
+            new = connections >= first
+            connections[new] = numbers[connections[new] - first]
+            stream.write_batch(replaced(batch, "connection", number_array(connections, None, pa.int64())))
+    return file.getvalue()

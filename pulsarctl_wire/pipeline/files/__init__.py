@@ -1,0 +1,1 @@
+"""The files that are read: inputs, the splits of them, and packets copied out of them."""

@@ -1,0 +1,422 @@
+"""Copies chosen packets out of captures: those of frames, or of connections, that a table has rows of.
+
+A table says in which file, and where in it, the packet is that completed a frame. Around these places are
+windows: the only parts of a capture that are read, unless it is compressed. The packets of a window go into a
+temporary file; when the window ends, a reassembler shows which of them hold the frame, and whether the frame
+can be decoded from these alone. If not, those of the frame before it are taken too (see
+`wire/framing/resync.py`).
+
+Nothing of the table is trusted: a packet counts only if it is where the table says, with the same time and
+addresses.
+"""
+
+import heapq
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from ipaddress import ip_address
+from itertools import chain
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.compression import CHUNK, reader
+from pulsarctl_wire.capture.files import PacketReader, RawPacket
+from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, Dissector, Segment, reverse
+from pulsarctl_wire.capture.reassembly import Reassembler
+from pulsarctl_wire.capture.sources import Decoder, peel
+from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.splits import is_uri, opened
+from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.state import State
+
+_WANTED: Final = 128
+_LATE: Final = 1_000_000_000  # ns that packets may be out of order in a file
+
+
+class Window(NamedTuple):
+    """A part of a capture, and what is to be copied of it.
+
+    `start` and `stop` are where the first and the last packet may be (bytes; None: the end of the file),
+    `since` and `until` times in ns. `key` is that of the segments (see `capture.packets`), b"" if the row has
+    no addresses. The packet at `at` must be of that key, and of the time `at_ns`. `header` is that of the
+    frame to look for: its TOTAL_SIZE and COMMAND_SIZE; without it all packets are copied, if `is_whole` of
+    both directions. `frames` counts the frames that depend on it.
+    """
+
+    start: int
+    stop: int
+    key: bytes
+    since: int | None
+    until: int | None
+    at: int | None
+    at_ns: int | None
+    header: bytes
+    is_partial: bool
+    is_whole: bool
+    frames: int
+
+
+def window(row: Iterable[Any]) -> Window:
+    """Return the window of a row of `reports.packets`. What cannot be gets a window without key."""
+    _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, *rest = row
+    total, size, is_partial, is_whole, frames = rest
+    try:
+        key = _packed(src) + _packed(dst)
+        key += src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big")
+        header = total.to_bytes(4, "big") + size.to_bytes(4, "big") if total else b""
+    except (AttributeError, OverflowError, ValueError):
+        key = header = b""
+    last = sys.maxsize if stop is None else stop
+    return Window(start, last, key, since, until, at, at_ns, header, is_partial, is_whole, int(frames))
+
+
+@lru_cache(1024)
+def _packed(address: str) -> bytes:
+    return ip_address(address).packed
+
+
+class Copied:
+    """The packets copied from a capture, in its order, in a temporary file at `path`."""
+
+    def __init__(self, path: str) -> None:
+        self.found = 0
+        """Frames whose packets were where the table says."""
+        self.matched = 0
+        """Windows whose packet was, too."""
+        self.lost = 0
+        """Frames whose packets were not."""
+        self.error: CaptureError | None = None
+        """Why the capture could not be read to its end."""
+        self.is_odd = False
+        """Whether packets may be missed unless all are read: it is pcapng, or has fragments of IP packets."""
+        self.first_ns = 0
+        """The time of the first packet."""
+        self._path = path
+        self._stream = open(path, "wb")  # noqa: SIM115
+        self._writer = PcapngWriter(self._stream)
+        self._chosen = bytearray()  # for each packet: whether it is wanted, and how many frames end in it
+
+    def add(self, packet: RawPacket) -> int:
+        """Copy a packet; returns its number."""
+        if not self._chosen:
+            self.first_ns = packet[0] or 0
+        self._writer.write(packet)
+        self._chosen.append(0)
+        return len(self._chosen) - 1
+
+    def choose(self, numbers: Iterable[int]) -> None:
+        """Mark packets, by number, as wanted."""
+        for number in numbers:
+            self._chosen[number] |= _WANTED
+
+    def complete(self, number: int) -> None:
+        """Note that a wanted frame ends in a packet."""
+        if self._chosen[number] < 2 * _WANTED - 1:
+            self._chosen[number] += 1
+
+    def close(self) -> None:
+        """End copying."""
+        self._stream.close()
+
+    def delete(self) -> None:
+        """Delete the file."""
+        self.close()
+        os.remove(self._path)
+
+    def packets(self) -> Iterator[tuple[int, RawPacket, int]]:
+        """The wanted packets, each with the latest time so far (ns), and how many wanted frames end in it."""
+        latest = 0
+        with open(self._path, "rb") as stream:
+            packets = files.read_packets(b"", reader(stream))
+            for packet, chosen in zip(packets, self._chosen, strict=True):
+                if chosen & _WANTED:
+                    latest = max(latest, packet[0] or 0)
+                    yield latest, packet, chosen - _WANTED
+
+
+def merged(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
+    """Return the packets of all captures in the order of time, as `SideBySide` has it; few files are open.
+
+    With each comes how many wanted frames end in it.
+    """
+    waiting = deque(sorted(copies, key=lambda each: each.first_ns))
+    heap: list[tuple[int, int, RawPacket, int, Iterator[tuple[int, RawPacket, int]]]] = []
+    count = 0
+    while waiting or heap:
+        while waiting and (not heap or waiting[0].first_ns <= heap[0][0]):
+            packets = waiting.popleft().packets()
+            count += 1
+            for time_ns, packet, ending in packets:
+                heapq.heappush(heap, (time_ns, count, packet, ending, packets))
+                break
+        if heap:
+            _, number, packet, ending, packets = heapq.heappop(heap)
+            yield packet, ending
+            for time_ns, packet, ending in packets:
+                heapq.heappush(heap, (time_ns, number, packet, ending, packets))
+                break
+
+
+class Checker:
+    """Decodes what is written, to see that all wanted frames are in it."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        """Frames so far, wanted or not."""
+        self._missing = bytearray()  # for each packet: the frames that end in it
+
+    def check(self, packets: Iterable[tuple[RawPacket, int]]) -> None:
+        """Decode packets, each with how many wanted frames end in it."""
+        decoder = Decoder(join_chunks=False, new_state=State)
+        for events in chain(decoder.read_packets(self._noted(packets)), decoder.finish()):
+            for event in events:
+                if isinstance(event, Frame):
+                    self.frames += 1
+                    if self._missing[event.packet - 1]:
+                        self._missing[event.packet - 1] -= 1
+
+    def _noted(self, packets: Iterable[tuple[RawPacket, int]]) -> Iterator[RawPacket]:
+        for packet, ending in packets:
+            self._missing.append(ending)
+            yield packet
+
+    @property
+    def missing(self) -> int:
+        """Wanted frames that cannot be decoded."""
+        return sum(self._missing)
+
+
+class _Taken(NamedTuple):
+    """A segment: the numbers of the copied packets that it was in, and its time in ns."""
+
+    numbers: tuple[int, ...]
+    segment: Segment
+    time_ns: int | None
+
+
+class _Open:
+    """A window that is being read."""
+
+    def __init__(self, about: Window) -> None:
+        self.about = about
+        self.keys = (about.key, reverse(about.key)) if about.is_whole else (about.key,)
+        self.taken: list[_Taken] = []
+        self.last = self.number = -1  # of the packet at `at`: its index in `taken`, its number
+        self.is_there = False
+        self.is_closed = False
+
+    def place_of(self, frames: list[Frame]) -> int | None:
+        """Return the index of the frame that is looked for."""
+        for index, frame in enumerate(frames):
+            is_same = frame.partial if self.about.is_partial else frame.raw[:8] == self.about.header
+            if is_same and frame.packet == self.last:
+                return index
+        return None
+
+    def numbers(self, indexes: Iterable[int]) -> list[int]:
+        """Return the numbers of copied packets, by their indexes in `taken`."""
+        return [number for index in indexes for number in self.taken[index].numbers]
+
+
+def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool = True) -> None:
+    """Copy packets of the capture at a path or URI; `windows` are sorted by `start`.
+
+    Only the windows are read, if that `can_seek` and the capture is not compressed. Raises CaptureError if it
+    cannot be read at all. What is found, and what is not, is counted in `copied`.
+    """
+    if not is_uri(path) and os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
+        raise CaptureError("not a file")
+    with opened(path) as stream:
+        peeled, head = peel(stream)
+        if not files.is_capture(head):
+            raise CaptureError("not a capture (pcap, pcapng)")
+        packets = files.read_packets(head, reader(peeled))
+        copied.is_odd = packets.layout.blocks
+        scan = _Scan(windows, copied, can_seek=can_seek and peeled is stream)
+        if scan.can_seek:
+            _seek(scan, stream, packets, copied)
+        else:
+            scan.read(packets)
+        scan.end()
+
+
+def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader, copied: Copied) -> None:
+    """Read the windows of a capture that is not compressed."""
+    with suppress(CaptureError):
+        next(iter(packets), None)
+    first, layout = packets.offset, packets.layout
+    goes_on = True
+    while goes_on and (start := scan.next_start) is not None:
+        at = max(start, first)
+        try:
+            stream.seek(at)
+        except (OSError, OverflowError):
+            copied.error = CaptureError(f"it cannot be read at byte {at}")
+            return
+        goes_on = scan.read(PacketReader(b"", reader(stream), layout, at))
+
+
+class _Scan:
+    """Reads the windows of one capture, in order. With `can_seek`, `read` stops where none is near."""
+
+    def __init__(self, windows: Iterable[Window], copied: Copied, *, can_seek: bool) -> None:
+        self._windows = iter(windows)
+        self._next = next(self._windows, None)
+        self._copied = copied
+        self.can_seek = can_seek
+        self._open: dict[bytes, list[_Open]] = {}
+        self._stops: list[tuple[int, int, _Open]] = []  # heaps: by offset and by time
+        self._untils: list[tuple[int, int, _Open]] = []
+        self._count = 0
+        self._dissector = Dissector()
+        self._fragments: deque[int] = deque(maxlen=MAX_DATAGRAMS)
+        self._last: tuple[list[int], list[Frame]] = [], []
+
+    @property
+    def next_start(self) -> int | None:
+        """Where the next window starts; None if there is none."""
+        return None if self._next is None else self._next.start
+
+    def read(self, packets: PacketReader) -> bool:
+        """Read packets; whether there is more to be read, elsewhere in the file."""
+        try:
+            for packet in packets:
+                self._begin(packets.offset)
+                self._end_before(packets.offset, packet[0])
+                if self._open or not self.can_seek:
+                    self._take(packets.offset, packet)
+                if not self._stops:
+                    if self._next is None:
+                        return False
+                    if self.can_seek and self._next.start - packets.offset > CHUNK:
+                        return True
+        except CaptureError as error:
+            self._copied.error = error
+            if self.can_seek and self._next is not None:  # a wrong place, perhaps
+                self._begin(max(packets.offset, self._next.start))
+                self._end_before(sys.maxsize + 1, None)
+                return True
+        return False
+
+    def end(self) -> None:
+        """End all windows, also those that were not reached."""
+        self._end_before(sys.maxsize + 1, None)
+        while self._next is not None:
+            self._begin(self._next.start)
+            self._end_before(sys.maxsize + 1, None)
+
+    # -- windows
+
+    def _begin(self, offset: int) -> None:
+        """Open the windows that start at `offset` or before."""
+        while self._next is not None and self._next.start <= offset:
+            about, self._next = self._next, next(self._windows, None)
+            begun = _Open(about)
+            self._count += 1
+            heapq.heappush(self._stops, (about.stop, self._count, begun))
+            if about.until is not None and about.stop == sys.maxsize:
+                heapq.heappush(self._untils, (about.until + _LATE, self._count, begun))
+            for key in begun.keys:
+                self._open.setdefault(key, []).append(begun)
+
+    def _end_before(self, offset: int, time_ns: int | None) -> None:
+        """Close the windows that have no packet from `offset` or `time_ns` on."""
+        while self._stops and self._stops[0][0] < offset:
+            self._close(heapq.heappop(self._stops)[2])
+        while self._untils and time_ns is not None and self._untils[0][0] < time_ns:
+            begun = heapq.heappop(self._untils)[2]
+            if begun.about.at is None or begun.about.at < offset:
+                self._close(begun)
+
+    def _close(self, begun: _Open) -> None:
+        if begun.is_closed:
+            return
+        begun.is_closed = True
+        for key in begun.keys:
+            self._open[key].remove(begun)
+            if not self._open[key]:
+                del self._open[key]
+        about, copied = begun.about, self._copied
+        if about.at is None:
+            return
+        if not begun.is_there:
+            copied.lost += about.frames
+            return
+        copied.found += about.frames
+        copied.matched += 1
+        if about.header:
+            copied.choose(self._decide(begun))
+        if not about.is_whole:
+            copied.complete(begun.number)
+
+    # -- packets
+
+    def _take(self, offset: int, packet: RawPacket) -> None:
+        """Copy a packet if an open window wants it."""
+        time_ns, link, data, length = packet
+        before = self._dissector.fragments
+        segment = self._dissector.segment(link, data, length)
+        numbers: tuple[int, ...] = ()
+        if self._dissector.fragments > before:
+            self._copied.is_odd = True
+            self._fragments.append(self._copied.add(packet))
+            numbers = (*self._fragments,)
+        if segment is None or segment[0] not in self._open:
+            return
+        numbers = numbers or (self._copied.add(packet),)
+        for begun in self._open[segment[0]]:
+            about = begun.about
+            if time_ns is not None and not (about.since or 0) <= time_ns <= (about.until or time_ns):
+                continue
+            if offset == about.at:
+                begun.is_there = about.at_ns in (None, time_ns)
+                begun.last, begun.number = len(begun.taken), numbers[-1]
+            if about.header:
+                begun.taken.append(_Taken(numbers, segment, time_ns))
+            else:
+                self._copied.choose(numbers)
+
+    def _decide(self, begun: _Open) -> list[int]:
+        """Return the packets that a frame needs to be decoded.
+
+        They are its own, if that is enough; with those of the frame before it or after it, if that is; or
+        all of its window.
+        """
+        everything = [*range(len(begun.taken))]
+        if len(everything) == 1:
+            return begun.numbers(everything)
+        frames = self._frames(begun, everything)
+        place = begun.place_of(frames)
+        if place is None:
+            return begun.numbers(everything)
+        for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
+            own = (frames[place], *beside)
+            chosen = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
+            if chosen == everything or begun.place_of(self._frames(begun, chosen)) is not None:
+                return begun.numbers(chosen)
+        return begun.numbers(everything)
+
+    def _frames(self, begun: _Open, indexes: list[int]) -> list[Frame]:
+        """Return the frames that are decoded from some of a window's segments; `packet` is an index."""
+        numbers = begun.numbers(indexes)
+        if self._last[0] != numbers:
+            self._last = numbers, _decoded([(index, begun.taken[index]) for index in indexes])
+        return self._last[1]
+
+
+def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
+    """Return the frames in numbered segments, as they are decoded from nothing else."""
+    reassembler = Reassembler(Knowledge(join_chunks=False), new_state=State)
+    events: list[Event] = []
+    for number, each in segments:
+        events += reassembler.add(each.segment, each.time_ns, number)
+        while more := reassembler.more():
+            events += more
+    for more in reassembler.close():
+        events += more
+    return [event for event in events if isinstance(event, Frame)]

@@ -1,0 +1,238 @@
+"""Finds the inputs that a command line names: files, glob patterns, directories, and URIs.
+
+In a directory, only files whose contents are a capture are inputs.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from itertools import compress
+from typing import Any, BinaryIO, Final, cast
+
+from pyarrow import ArrowException, ArrowNotImplementedError, fs
+
+from pulsarctl_wire.capture.series import Span, natural, span_of
+from pulsarctl_wire.capture.sources import holds_packets
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, is_uri, opened, reason
+from pulsarctl_wire.table import TABLES
+
+_PEEKING: Final = 16  # files that are opened at a time
+_NAMED: Final = 3  # how many of the files left out are named in a note
+_SAVED: Final = "/progress/all"  # every table's directory has this file, see store.py
+_TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLES))
+"""What the directory of a table contains."""
+_PATTERN: Final = re.compile(r"[*?\[]")
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none.
+
+    Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
+    """
+    try:
+        if is_uri(path):
+            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
+            return found, str(inside)
+        return fs.LocalFileSystem(), path
+    except (ArrowException, OSError, ValueError) as error:
+        if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):
+            return _of_fsspec(path)
+        raise CaptureError(f"{path}: {reason(error)}") from error
+
+
+def has_directory(path: str) -> bool:
+    """Return whether there is a directory at a path or URI. Raises OSError."""
+    system, inside = filesystem(path)
+    return bool(system.get_file_info(inside).type == fs.FileType.Directory)
+
+
+def delete_directory(path: str) -> None:
+    """Delete the directory at a path or URI, if it is there. Raises OSError."""
+    if has_directory(path):
+        system, inside = filesystem(path)
+        system.delete_dir(inside)
+
+
+def _of_fsspec(uri: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
+    try:
+        found, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
+    except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
+        raise CaptureError(f"{uri}: {reason(error)}") from error
+    return fs.PyFileSystem(_Handler(found)), str(inside)
+
+
+class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
+    """Replaces the file at `dest`, as pyarrow's own file systems do: some refuse that, or do nothing."""
+
+    def move(self, src: str, dest: str) -> None:
+        if self.fs.exists(dest):
+            self.fs.rm_file(dest)
+        super().move(src, dest)
+
+
+def arrow_uri(uri: str) -> str:
+    """A URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
+    return re.sub(r"^s3[an]://", "s3://", uri)
+
+
+def find_inputs(
+    arguments: Iterable[str], say: Say = lambda note: None, known: Iterable[Input] = ()
+) -> list[Input]:
+    """The files that arguments name, in time order; raises CaptureError if an argument names none.
+
+    `say` is called with notes for the user about the order, and about files that are left out. Those that are
+    `known` from before are not opened, if they have not changed.
+    """
+    before = {
+        _identity(each): Span(each.first_ns, each.last_ns, each.mark)
+        for each in known
+        if each.first_ns is not None and each.modified_ns
+    }
+
+    def look(each: Input) -> Span | None:
+        return before.get(_identity(each)) or span(each)
+
+    found = list_inputs(arguments, say, lambda each: _identity(each) in before or is_capture(each))
+    with ThreadPoolExecutor(_PEEKING) as executor:
+        spans = list(executor.map(look, found))
+    found = [
+        each._replace(first_ns=its.first, mark=its.mark, last_ns=its.last) if its else each
+        for each, its in zip(found, spans, strict=True)
+    ]
+    return in_order(found, spans, say) if len(found) > 1 else found
+
+
+def _identity(each: Input) -> tuple[str, int, int]:
+    return each.path, each.size, each.modified_ns
+
+
+def open_uri(uri: str) -> BinaryIO:
+    """Open the file at a URI to read it. Raises CaptureError if it has no filesystem, OSError if it fails."""
+    system, inside = filesystem(uri)
+    try:
+        return cast(BinaryIO, system.open_input_file(inside))
+    except ArrowException as error:
+        raise OSError(reason(error)) from error
+
+
+def is_capture(input_: Input) -> bool:
+    """Whether a file is a capture; True if it cannot be read."""
+    try:
+        with opened(input_.path) as stream:
+            return holds_packets(stream)
+    except CaptureError:
+        return True  # decoding it reports why
+
+
+def list_inputs(
+    arguments: Iterable[str],
+    say: Say = lambda note: None,
+    wanted: Callable[[Input], bool] = is_capture,
+) -> list[Input]:
+    """The files that arguments name, each an input of its own; raises CaptureError if an argument names none.
+
+    From a directory, only `wanted` files are taken; `say` is called with a note about the others.
+    """
+    found: list[Input] = []
+    for argument in arguments:
+        try:
+            some, is_directory = _find(argument)
+        except (ArrowException, OSError) as error:
+            raise CaptureError(f"{argument}: {reason(error)}") from error
+        if is_directory:
+            with ThreadPoolExecutor(_PEEKING) as executor:
+                captures = list(compress(some, executor.map(wanted, some)))
+            if len(captures) < len(some):
+                say(_left_out(argument, sorted({*some} - {*captures}, key=lambda each: natural(each.name))))
+            some = captures
+        if not some:
+            raise CaptureError(f"{argument}: no capture files there")
+        found += some
+    return list(dict.fromkeys(found))
+
+
+def _left_out(directory: str, others: list[Input]) -> str:
+    """A note about the files in a directory that are not captures."""
+    names = [each.name.removeprefix(directory).lstrip("/") for each in others[:_NAMED]]
+    more = ", …" if len(others) > _NAMED else ""
+    what = "file is not a capture" if len(others) == 1 else "files are not captures"
+    return f"{directory}: {len(others)} {what}: {', '.join(names)}{more}"
+
+
+def span(input_: Input) -> Span | None:
+    """The times of the first and last packets of an input; None if they are unknown."""
+    try:
+        with opened(input_.path) as stream:
+            return span_of(stream, input_.size)
+    except CaptureError:
+        return None  # decoding it reports why
+
+
+def _find(argument: str) -> tuple[list[Input], bool]:
+    """The files that an argument names, and whether it is a directory: then some may not be captures."""
+    system, path = filesystem(argument)
+    scheme = scheme_of(argument, path)
+    info = system.get_file_info(path)
+    if info.type == fs.FileType.File:
+        return [_input(info, argument)], False
+    is_directory = info.type == fs.FileType.Directory
+    if is_directory:
+        base = path.rstrip("/") or "/"
+    elif _PATTERN.search(path):
+        base = path[: _PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        base = base or ("/" if path.startswith("/") else ".")
+    else:
+        raise CaptureError(f"{argument}: no such file")
+    selector = fs.FileSelector(base, recursive=True)
+    inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
+    roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
+    tables = tuple(root + name for root in roots for name in _TABLE)
+    named = (
+        _is_shown(each.path[len(base) :]) and not each.path.startswith(tables)
+        if is_directory
+        else fnmatchcase(_path(each), path)
+        for each in inside
+    )
+    chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]
+    return sorted(chosen, key=lambda each: natural(each.name)), is_directory
+
+
+def _path(info: Any) -> str:
+    return str(info.path).removeprefix("./")
+
+
+def _is_shown(path: str) -> bool:
+    """Whether no name in a path begins with a dot or an underscore, which would hide it."""
+    return not any(name.startswith((".", "_")) for name in path.split("/"))
+
+
+def _input(info: Any, path: str) -> Input:
+    return Input(path, info.size or 0, info.mtime_ns or 0, absolute(path))
+
+
+def absolute(path: str) -> str:
+    """A path or URI that does not depend on the working directory."""
+    return path if is_uri(path) else os.path.abspath(path)
+
+
+def is_file(path: str) -> bool:
+    """Return whether there is a file at a path or URI. Raises OSError, CaptureError as `filesystem` does."""
+    system, inside = filesystem(path)
+    return bool(system.get_file_info(inside).type == fs.FileType.File)
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has characters of a glob pattern."""
+    return _PATTERN.search(path) is not None
+
+
+def scheme_of(uri: str, path: str) -> str:
+    """The part of a URI in front of its path; empty for a plain path."""
+    return uri[: -len(path)] if is_uri(uri) and uri.endswith(path) else ""

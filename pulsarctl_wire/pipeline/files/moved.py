@@ -1,0 +1,101 @@
+"""Finds the captures that a table names, where they are now: moved, renamed by rotation, or compressed."""
+
+import json
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, Final
+
+from pyarrow import ArrowException, fs
+
+from pulsarctl_wire.capture.series import PACKED, series
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.inputs import filesystem, list_inputs, span
+from pulsarctl_wire.pipeline.files.splits import Input, is_uri
+
+_ENDINGS: Final = ("", ".gz", ".zst", ".zstd")
+_MAX_TRIED: Final = 8  # captures of the same series that may be the one
+
+
+class Captures:
+    """The captures of some tables (paths or URIs).
+
+    They are only searched for in `places`, if there are any: files, directories, patterns. Raises
+    CaptureError if a place has no files.
+    """
+
+    def __init__(self, tables: Sequence[str], places: Sequence[str]) -> None:
+        self._tables = tables
+        self._files = list_inputs(places, wanted=lambda each: True) if places else None
+
+    def named(self, name: str) -> Iterator[str]:
+        """Paths or URIs of what has that name, or would if it were not compressed, or compressed."""
+        if self._files is not None:
+            same = [each.name for each in self._files if _bare(each.name) == _bare(name)]
+            yield from sorted(same, key=lambda path: -_alike(path, name))
+            return
+        for path in self._paths(name):
+            stem = PACKED.sub("", path)
+            for each in dict.fromkeys((path, *(stem + ending for ending in _ENDINGS))):
+                try:
+                    system, inside = filesystem(each)
+                    is_there = system.get_file_info(inside).type != fs.FileType.NotFound
+                except ValueError:  # a name that no file can have
+                    break
+                except (ArrowException, OSError, CaptureError):
+                    yield path  # reading it shows why
+                    break
+                if is_there:
+                    yield each
+
+    def renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
+        """Paths or URIs of captures of its series that have packets of that time; the latest come first."""
+        if time_ns is None:
+            return
+        alike = []
+        for each in self._beside(name) if self._files is None else self._files:
+            if series(posixpath.basename(each.name)) == series(posixpath.basename(name)):
+                known = span(each)
+                if known and known.first <= time_ns and (known.last is None or known.last >= time_ns):
+                    alike.append((known.first, each.name))
+        yield from (path for _, path in sorted(alike, reverse=True)[:_MAX_TRIED])
+
+    def _paths(self, name: str) -> list[str]:
+        """Return where a capture may be by its name: a relative one depends on where the table was made."""
+        if is_uri(name) or posixpath.isabs(name):
+            return [name]
+        beside = [posixpath.join(posixpath.dirname(table.rstrip("/")), name) for table in self._tables]
+        return list(dict.fromkeys((*filter(None, [self._inputs.get(name)]), name, *beside)))
+
+    def _beside(self, name: str) -> list[Input]:
+        """Return the files in the directories where a capture may be."""
+        found: list[Input] = []
+        for path in self._paths(name):
+            with suppress(CaptureError):
+                found += list_inputs([posixpath.dirname(path) or "."], wanted=lambda each: True)
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def _inputs(self) -> dict[str, str]:
+        """Name -> absolute path, by the manifests of tables of `pwire analyze`."""
+        found: dict[str, str] = {}
+        for table in self._tables:
+            system, path = filesystem(table)
+            with suppress(ArrowException, OSError, ValueError, TypeError, KeyError):
+                with system.open_input_file(posixpath.join(path, "manifest.json")) as stream:
+                    inputs: Any = json.loads(stream.read())["inputs"]
+                found |= {str(each["name"]): str(each["path"]) for each in inputs if each["path"]}
+        return found
+
+
+def _bare(path: str) -> str:
+    """Return the name of a file without its directory, as if it were not compressed."""
+    return PACKED.sub("", posixpath.basename(path))
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many names at the end of two paths are the same, as if the files were not compressed."""
+    pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (one, other)), strict=False)
+    return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])

@@ -1,0 +1,247 @@
+"""Cuts inputs into splits: which bytes of which files to decode, and how to begin there.
+
+Inputs are in time order (see `capture.series`). An input is what is read in one turn: a single file, which
+may be cut into splits, or what several files have of one period of time.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import BinaryIO, Final, NamedTuple
+
+from pulsarctl_wire.capture import files
+from pulsarctl_wire.capture.compression import Read, reader
+from pulsarctl_wire.capture.files import Layout, PacketReader
+from pulsarctl_wire.capture.packets import Waiting
+from pulsarctl_wire.capture.series import Part, Span, arrange
+from pulsarctl_wire.capture.sources import peel
+from pulsarctl_wire.errors import CaptureError
+
+SPLIT_SIZE: Final = 128 * 1024 * 1024
+"""Bytes of a split; a compressed file is one split, however large."""
+
+GROUP_SIZE: Final = 16 * 1024 * 1024
+"""Bytes of the files of a split that has several inputs."""
+MAX_GROUP: Final = 256
+"""How many inputs a split may have: compressed files may be much larger than they look."""
+END: Final = 10**9
+"""Stands for the number of an input where there is none: after all of them."""
+
+_WINDOW: Final = 4 * 1024 * 1024  # bytes that are searched for the beginning of a record
+
+
+Say = Callable[[str], object]
+"""Called with notes for the user."""
+
+
+class Side(NamedTuple):
+    """A file that is read side by side with others.
+
+    Its number, and its name, path, size and time as in `Input`. Its packets are read from the first one at
+    `since` up to the first one at `until` (ns; None: no bound).
+    """
+
+    file: int
+    name: str
+    path: str
+    size: int
+    modified_ns: int
+    since: int | None
+    until: int | None
+
+
+class Input(NamedTuple):
+    """A file: its path or URI as given, its size in bytes, and when it was modified (ns).
+
+    `path` does not depend on the working directory. `sides`: if not empty, the files to read side by side.
+    `first_ns` is the time of its first packet, and `mark` a hash of its first bytes, both if it has packets;
+    `last_ns` is the time of its last packet, if that is known.
+    """
+
+    name: str
+    size: int
+    modified_ns: int
+    path: str = ""
+    sides: tuple[Side, ...] = ()
+    first_ns: int | None = None
+    mark: str = ""
+    last_ns: int | None = None
+
+
+class Split(NamedTuple):
+    """A part of an input, or several inputs in a row.
+
+    `file` and `part` are the numbers of the input and of the split in it, from 0. The packets whose records
+    begin at byte `start` or later, but before `stop`, belong to it. `layout` is the file's layout at `start`
+    (None at its beginning). `exact`: a record begins at `start`; otherwise the first one after it is searched
+    for. `waiting` are the IP datagrams that are incomplete at `start`, if the split has IP fragments.
+    `more` are the inputs that are read after it in the same go; then each is read from beginning to end.
+    """
+
+    file: int
+    part: int
+    input: Input
+    start: int = 0
+    stop: int = sys.maxsize
+    layout: Layout | None = None
+    exact: bool = True
+    waiting: Waiting | None = None
+    more: tuple[Input, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """All its inputs."""
+        return (self.input, *self.more)
+
+    @property
+    def next_file(self) -> int:
+        """The number of the input after its last one."""
+        return self.file + 1 + len(self.more)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether its packets come from several files, so that their offsets do not give their order."""
+        return bool(self.input.sides or self.more)
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """The names of the files that its packets come from, by number."""
+        names = {side.file: side.name for each in self.inputs for side in each.sides}
+        return names | {file: each.name for file, each in enumerate(self.inputs, self.file)}
+
+    @property
+    def name(self) -> str:
+        """A name for files made from this split. Names sort in the order of splits."""
+        return f"{self.file:06d}-{self.part:05d}"
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes, as if its inputs were not compressed."""
+        return min(self.stop, self.input.size) - self.start + sum(each.size for each in self.more)
+
+
+@contextmanager
+def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
+    """Open the file at a path or URI to read it from byte `start` on; raises CaptureError if that fails."""
+    with ExitStack() as stack:
+        try:
+            if is_uri(path):
+                from pulsarctl_wire.pipeline.files.inputs import open_uri  # imports pyarrow
+
+                stream = stack.enter_context(open_uri(path))
+            else:
+                stream = stack.enter_context(open(path, "rb"))
+            stream.seek(start)
+        except OSError as error:
+            raise CaptureError(reason(error)) from error
+        yield stream
+
+
+def in_order(found: list[Input], spans: list[Span | None], say: Say) -> list[Input]:
+    """Inputs in time order; `say` is called with notes for the user about the order."""
+    order = arrange([each.name for each in found], spans)
+    for note in order.notes:
+        say(note)
+    ordered = [found[turn.given] for turn in order.turns]
+
+    def side(part: Part) -> Side:
+        its = ordered[part.file]
+        return Side(part.file, its.name, its.path, its.size, its.modified_ns, part.since, part.until)
+
+    return [
+        each._replace(sides=tuple(map(side, turn.parts)))
+        for each, turn in zip(ordered, order.turns, strict=True)
+    ]
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path is a URI."""
+    return "://" in path or path.startswith("file:/")
+
+
+def reason(error: Exception) -> str:
+    """The text of an error of pyarrow or the operating system, on one line."""
+    text = getattr(error, "strerror", None) or str(error)
+    return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
+
+
+def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Split]:
+    """Return the splits of `inputs` from number `first` on, of at most about `size` bytes each.
+
+    The last input is always alone, since it may still grow.
+    """
+    group: list[Input] = []
+    known: dict[int, int] = {}  # the sizes of the files that the group reads, by number
+    limit = min(size, GROUP_SIZE)
+    for file in range(first, len(inputs)):
+        each = inputs[file]
+        own = {file: each.size} | {side.file: side.size for side in each.sides}
+        is_small = sum(own.values()) <= limit and file < len(inputs) - 1
+        total = sum(known.values()) + sum(own[number] for number in own.keys() - known.keys())
+        if group and (not is_small or total > limit or len(group) == MAX_GROUP):
+            yield Split(file - len(group), 0, group[0], more=tuple(group[1:]))
+            group, known = [], {}
+        if is_small:
+            group.append(each)
+            known |= own
+        else:
+            yield from plan(file, each, size)
+
+
+def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
+    """The splits of an input, of `size` bytes each. An unreadable file is one split; decoding reports why."""
+    whole = [Split(file, 0, input_)]
+    if input_.size <= size or input_.sides:
+        return whole
+    try:
+        with opened(input_.path) as stream:
+            peeled, head = peel(stream)
+            if peeled is not stream or not files.is_capture(head):
+                return whole
+            packets = files.read_packets(head, reader(stream))
+            next(iter(packets), None)
+            layout = packets.layout  # at the first packet
+    except CaptureError:
+        return whole
+    starts = range(0, input_.size, size)
+    splits = [
+        Split(file, part, input_, start, start + size, layout, False) for part, start in enumerate(starts)
+    ]
+    splits[0] = splits[0]._replace(layout=None, exact=True)
+    splits[-1] = splits[-1]._replace(stop=sys.maxsize)
+    return splits
+
+
+def inputs_of(name: str) -> range:
+    """Return the inputs that a file of this name may have rows of, by the numbers that splits begin with."""
+    if name.startswith("end"):
+        return range(END, END + 1)
+    first, _, last = name.partition("..")
+    return range(int(first.partition("-")[0]), int((last or first).partition("-")[0]) + 1)
+
+
+def read_split(split: Split, read: Read) -> PacketReader | None:
+    """The packets of a split, or None if no record is found; `read` returns bytes from `split.start` on.
+
+    Raises CaptureError if the file is not a capture.
+    """
+    if split.layout is None:
+        head = b""
+        while len(head) < 4 and (more := read()):
+            head += more
+        if not head:
+            raise CaptureError("is empty: no packets, no frames")
+        if not files.is_capture(head):
+            raise CaptureError("no capture (pcap, pcapng); pwire table reads hex dumps and raw frames")
+        return files.read_packets(head, read, split.stop)
+    if split.exact:
+        return PacketReader(b"", read, split.layout, split.start, split.stop)
+    window = bytearray()
+    while len(window) < _WINDOW and (more := read()):
+        window += more
+    data = bytes(window)
+    found = files.find_record(data, split.layout, split.start, complete=len(data) < _WINDOW)
+    if found is None:
+        return None
+    return PacketReader(data[found:], read, split.layout, split.start + found, split.stop)

@@ -1,0 +1,1 @@
+"""A table's directory: its files, its progress, and what other formats keep of it."""

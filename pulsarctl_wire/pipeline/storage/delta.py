@@ -1,0 +1,115 @@
+"""Keeps Delta Lake's log of a table's files, so that others read it with deltalake, Spark, Polars or DuckDB.
+
+Each of our tables is one of Delta: `frames/_delta_log` names the files in `frames/`. No rows are written
+for it. Whoever changes the table says which files it has then, and what differs from the log is committed in
+one transaction.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsarctl_wire.errors import CaptureError, SettingsError
+from pulsarctl_wire.pipeline.files.inputs import arrow_uri, delete_directory, filesystem, has_directory
+from pulsarctl_wire.pipeline.files.splits import reason
+
+LOG: Final = "_delta_log"
+"""The directory of the log."""
+_SKIPPED_BY: Final = ("time_ns", "connection")
+"""Columns of which the log has the lowest and the highest value in each file."""
+
+
+def library() -> Any:
+    """The package deltalake. Raises SettingsError if it is not installed."""
+    try:
+        import deltalake.exceptions
+        from deltalake.transaction import RemoveAction  # noqa: F401  (since 1.6)
+    except ImportError:
+        raise SettingsError("Delta Lake needs another package: pip install 'pulsarctl-wire[delta]'") from None
+    return deltalake
+
+
+def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *, is_new: bool = True) -> None:
+    """Have the log in a directory name exactly these `files`, which are as pyarrow lists them.
+
+    Their columns are those of `schema`, and they are partitioned `by` some of them. Without `is_new`, their
+    rows were there before in others. Raises OSError, CaptureError if the log cannot be read, SettingsError as
+    `library` does.
+    """
+    delta, (system, path) = library(), filesystem(folder)
+    wanted = {each.path.removeprefix(f"{path}/"): each for each in files}
+    with _errors(delta, folder):
+        columns = delta.Schema.from_arrow(schema)
+        table = _opened(delta, folder, columns, [*by])
+        is_other = table.schema() != columns
+        known = {} if is_other else _known(table)
+        added = [
+            delta.transaction.AddAction(name, each.size, *_values(system, each, by, is_new))
+            for name, each in wanted.items()
+            if known.get(name) != _seen(each)
+        ]
+        now = int(time.time() * 1_000)
+        removed = [
+            delta.transaction.RemoveAction(name, is_new, now, size)
+            for name, (size, _) in known.items()
+            if name not in wanted
+        ]
+        if added or removed or is_other:
+            mode = "overwrite" if is_other else "append"
+            table.create_write_transaction([*added, *removed], mode, schema, [*by])
+
+
+def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
+    """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
+    uri = arrow_uri(folder)
+    if has_directory(f"{folder}/{LOG}"):
+        table = delta.DeltaTable(uri)
+        if table.metadata().partition_columns == by:
+            return table
+        delete_directory(f"{folder}/{LOG}")
+    return delta.DeltaTable.create(uri, columns, partition_by=by)
+
+
+def _known(table: Any) -> dict[str, tuple[int, int]]:
+    """The files that a log names, each with its size and the time when it was written (ms)."""
+    files = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"]).to_pylist()
+    return {unquote(each["path"]): (each["size_bytes"], each["modification_time"]) for each in files}
+
+
+def _seen(each: Any) -> tuple[int, int]:
+    return each.size, (each.mtime_ns or 0) // 1_000_000
+
+
+def _values(
+    system: Any, each: Any, by: Sequence[str], is_new: bool
+) -> tuple[dict[str, str | None], int, bool, str]:
+    """What the log has of a file besides its name and size."""
+    with system.open_input_file(each.path) as stream:
+        parquet = pq.ParquetFile(stream)
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+        rows = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist() if groups else []
+    found = rows[0] if rows else {}
+    values = {name: None if found.get(name) is None else str(found[name]) for name in by}
+    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+    lowest, highest = {}, {}
+    for name in _SKIPPED_BY:
+        known = [column.statistics for column in columns if column.path_in_schema == name]
+        if known and all(each is not None and each.has_min_max for each in known):
+            lowest[name], highest[name] = min(each.min for each in known), max(each.max for each in known)
+    stats = {"numRecords": parquet.metadata.num_rows, "minValues": lowest, "maxValues": highest}
+    return values, _seen(each)[1], is_new, json.dumps(stats)
+
+
+@contextmanager
+def _errors(delta: Any, folder: str) -> Iterator[None]:
+    try:
+        yield
+    except delta.exceptions.DeltaError as error:
+        name = f"{folder.rpartition('/')[2]}/{LOG}"
+        raise CaptureError(f"{name}: {reason(error)}; if it is deleted, it is made anew") from error

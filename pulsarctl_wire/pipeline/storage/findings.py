@@ -1,0 +1,75 @@
+"""The file of findings beside a frames table: what says which table it belongs to, and how it is read.
+
+`pwire table --findings` writes it. It counts as long as the table has as many rows as then.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pulsarctl_wire import __version__
+from pulsarctl_wire.pipeline.files.inputs import filesystem
+from pulsarctl_wire.table import FINDINGS
+
+NOTE: Final = b"pwire.findings"
+"""Where the metadata of the file says which table it belongs to, and which version of pwire found this."""
+
+
+class Stored(NamedTuple):
+    """A file of findings: its path or URI, and the cluster that its table is labelled with."""
+
+    path: str
+    cluster: str | None
+
+
+def note(rows: Mapping[str, int], cluster: str | None) -> str:
+    """Return the note about a table with so many rows in its frames, gaps and connections, and a label."""
+    counted = {name: rows[name] for name in ("frames", "gaps", "connections")}
+    return json.dumps({"version": __version__, "rows": counted, "cluster": cluster})
+
+
+def look(path: str, rows: Mapping[str, int]) -> Stored | None:
+    """Return the findings at a path or URI, if they are those of a table with so many rows."""
+    system, inside = filesystem(path)
+    with suppress(OSError, ValueError, KeyError, TypeError), system.open_input_file(inside) as file:
+        text = pq.read_metadata(file).metadata[NOTE]
+        cluster = json.loads(text)["cluster"]
+        if text.decode() == note(rows, cluster):
+            return Stored(path, cluster)
+    return None
+
+
+def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is_one: bool) -> Any:
+    """Return the findings of tables, each with its number of connections, as a `pyarrow.Table`.
+
+    None if they are not those of all tables together: some are missing, or tables are of one cluster.
+    `is_one`: so are all rows without a label. `cluster` chooses the tables with this label.
+    """
+    found: list[dict[str, Any]] = []
+    labels = set[str | None]()
+    taken = 0
+    for stored, connections in tables:
+        if stored is None or stored.cluster in labels or not (stored.cluster or is_one):
+            return None
+        labels.add(stored.cluster)
+        if cluster in (None, stored.cluster):
+            system, inside = filesystem(stored.path)
+            rows = pq.read_table(inside, filesystem=system, schema=FINDINGS).to_pylist()
+            found += [_placed(row, stored.cluster, taken) for row in rows]
+        taken += connections
+    return pa.Table.from_pylist(found, schema=FINDINGS)
+
+
+def _placed(row: dict[str, Any], cluster: str | None, taken: int) -> dict[str, Any]:
+    """Return a row for a table whose connections are numbered from `taken` on."""
+    if taken and row["connection"] is not None:
+        evidence = [each | {"connection": each["connection"] + taken} for each in json.loads(row["evidence"])]
+        row |= {
+            "connection": row["connection"] + taken,
+            "evidence": json.dumps(evidence, separators=(",", ":")),
+        }
+    return row | {"cluster": cluster or "0"}

@@ -1,0 +1,202 @@
+"""Finishes a draft: writes its rows, with fixups applied, and those of the edges as Parquet files.
+
+A file has a temporary name until it is complete. Its final name is that of its split, so writing it again
+only replaces it with the same rows.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import ArrowException
+
+from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
+from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
+from pulsarctl_wire.pipeline.files.inputs import filesystem
+from pulsarctl_wire.pipeline.files.output import unfinished, written
+from pulsarctl_wire.pipeline.storage.generations import tagged
+from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
+from pulsarctl_wire.table import TABLES, RowGroups, described, writer
+from pulsarctl_wire.table.columns import (
+    number_array,
+    number_values,
+    of_topics,
+    replaced,
+    shifted,
+    text_array,
+    texts_at,
+)
+from pulsarctl_wire.table.groups import GATHERED
+from pulsarctl_wire.wire.detail import ALL
+
+
+class Finished(NamedTuple):
+    """What was written for a split: how many frames, gaps, and bytes of Parquet."""
+
+    frames: int
+    gaps: int
+    size: int
+
+
+def finish_split(
+    name: str,
+    stitched: Stitched,
+    drafts: str,
+    out: str,
+    partition_by: Sequence[str] = (),
+    generation: int = 1,
+    detail: str = ALL,
+) -> Finished:
+    """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
+
+    With `partition_by`, they are in directories by the values of these columns. `detail` is noted in them.
+    Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
+    """
+    counts = {}
+    size = 0
+    for table, schema in TABLES.items():
+        columns = described(schema, detail)
+        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, partition_by)
+        try:
+            for batch in finished_rows(name, stitched, drafts, table):
+                file.write(batch)
+        except BaseException:
+            file.discard()
+            raise
+        size += file.close()
+        counts[table] = file.rows
+    return Finished(counts["frames"], counts["gaps"], size)
+
+
+def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
+    """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
+    schema, by = partitioned(schema, partition_by)
+    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
+    system.create_dir(inside)
+    with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
+        writer(stream, schema).close()
+
+
+def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
+    """Begin the file of a split in a directory, or those in its partitions."""
+    system, inside = filesystem(folder)
+    schema, by = partitioned(schema, partition_by)
+    if not by:
+        return _ParquetFile(system, f"{inside}/{name}.parquet", schema)
+
+    def opened(path: str) -> File:
+        system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
+        return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
+
+    return Partitioned(name, by, opened)
+
+
+def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
+    """Yield the rows of a `table` of the split `name`, in batches: those of its edges, then of its draft."""
+    if edges := stitched.rows.get(table):
+        yield from pa.ipc.open_stream(io.BytesIO(edges))
+    system, paths = draft_of(drafts, name)
+    try:
+        stream = system.open_input_stream(paths[table])
+    except FileNotFoundError:
+        return
+    with stream:
+        for batch in pa.ipc.open_stream(stream):
+            yield _fixed_up(batch, stitched.fixups)
+
+
+class _ParquetFile:
+    """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
+
+    def __init__(self, system: Any, path: str, schema: Any, most: int = GATHERED) -> None:
+        self.rows = 0
+        self._most = most
+        self._system = system
+        self._path = path
+        self._unfinished = unfinished(path)
+        self._schema = schema
+        self._open: tuple[Any, Any] | None = None
+
+    def write(self, batch: Any) -> None:
+        """Append a batch."""
+        if not batch.num_rows:
+            return
+        if self._open is None:
+            stream = self._system.open_output_stream(self._unfinished)
+            self._open = stream, RowGroups(stream, self._schema, self._most)
+        self._open[1].write(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> int:
+        """Complete the file and rename it, replacing any of that name; return its size in bytes."""
+        if self._open is None:
+            with suppress(FileNotFoundError):
+                self._system.delete_file(self._path)
+            return 0
+        stream, parquet = self._open
+        parquet.close()
+        size: int = stream.tell()
+        stream.close()
+        self._system.move(self._unfinished, self._path)
+        return size
+
+    def discard(self) -> None:
+        """Delete the unfinished file."""
+        if self._open is not None:
+            for each in reversed(self._open):
+                with suppress(ArrowException, OSError):
+                    each.close()
+            with suppress(OSError):
+                self._system.delete_file(self._unfinished)
+
+
+# -- fixing up
+
+
+def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
+    """A batch of a draft with the fixups applied, without the rows of connections that have none."""
+    local = number_values(batch.column("connection"))
+    size = int(local.max(initial=0)) + 1
+    numbers = np.full(size, -1, np.int64)
+    shifts = np.zeros((size, 2), np.int64)
+    texts: dict[str, list[str | None]] = {"uid": [None] * size, "broker": [None] * size}
+    for index, fixup in fixups.items():
+        if index < size:
+            numbers[index], shifts[index] = fixup.connection, fixup.shifts
+            texts["uid"][index], texts["broker"][index] = fixup.uid, fixup.broker
+    connections = numbers[local]
+    right = connections >= 0
+    offsets = number_values(batch.column("stream_offset"))
+    offsets = offsets + shifts[local, number_values(batch.column("to_broker"))]
+    batch = replaced(batch, "stream_offset", number_array(offsets, None, pa.int64()))
+    for column in texts.keys() & {*batch.schema.names}:
+        batch = replaced(batch, column, texts_at(local, texts[column]))
+    if "topic" in batch.schema.names:
+        names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
+        for column in ("topic", "subscription"):
+            batch = replaced(batch, column, _named(batch.column(column), names, right))
+        for column, values in of_topics(batch.column("topic")).items():
+            batch = replaced(batch, column, values)
+    if "request" in batch.schema.names:
+        requests = shifted(batch.column("request"), shifts[local, 1])  # they were sent to the broker
+        batch = replaced(batch, "request", requests)
+    batch = replaced(batch, "connection", number_array(connections, None, pa.int64()))
+    return batch if right.all() else batch.filter(number_array(right, None, pa.bool_()))
+
+
+def _named(column: Any, names: Names, right: Any) -> Any:
+    """A column of texts with the stand-ins in `names` replaced, without texts that no `right` row has."""
+    codes = number_values(column.indices)  # -1 is null
+    texts = column.dictionary.to_pylist()
+    used = np.zeros(len(texts) + 1, bool)
+    used[codes[right]] = True
+    found = [names.get(text, text) for text in texts]
+    kept = dict.fromkeys(text for text, there in zip(found, used, strict=False) if there and text is not None)
+    places = {text: place for place, text in enumerate(kept)}
+    given = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
+    return pa.DictionaryArray.from_arrays(
+        number_array(given, given >= 0, pa.int32()), text_array(list(places))
+    )

@@ -1,0 +1,65 @@
+"""Keeps Iceberg's metadata of a table's files, so that others read it with pyiceberg, Spark, DuckDB or Trino.
+
+Each of our tables is one of Iceberg, without a catalog: `frames/_iceberg/metadata` names the files in
+`frames/`. (In `frames/metadata` it would get in the way of those who read all of `frames/`.) No rows are
+written for it. Whoever changes the table says which files it has then, and what differs from the metadata
+is committed as a snapshot, which takes the place of the one before.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pulsarctl_wire.errors import CaptureError, SettingsError, WireError, how_to_install
+from pulsarctl_wire.pipeline.files.inputs import arrow_uri, filesystem
+from pulsarctl_wire.pipeline.files.splits import reason
+
+LOG: Final = "_iceberg"
+"""The directory of the metadata, as other readers take it."""
+
+
+def library() -> Any:
+    """Return the package pyiceberg. Raises SettingsError if it is not installed."""
+    try:
+        import pyiceberg
+    except ImportError:
+        raise SettingsError(f"Iceberg needs another package: {how_to_install('iceberg')}") from None
+    return pyiceberg
+
+
+def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *, is_new: bool = True) -> None:
+    """Have the metadata in a directory name exactly these `files`, which are as pyarrow lists them.
+
+    Their columns are those of `schema`, and they are partitioned `by` some of them; Iceberg does not ask for
+    `is_new`. Raises OSError, CaptureError if the metadata cannot be read, SettingsError as `library` does.
+    """
+    library()
+    from pulsarctl_wire.pipeline.storage.iceberg_table import change_files, list_files, open_table
+
+    (system, path), base = filesystem(folder), arrow_uri(folder)
+    with _errors(folder):
+        system.create_dir(f"{path}/{LOG}/metadata")
+        table = open_table(f"{base}/{LOG}", schema, by)
+        wanted = {f"{base}/{each.path.removeprefix(f'{path}/')}": each for each in files}
+        known = {each.file_path: each for each in list_files(table)}
+        same = {
+            name
+            for name, each in wanted.items()
+            if name in known
+            and known[name].file_size_in_bytes == each.size
+            and (each.mtime_ns or 0) // 1_000_000 <= table.metadata.last_updated_ms
+        }
+        if same != {*wanted} or same != {*known} or not table.current_snapshot():
+            removed = [each for name, each in known.items() if name not in same]
+            change_files(table, [name for name in wanted if name not in same], removed)
+
+
+@contextmanager
+def _errors(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, WireError):
+        raise
+    except Exception as error:  # pyiceberg raises all kinds if metadata are damaged
+        name = f"{folder.rpartition('/')[2]}/{LOG}"
+        raise CaptureError(f"{name}: {reason(error)}; if it is deleted, it is made anew") from error

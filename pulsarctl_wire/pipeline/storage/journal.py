@@ -1,0 +1,129 @@
+"""Replaces files of a table by others, so that readers find each row once whenever this is killed.
+
+progress/merge   which files are to replace which, and whether the new ones are complete
+    not yet:     the new ones do not count, and whoever writes to the table next deletes them
+    complete:    the old ones do not count, and are deleted
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from pyarrow import fs
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.storage.partitions import PARTITIONS
+
+_JOURNAL: Final = "progress/merge"
+_LARGEST: Final = 1024 * 1024 * 1024
+_PATH: Final = re.compile(r"(?!(.*/)?\.\.?/)[^/\0]+(/[^/\0]+)+\.parquet")
+
+
+class Change(NamedTuple):
+    """Files that replace others, by their paths below the table's directory; without new ones, a deletion.
+
+    `partition_by`: what the directories of the table are by afterwards, if that changes.
+    """
+
+    new: tuple[str, ...]
+    old: tuple[str, ...]
+    partition_by: tuple[str, ...] | None = None
+    is_complete: bool = False
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The files that do not count."""
+        return self.old if self.is_complete else self.new
+
+    @property
+    def may_empty(self) -> bool:
+        """Whether a table may have no file afterwards."""
+        tables, others = ({path.partition("/")[0] for path in paths} for paths in (self.new, self.old))
+        return self.partition_by is not None or not others <= tables
+
+
+def free_path(path: str, taken: set[str]) -> str:
+    """Return the path of a new file with as many `~` as no other path has; add it to those `taken`."""
+    stem = path.removesuffix(".parquet").rstrip("~")
+    while (free := f"{stem}.parquet") in taken:
+        stem += "~"
+    taken.add(free)
+    return free
+
+
+def going_on(system: Any, table: str) -> Change | None:
+    """The change that a table's journal has, or None. Raises CaptureError if the journal is damaged."""
+    try:
+        with system.open_input_file(f"{table}/{_JOURNAL}") as file:
+            data = file.read(_LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with suppress(ValueError, TypeError, RecursionError):
+        new, old, by, is_complete = json.loads(data)
+        change = Change(tuple(new), tuple(old), None if by is None else tuple(by), is_complete is True)
+        paths = {*change.new, *change.old}
+        is_apart = len(paths) == len(change.new) + len(change.old)
+        if is_apart and all(map(_PATH.fullmatch, paths)) and {*(by or ())} <= {*PARTITIONS}:
+            return change
+    raise CaptureError(f"{_JOURNAL} is damaged, or was not written by pwire")
+
+
+@contextmanager
+def replacing(system: Any, table: str, change: Change, replaced: Callable[[], object]) -> Iterator[None]:
+    """The block writes the new files of a table. Then they replace the old ones. Raises OSError.
+
+    `replaced` is called before those are deleted.
+    """
+    _write(system, table, change)
+    try:
+        yield
+        _write(system, table, change._replace(is_complete=True))
+    except BaseException:
+        settle(system, table)
+        raise
+    replaced()
+    settle(system, table)
+
+
+def settle(system: Any, table: str) -> None:
+    """Complete or undo a change that was broken off. Raises OSError, or CaptureError as `going_on` does."""
+    change = going_on(system, table)
+    if change is None:
+        return
+    folders = sorted({path.rpartition("/")[0] for path in change.hidden})
+    begun = () if change.is_complete else change.new
+    unfinished = [path for folder in folders for path in _unfinished(system, f"{table}/{folder}", begun)]
+    for path in [*unfinished, *(f"{table}/{path}" for path in change.hidden)]:
+        with suppress(FileNotFoundError):
+            system.delete_file(path)
+    _delete_empty(system, table, folders)
+    system.delete_file(f"{table}/{_JOURNAL}")
+
+
+def _unfinished(system: Any, folder: str, new: Sequence[str]) -> list[str]:
+    """Return what was written of new files in a directory before they got their names."""
+    names = tuple(f"{path.rpartition('/')[2]}." for path in new)
+    if not names:
+        return []
+    selector = fs.FileSelector(folder, allow_not_found=True)
+    return [each.path for each in system.get_file_info(selector) if each.base_name.startswith(names)]
+
+
+def _delete_empty(system: Any, table: str, folders: Sequence[str]) -> None:
+    """Delete those directories of partitions that are empty."""
+    for folder in reversed(folders):
+        while "/" in folder:  # the directory of all frames stays
+            path = f"{table}/{folder}"
+            if system.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+                break
+            with suppress(FileNotFoundError):
+                system.delete_dir(path)
+            folder = folder.rpartition("/")[0]
+
+
+def _write(system: Any, table: str, change: Change) -> None:
+    with written(system, f"{table}/{_JOURNAL}") as stream:
+        stream.write(json.dumps(change).encode())

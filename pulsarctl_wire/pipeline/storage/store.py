@@ -1,0 +1,500 @@
+"""Manages the directory of a frames table, and saves how far the work on it is.
+
+frames/ gaps/ …  a Parquet file for each split that has rows, or one in each partition that it has rows of;
+                 `end` has the rows that remain after all inputs; without rows if there are no other files
+                 (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
+progress/       everything needed to continue; what splits were decoded to, until they are finished;
+                which files count, and the table's next generation while it is made (generations.py)
+manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
+                was followed), and totals with the problems
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from pyarrow import ArrowException, fs
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.decoding.decode import Settings
+from pulsarctl_wire.pipeline.decoding.progress import Begun, Options, Progress
+from pulsarctl_wire.pipeline.files.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.splits import Input, inputs_of, reason
+from pulsarctl_wire.pipeline.storage import generations, saved
+from pulsarctl_wire.pipeline.storage.continuing import begun
+from pulsarctl_wire.pipeline.storage.finish import write_empty
+from pulsarctl_wire.pipeline.storage.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.storage.logs import Logs
+from pulsarctl_wire.pipeline.storage.partitions import partitioned
+from pulsarctl_wire.pipeline.storage.resuming import (
+    Rebuild,
+    Resumed,
+    difference,
+    furthest,
+    last,
+    leave_gone,
+    notes_on,
+    place,
+    recorded,
+    refuse_losses,
+    report_losses,
+)
+from pulsarctl_wire.pipeline.storage.tasks import DRAFTS
+from pulsarctl_wire.table import TABLES, VERSION, described
+
+_STATES: Final = ("before-last", "all")
+_CHECKPOINT: Final = "checkpoint"
+_BEGUN: Final = "begun"
+_MANIFEST: Final = "manifest.json"
+_REDONE: Final = "redone"  # the progress of before, until the run that does a part again has ended
+_TEMPORARY: Final = (".unfinished", ".stitched")
+
+
+class Store:
+    """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
+
+    `format` is that of `Logs`, which raise SettingsError. `number` is the generation of its files, by default
+    the current one.
+    """
+
+    def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
+        self._number = number
+        self.out = absolute(out.rstrip("/"))
+        self._logs = Logs(self.out, format)
+        self.drafts = f"{self.out}/progress"
+        """The directory of the drafts."""
+        self.checkpoint = f"{self.drafts}/{_CHECKPOINT}"
+        """Where Spark keeps its checkpoint of a table that follows a directory."""
+        self.system, self.path = filesystem(self.out)
+        """The pyarrow filesystem of the directory, and its path there."""
+
+    @property
+    def number(self) -> int:
+        """The generation of its files."""
+        if self._number is None:
+            self._number = generations.current(self.system, self.path).number
+        return self._number
+
+    def resume(
+        self, inputs: list[Input], options: Options, *, mirror: bool = False, rebuild: bool = False
+    ) -> Resumed:
+        """Prepare to go on from the furthest saved progress that `inputs` continue, or to rebuild the table.
+
+        The inputs of a run are those begun before, whether they are gone or not, and then the new ones; with
+        `mirror`, `inputs`. Deletes the files of later splits, but not what they were decoded to. A table that
+        cannot go on is rebuilt, and any with `rebuild`. Raises CaptureError if that would lose rows of inputs
+        that are gone, without `mirror` or `rebuild`.
+        """
+        with self._said():
+            if self._follows():
+                raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
+            self._place_rebuild()
+            states, damage = self._readable_states()
+            progress = None if rebuild else furthest(states, inputs, options, mirror)
+            if progress is None and (states or damage):
+                return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
+            if progress is not None and not mirror:
+                for before in self._before(states, options):
+                    refuse_losses(before, len(begun(progress)), inputs, "the table cannot go on without it")
+            if progress is not None:
+                with suppress(CaptureError):
+                    report_losses(progress, self._load(_REDONE), inputs)
+            notes = notes_on(progress, damage, has_deleted_rebuild=generations.delete_rebuild(self.out))
+            settings = self._go_on(progress, states, inputs, options)
+            return Resumed(progress, settings, None, tuple(notes))
+
+    def _resume_rebuild(
+        self,
+        states: dict[str, Progress],
+        damage: list[str],
+        inputs: list[Input],
+        options: Options,
+        mirror: bool,
+        may_lose: bool,
+    ) -> Resumed:
+        """Prepare to make the table again beside itself, or to go on with that."""
+        beside = self.beside()
+        begun_before, _ = beside._readable_states()
+        progress = furthest(begun_before, inputs, options, mirror)
+        reason = damage[0] if damage and not states else difference(last(states), options)
+        with suppress(CaptureError):
+            if redone := self._load(_REDONE):
+                states = states | {_REDONE: redone}
+        before = self._before(states, options)
+        if not may_lose:
+            if not before:
+                raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
+            done = progress.inputs[: progress.file] if progress else []
+            for each in before:
+                refuse_losses(each, 0, [*done, *inputs], reason)
+        settings = beside._go_on(progress, begun_before, inputs, options)
+        left = progress.inputs[progress.file :] if progress else inputs
+        cost = Rebuild(reason, len(left), sum(each.size for each in left))
+        notes = ("it goes on with a rebuild that was broken off",) if progress else ()
+        return Resumed(progress, settings, cost, notes)
+
+    def _before(self, states: dict[str, Progress], options: Options) -> list[Progress]:
+        """Return all that says what the table was made of: what is saved, and what the manifest has."""
+        return [*states.values(), *filter(None, [recorded(self._read(_MANIFEST, ""), options)])]
+
+    def _go_on(
+        self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
+    ) -> Settings:
+        """Delete what comes after a progress (None: everything); return the settings of the drafts."""
+        first = progress.next if progress else ""
+        kept = {_BEGUN, _REDONE, generations.FILE}
+        kept |= {name for name, each in states.items() if each.next <= first}
+        if progress is not None and not kept >= {*states}:
+            self.system.move(f"{self.path}/progress/{_STATES[1]}", f"{self.path}/progress/{_REDONE}")
+        if progress is not None:
+            leave_gone(progress, inputs)
+        settings = options.settings(self.drafts)
+        if (before := self._begun()) is not None:
+            settings = settings._replace(stand_in=before.settings.stand_in)
+        fits = before == Begun(VERSION, settings)
+
+        def is_unwanted(name: str) -> bool:
+            if name.endswith(DRAFTS):
+                return name < first or not fits
+            return name.endswith(_TEMPORARY) or (name >= first and name not in kept)
+
+        self._prepare(options, is_unwanted)
+        if not fits:
+            self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
+        return settings
+
+    def beside(self) -> "Store":
+        """Return the store of the table's next generation."""
+        return Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
+
+    def replace(self, rebuilt: "Store") -> None:
+        """Have a complete rebuild take the place of the table's files. Raises OSError."""
+        with self._said():
+            self._settle()
+            generations.set_current(
+                self.system, self.path, generations.Generation(rebuilt.number, is_placed=False)
+            )
+            self._place_rebuild()
+
+    def _place_rebuild(self) -> None:
+        """Put the files of a rebuild that counts where those before are, which are deleted.
+
+        Where others read the table by a log, the files before stay, so that they can read what was before.
+        """
+        number, is_placed = generations.current(self.system, self.path)
+        if is_placed:
+            return
+        has_log = bool(self._logs.kinds())
+        for table in TABLES:
+            source, target = f"{self.path}/{generations.REBUILD}/{table}", f"{self.path}/{table}"
+            generations.place_files(self.system, source, target, number, may_exchange=not has_log)
+        for name in (*(f"progress/{name}" for name in (_BEGUN, *_STATES)), _MANIFEST):
+            with suppress(FileNotFoundError):
+                self.system.move(f"{self.path}/{generations.REBUILD}/{name}", f"{self.path}/{name}")
+        self._number = number
+        progress = self._load(_STATES[1])
+        assert progress is not None  # a rebuild is complete before it counts
+        self._drop_logs()
+        self._commit(progress.options, lambda name: False)
+        self._clean(lambda name: name == _REDONE or name.endswith((*DRAFTS, *_TEMPORARY)))
+        self._delete_generations(number - 1 if has_log else number)
+        generations.delete_rebuild(self.out)
+        generations.set_current(self.system, self.path, generations.Generation(number))
+
+    def _delete_generations(self, first: int) -> None:
+        """Delete the files of all generations before `first`."""
+        for table in TABLES:
+            generations.delete_before(self.system, f"{self.path}/{table}", first)
+
+    def follow(self, options: Options) -> None:
+        """Prepare to follow a directory, or to continue following it."""
+        with self._said():
+            states, damage = self._readable_states()
+            if damage and not states:
+                raise CaptureError(f"{damage[0]}; delete the directory, or name another one by --out")
+            if not self._follows() and states:
+                raise CaptureError("the table there follows no directory; name another one")
+            before = last(states).options.partition_by if states else options.partition_by
+            if before != options.partition_by:
+                by = f"partitioned by {','.join(before)}" if before else "not partitioned"
+                raise CaptureError(f"the table is {by}: go on with the same --partition-by")
+            temporary = (*_TEMPORARY, *DRAFTS)
+            self._prepare(options, lambda name: name.endswith(temporary) or name.startswith("end"))
+
+    def discard(self, first: str, options: Options) -> None:
+        """Delete the files of the split `first`, and of all later ones."""
+        self.commit(options, lambda name: name >= first)
+        with self._said():
+            for table in TABLES:
+                self._delete(table, lambda name: name >= first)
+
+    def merge(self) -> list[Progress]:
+        """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
+        with self._said():
+            states = sorted((each for name in _STATES if (each := self._load(name))), key=place)
+            if not states:
+                raise CaptureError("holds no table that pwire analyze can go on with")
+            self._commit(states[-1].options, lambda name: False)
+            self._settle()
+            if self._is_complete():  # or this was killed when it had nearly replaced all files
+                self._fill(states[-1].options)
+            return states
+
+    @contextmanager
+    def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
+        """The block writes the new files of a change. Then they replace the old ones, at once.
+
+        `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
+        """
+
+        def replaced() -> None:
+            self._keep_partitions()
+            self.commit(options, is_new=is_new)
+
+        with replacing(self.system, self.path, change, replaced):
+            yield
+        if change.may_empty:
+            self._fill(options)
+            self.commit(options, is_new=is_new)
+
+    def outline(self) -> saved.Outline | None:
+        """The inputs and options of the table that is there, or None. Raises CaptureError as `merge` does."""
+        with self._said():
+            for name in reversed(_STATES):
+                with suppress(CaptureError):  # `resume` says what is wrong
+                    if (data := self._read(name)) is not None:
+                        inputs, options = saved.load_outline(data, f"progress/{name}")
+                        return saved.Outline(inputs, self._repartitioned(options))
+            return None
+
+    def files(self) -> list[Any]:
+        """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
+        with self._said():
+            found = [each for table in TABLES for each in self._rows(table)]
+            return sorted(found, key=lambda each: (each.path.rpartition("/")[0], each.base_name))
+
+    def below(self, path: str) -> str:
+        """A path of the filesystem, from this directory on."""
+        return path.removeprefix(f"{self.path}/")
+
+    def commit(
+        self, options: Options, unwanted: Callable[[str], bool] = lambda name: False, *, is_new: bool = True
+    ) -> None:
+        """Have the logs of other formats, if there are some, name the files whose names are not `unwanted`.
+
+        This is done before these are deleted. Without `is_new` the rows of new files were in others before.
+        """
+        with self._said():
+            self._commit(options, unwanted, is_new)
+
+    def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
+        logs = self._logs.kinds()
+        if not logs:
+            return
+        change = going_on(self.system, self.path)
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
+        for table in TABLES:
+            rows = self._rows(table)
+            files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
+            schema, by = partitioned(TABLES[table], options.partition_by)
+            for log in logs:
+                log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
+
+    def _drop_logs(self) -> None:
+        """Delete unwanted logs, and the files that only they name."""
+        if self._logs.is_unwanted:
+            self._logs.delete()
+            self._delete_generations(self.number)
+
+    def _rows(self, table: str) -> list[Any]:
+        """The files with rows of a table, of the current generation."""
+        return [each for each in self._list(table) if _is_rows(each)]
+
+    def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
+        """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
+        with suppress(FileNotFoundError):
+            self.system.delete_file(f"{self.path}/{_MANIFEST}")
+        for name in ("progress", *TABLES):
+            self.system.create_dir(f"{self.path}/{name}")
+        self._drop_logs()
+        self._commit(options, unwanted)
+        self._settle()
+        self._clean(unwanted)
+
+    def _readable_states(self) -> tuple[dict[str, Progress], list[str]]:
+        """Load what is saved, by its name; return also what is wrong with the rest."""
+        states, damage = {}, []
+        for name in _STATES:
+            try:
+                progress = self._load(name)
+            except CaptureError as error:  # noqa: PERF203 (two files)
+                damage.append(str(error).partition(";")[0])
+            else:
+                if progress is not None:
+                    states[name] = progress
+        if not states and not damage and self._is_complete():
+            damage.append("the saved progress of the table is missing")
+        return states, damage
+
+    def _is_complete(self) -> bool:
+        return any(each.base_name == _MANIFEST for each in self._list(""))
+
+    def _settle(self) -> None:
+        """Complete or undo a change that was broken off."""
+        self._keep_partitions()
+        settle(self.system, self.path)
+
+    def _keep_partitions(self) -> None:
+        """Save what the directories are by after a change that is complete, before its journal is gone."""
+        if self._partition_by() is not None:
+            for name, each in self._readable_states()[0].items():
+                self._write(f"progress/{name}", saved.dump(each))
+
+    def _partition_by(self) -> tuple[str, ...] | None:
+        """Return what the directories are by, if that is being changed and is not saved yet."""
+        change = going_on(self.system, self.path)
+        return change.partition_by if change and change.is_complete else None
+
+    def _clean(self, unwanted: Callable[[str], bool]) -> None:
+        """Delete the files whose names are `unwanted`."""
+        for directory in (*TABLES, "progress"):
+            self._delete(directory, unwanted)
+
+    def _delete(self, directory: str, unwanted: Callable[[str], bool]) -> None:
+        for each in self._list(directory):
+            if each.is_file and unwanted(each.base_name):
+                self.system.delete_file(each.path)
+
+    def saved(self) -> Progress | None:
+        """The progress saved last, or None. Raises CaptureError if it is damaged."""
+        with self._said():
+            return self._load(_STATES[1])
+
+    def followed(self) -> tuple[int, bool]:
+        """How many files of a directory the table has so far, and whether it is complete.
+
+        Raises CaptureError if the table follows no directory.
+        """
+        with self._said():
+            if not self._follows():
+                raise CaptureError("no table that follows a directory: pwire analyze --follow makes one")
+            is_complete = self._is_complete()  # before the progress
+            progress = self._load(_STATES[1])
+            return (0 if progress is None else progress.file), is_complete
+
+    def rows(self, table: str) -> list[tuple[range, str]]:
+        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        number (`END` for those that remain after all inputs), and the path. Raises OSError.
+        """
+        with self._said():
+            while True:
+                change, found = going_on(self.system, self.path), self._rows(table)
+                if going_on(self.system, self.path) == change:  # or files were merged meanwhile
+                    break
+        hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
+        return [
+            (inputs_of(each.base_name), f"{self.out}/{self.below(each.path)}")
+            for each in sorted(found, key=lambda each: each.base_name)
+            if each.path not in hidden
+        ]
+
+    def _follows(self) -> bool:
+        """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
+        names = {each.base_name for each in self._list("")}
+        if names and "progress" not in names:
+            raise CaptureError("is not empty and holds no frames table; name another directory")
+        return any(each.base_name == _CHECKPOINT for each in self._list("progress"))
+
+    def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
+        """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
+        self._write(f"progress/{_STATES[not is_before_last]}", saved.dump(progress))
+        if not is_before_last:
+            self.commit(progress.options)
+
+    def _fill(self, options: Options) -> None:
+        """Give tables that have no file one without rows, so that others can read them."""
+        for table, schema in TABLES.items():
+            if not self._rows(table) and (table != "messages" or options.messages is not None):
+                self._delete(table, lambda name: name.endswith(_TEMPORARY))  # of one that was killed here
+                columns = described(schema, options.detail)
+                write_empty(f"{self.out}/{table}", columns, options.partition_by, self.number)
+
+    def finish(self, progress: Progress) -> None:
+        """Write the manifest of the complete table, whose files may have been merged.
+
+        A table without rows gets a file without rows.
+        """
+        options = progress.options
+        self._fill(options)
+        progress.totals.size = sum(each.size for each in self.files())
+        about = {
+            "version": progress.version,
+            "options": asdict(options),
+            "files": progress.file,
+            "inputs": [each._asdict() for each in progress.inputs],
+            "totals": asdict(progress.totals),
+        }
+        self._clean(lambda name: name == _REDONE or name.endswith(DRAFTS))  # of earlier runs, on other files
+        self._write(_MANIFEST, json.dumps(about).encode())
+        self.commit(options)
+
+    def _load(self, name: str) -> Progress | None:
+        data = self._read(name)
+        if data is None:
+            return None
+        progress = saved.load_progress(data, f"progress/{name}")
+        progress.options = self._repartitioned(progress.options)
+        return progress
+
+    def _repartitioned(self, options: Options) -> Options:
+        by = self._partition_by()
+        return options if by is None else replace(options, partition_by=by)
+
+    def _begun(self) -> Begun | None:
+        data = self._read(_BEGUN)
+        return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
+
+    def _read(self, name: str, directory: str = "progress/") -> bytes | None:
+        """A file of a directory, or None."""
+        try:
+            with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
+                data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return data
+
+    def _list(self, directory: str) -> list[Any]:
+        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
+        folder = f"{self.path}/{directory}".rstrip("/")
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
+        found: list[Any] = self.system.get_file_info(selector)
+        if directory not in TABLES:
+            return found
+        return [
+            each
+            for each in found
+            if not re.search(r"/[_.]", each.path.removeprefix(folder))
+            and generations.number_of(each.path) == self.number
+        ]
+
+    def _write(self, name: str, data: bytes) -> None:
+        with written(self.system, f"{self.path}/{name}") as stream:
+            stream.write(data)
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except CaptureError as error:
+            raise CaptureError(f"{self.out}: {error}") from error
+        except (ArrowException, OSError) as error:
+            raise OSError(f"{self.out}: {reason(error)}") from error
+
+
+def _is_rows(each: Any) -> bool:
+    """Whether a file has rows of splits."""
+    return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None

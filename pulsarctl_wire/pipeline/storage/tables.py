@@ -1,0 +1,321 @@
+"""Finds tables in files: those of `pwire table` and `pwire analyze`, and rewritten copies of them.
+
+A table is recognized by its columns. Some may be missing, others may have been added. It may have been
+rewritten by Spark or other tools, under other names, or in directories by the values of a column
+(`command=SEND/`). All files are checked before an engine reads them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ArrowException, fs
+
+from pulsarctl_wire.capture.sources import holds_packets
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.inputs import filesystem, is_pattern, scheme_of
+from pulsarctl_wire.pipeline.files.splits import opened, reason
+from pulsarctl_wire.pipeline.storage.findings import Stored, look
+from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
+from pulsarctl_wire.pipeline.storage.journal import Change, going_on
+from pulsarctl_wire.table import READABLE, TABLES, VERSION, beside
+from pulsarctl_wire.table.schema import DETAIL
+
+
+class Files(NamedTuple):
+    """The Parquet files of a table: their paths or URIs.
+
+    `base`: the directory below which directories are named by columns that files lack, or None. `same`: all
+    files have the same columns. `lacks`: our columns that some of them do not have.
+    """
+
+    paths: list[str]
+    base: str | None
+    same: bool
+    lacks: frozenset[str]
+
+
+class Found(NamedTuple):
+    """The files of frames and of the tables beside it, and how many connection numbers and rows they have.
+
+    `findings`: those that were found while the table was made.
+    """
+
+    files: dict[str, Files]
+    connections: int
+    rows: int
+    findings: Stored | None
+
+    @property
+    def lacks(self) -> set[str]:
+        """Our columns that some or all files do not have, such as `error`, `metadata.uuid`, `gaps.size`."""
+        return {
+            name if table == "frames" else f"{table}.{name}"
+            for table, files in self.files.items()
+            for name in files.lacks
+        }
+
+
+_OPTIONAL: Final = {"payload"}
+_ENOUGH: Final = 0.5
+"""The share of our columns that a table must have."""
+_CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
+
+
+def find(paths: Sequence[str]) -> list[Found]:
+    """The tables at `paths`, which may be URIs: frames files with their gaps next to them, or directories.
+
+    Raises `CaptureError` if there is no table, or one of another version.
+    """
+    return [_find(path.rstrip("/") or "/") for path in paths]
+
+
+def is_table(path: str) -> bool:
+    """Whether a path or URI is to be read as a table: not if there are captures."""
+    system, inside = filesystem(path)
+    folder = _Folder(system, scheme_of(path, inside))
+    try:
+        kind = folder.kind(inside)
+        if kind == fs.FileType.File:
+            with opened(path) as stream:
+                return not holds_packets(stream)
+        return bool(folder.files(inside)) if kind == fs.FileType.Directory else not is_pattern(inside)
+    except (ArrowException, OSError) as error:
+        raise CaptureError(f"{path}: {reason(error)}") from None
+
+
+class Part(NamedTuple):
+    """Files of a table, and how many connection numbers the tables before it have taken."""
+
+    files: Files
+    taken: int
+
+
+def parts_of(found: Sequence[Found], name: str) -> Iterator[Part]:
+    """The files of the tables of this name that are read as one.
+
+    Each table numbers its connections from 0; those of later ones continue the numbers.
+    """
+    taken = 0
+    for each in found:
+        yield Part(each.files[name], taken)
+        taken += each.connections
+
+
+def has_messages(found: Sequence[Found]) -> bool:
+    """Whether any of the tables has messages."""
+    return any(each.files["messages"].paths for each in found)
+
+
+# -- inspecting files
+
+
+class _Folder:
+    """A filesystem, and the prefix that makes a path in it a URI. A directory is listed once."""
+
+    def __init__(self, system: Any, scheme: str) -> None:
+        self.system = system
+        self.scheme = scheme
+        self._listed: dict[str, list[str]] = {}
+
+    def uri(self, path: str) -> str:
+        """The path or URI of what is at a path."""
+        return self.scheme + quote(path, safe="/=:@") if self.scheme else path
+
+    def kind(self, path: str) -> Any:
+        return self.system.get_file_info(path).type
+
+    def files(self, path: str) -> list[str]:
+        """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
+        if path not in self._listed:
+            self._listed[path] = self._list(path)
+        return self._listed[path]
+
+    def _list(self, path: str) -> list[str]:
+        if self.kind(path) != fs.FileType.Directory:
+            return []
+        name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
+        parent = path.removesuffix(name)
+        tables = [f"{path}/", *([parent] if name in TABLES else [])]
+        states, before = self._states(tables), None
+        while True:  # files may be replaced meanwhile
+            found = self._inside(path)
+            is_moving = any(not generation.is_placed for _, generation in states.values())
+            if is_moving and name in TABLES:
+                found += self._inside(f"{parent}{REBUILD}/{name}")
+            after = self._states(tables)
+            if after == states and (found == before or not is_moving):
+                break
+            states, before = after, found
+        return sorted(each for each in found if all(_counts(each, *table) for table in states.items()))
+
+    def _inside(self, folder: str) -> list[str]:
+        """Return the Parquet files below a directory, but for hidden ones."""
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+        return [
+            each.path
+            for each in self.system.get_file_info(selector)
+            if each.type == fs.FileType.File
+            and each.path.endswith(".parquet")
+            and not re.search(r"/[_.]", each.path.removeprefix(folder))
+        ]
+
+    def _states(self, tables: Sequence[str]) -> dict[str, tuple[Change | None, Generation]]:
+        """Return what says which files count in each table; their paths end in a slash, or are empty."""
+        paths = {table: table.rstrip("/") or "." for table in tables}
+        return {
+            table: (going_on(self.system, path), current(self.system, path)) for table, path in paths.items()
+        }
+
+
+def _counts(path: str, table: str, state: tuple[Change | None, Generation]) -> bool:
+    """Return whether a file is one of those that count in a table, or of another one."""
+    if not path.startswith(table):
+        return True
+    change, generation = state
+    if path.startswith(f"{table}{REBUILD}/") and generation.is_placed:
+        return False
+    is_hidden = change is not None and path.removeprefix(table) in change.hidden
+    return not is_hidden and generation.number in (1, number_of(path))  # of the first one there is no sign
+
+
+def _find(path: str) -> Found:
+    system, inside = filesystem(path)
+    folder = _Folder(system, scheme_of(path, inside))
+    try:
+        there = {name: _beside(folder, inside, name) for name in TABLES if name != "frames"}
+        there["frames"] = _frames(folder, inside, path)
+        looked = {name: [_look(folder, file, name) for file in files] for name, (files, _) in there.items()}
+    except (ArrowException, OSError) as error:
+        raise CaptureError(f"{path}: {reason(error)}") from None
+    files = {name: _files(folder, there[name], looked[name]) for name in TABLES}
+    last = max((each.last for some in looked.values() for each in some), default=-1)
+    rows = {name: sum(each.rows for each in some) for name, some in looked.items()}
+    return Found(files, last + 1, sum(rows.values()), look(beside(path, "findings"), rows))
+
+
+def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
+    paths, base = found
+    apart = base is not None and any(
+        not {*_partitions(path.removeprefix(base))} <= {*each.names}
+        for path, each in zip(paths, looked, strict=True)
+    )
+    return Files(
+        [folder.uri(path) for path in paths],
+        folder.uri(base) if base and apart else None,
+        len({each.names for each in looked}) < 2,
+        frozenset().union(*(each.lacks for each in looked)),
+    )
+
+
+def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | None]:
+    """The files of frames, and the directory below which directory names are column values.
+
+    There are none if a capture has no frame, but gaps or connections.
+    """
+    kind = folder.kind(inside)
+    if kind == fs.FileType.File:
+        return [inside], None
+    if kind == fs.FileType.NotFound:
+        raise CaptureError(f"{path}: no such file")
+    base = f"{inside}/frames" if folder.files(f"{inside}/frames") else inside
+    files = [file for file in folder.files(base) if not _is_other(file.removeprefix(inside))]
+    if not files and not any(folder.files(f"{inside}/{name}") for name in TABLES):
+        raise CaptureError(f"{path}: no frames table in it (frames/*.parquet): pwire analyze makes one")
+    return files, base
+
+
+def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
+    """The files of another table, in the directory or next to it, and the base directory, as in `_frames`."""
+    other = beside(inside, name)
+    if folder.kind(other) == fs.FileType.File:
+        return [other], None
+    for base in (f"{inside}/{name}", inside, other):
+        files = folder.files(base)
+        if base == inside:
+            files = [file for file in files if _is_other(file.removeprefix(inside), name)]
+        if files:
+            return files, base
+    return [], None
+
+
+_OTHERS: Final = "|".join(["findings", *(name for name in TABLES if name != "frames")])
+
+
+def _is_other(path: str, names: str = _OTHERS) -> bool:
+    """Whether a file is of another table than frames; `path` is that below the directory."""
+    return re.search(rf"^/({names})/|\.({names})\.parquet(/|$)", path) is not None
+
+
+class _Looked(NamedTuple):
+    """The contents of a file: its columns, its highest connection number (-1: none), its number of rows.
+
+    `lacks`: our columns that it does not have.
+    """
+
+    names: tuple[str, ...]
+    last: int
+    rows: int
+    lacks: set[str]
+
+
+def _look(folder: _Folder, path: str, table: str) -> _Looked:
+    """Inspect a file. Raises CaptureError if it is not of this table."""
+    schema = TABLES[table]
+    shown = folder.uri(path)
+    try:
+        with folder.system.open_input_file(path) as stream:
+            footer = pq.read_metadata(stream)
+            found = footer.schema.to_arrow_schema()
+            last = _last_connection(footer, stream) if "connection" in found.names else -1
+    except pa.ArrowInvalid:
+        with opened(shown) as stream:
+            if holds_packets(stream):
+                way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
+                raise CaptureError(f"{shown} is a capture, not a table: {way_out}") from None
+        raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one") from None
+    version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
+    if version and version not in READABLE:
+        raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
+    names = {*found.names, *_partitions(path)}
+    if len(names & set(schema.names)) < _ENOUGH * len(schema):
+        raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one")
+    if numbered := _CONNECTION.search(path):
+        last = int(numbered[1])
+    lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
+    detail = (found.metadata or {}).get(DETAIL)
+    if detail is not None and table == "frames":
+        lacks.add(f"the frames that --detail {detail.decode(errors='replace')} leaves out")
+    return _Looked(tuple(found.names), last, footer.num_rows, lacks)
+
+
+def _partitions(path: str) -> list[str]:
+    """The columns whose values the names of the directories in a path are."""
+    return [unquote(name) for name in re.findall(r"/([^/=]+)=[^/]*(?=/)", path)]
+
+
+def _columns(schema: Any) -> set[str]:
+    """The names of columns; those in structs like `metadata.uuid`."""
+    return {
+        name
+        for field in schema
+        for name in (
+            [f"{field.name}.{part.name}" for part in field.type]
+            if pa.types.is_struct(field.type)
+            else [field.name]
+        )
+    }
+
+
+def _last_connection(footer: Any, stream: Any) -> int:
+    """The highest connection number of a file, from its statistics or by reading the column."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    columns = [group.column(n) for group in groups for n in range(group.num_columns)]
+    statistics = [each.statistics for each in columns if each.path_in_schema == "connection"]
+    if all(each is not None and each.has_min_max for each in statistics):
+        return max((each.max for each in statistics), default=-1)
+    numbers = pq.read_table(stream, columns=["connection"]).column("connection").to_pylist()
+    return max((number for number in numbers if number is not None), default=-1)

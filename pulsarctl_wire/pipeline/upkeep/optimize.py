@@ -1,0 +1,220 @@
+"""Merges the small files of a table into larger ones. Runs of `analyze` go on with it as with any other.
+
+Files are merged within a directory, in the order of their splits. A run may have to do the splits from a
+saved progress on again, and deletes their files then: so no file has splits from both sides of such a place,
+and what comes after the last one is left alone. A merged file has the names of its first and last file,
+`000000-00000..000012-00003.parquet`, so it sorts as its first split does.
+"""
+
+import json
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.inputs import filesystem
+from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.splits import reason
+from pulsarctl_wire.pipeline.storage.journal import Change, free_path
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.storage.tables import find
+from pulsarctl_wire.pipeline.storage.tasks import Workers
+from pulsarctl_wire.table import RowGroups
+
+SMALL: Final = 2 * 1024 * 1024
+"""Bytes: smaller files are merged with others when a run ends."""
+MERGED: Final = 32 * 1024 * 1024
+"""Bytes of a file that is made of these."""
+MIN_MERGED: Final = 8
+"""How many small files in a row are worth merging."""
+SPLITS: Final = b"pwire.splits"
+"""What a merged file has in its metadata, as JSON: the splits whose rows it has, and how many of each."""
+
+
+class Size(NamedTuple):
+    """How many files there are, or row groups, and their bytes."""
+
+    files: int
+    size: int
+
+
+def optimize(table: str, size: int) -> tuple[Size, Size]:
+    """Merge the files of the table at a path or URI into files of about `size` bytes: before, and after.
+
+    Files of half that size or more stay as they are. Raises CaptureError if there is no table that a run of
+    `analyze` may go on with, OSError if it cannot be written.
+    """
+    store = Store(table)
+    states, before = store.merge(), store.files()
+    taken = {store.below(each.path) for each in before}
+    for files in _bins(store, before, [each.next for each in states], size, size / 2):
+        paths = [store.below(each.path) for each in files]
+        merged = _merged(paths, taken)
+        with store.replacing(Change((merged,), tuple(paths)), states[-1].options):
+            write_merged(store.out, paths, merged)
+    return count(before), count(store.files())
+
+
+def rewrite(path: str) -> tuple[Size, Size]:
+    """Write the Parquet file of frames at a path or URI again, in full row groups, and those beside it.
+
+    Return how many row groups there were, and are. A file is replaced when the new one is complete. Raises
+    CaptureError if it is not a frames table, OSError if it cannot be written.
+    """
+    paths = [each for files in find([path])[0].files.values() for each in files.paths]
+    before = _measured(paths)
+    for each in paths:
+        system, inside = filesystem(each)
+        schema = _schema(system, inside)
+        with written(system, inside) as stream, RowGroups(stream, schema) as parquet:
+            for rows in row_groups(system, [system.get_file_info(inside)]):
+                parquet.write(rows)
+    return before, _measured(paths)
+
+
+def _measured(paths: list[str]) -> Size:
+    """Return the row groups of files, and their bytes."""
+    groups = size = 0
+    for path in paths:
+        system, inside = filesystem(path)
+        with damage(path), system.open_input_file(inside) as stream:
+            groups += pq.read_metadata(stream).num_row_groups
+            size += stream.size()
+    return Size(groups, size)
+
+
+def merge_small(store: Store, workers: Workers) -> None:
+    """Merge neighbours among the small files of a table, where they are many, as whoever writes to it ends.
+
+    The `workers` write the new files. Raises as `optimize` does.
+    """
+    if sum(each.size < SMALL for each in store.files()) < MIN_MERGED:
+        return
+    states = store.merge()
+    files = store.files()
+    bins = [*_bins(store, files, [each.next for each in states], MERGED, SMALL, MIN_MERGED)]
+    if not bins:
+        return
+    old = [[store.below(each.path) for each in some] for some in bins]
+    taken = {store.below(each.path) for each in files}
+    calls = [(store.out, paths, _merged(paths, taken)) for paths in old]
+    change = Change(tuple(path for *_, path in calls), tuple(path for paths in old for path in paths))
+    with store.replacing(change, states[-1].options):
+        for future in workers.submit(write_merged, calls, sum(each.size for some in bins for each in some)):
+            future.result()
+
+
+def write_merged(table: str, paths: Sequence[str], path: str) -> None:
+    """Write the rows of several files of a table to one, and how many of them each split has.
+
+    The paths are those below the table's directory. Raises as `optimize` does.
+    """
+    system, inside = filesystem(table)
+    files = system.get_file_info([f"{inside}/{each}" for each in paths])
+    splits: list[tuple[str, int]] = []
+    for each in files:
+        with damage(each.path), system.open_input_file(each.path) as stream:
+            splits += splits_of(pq.ParquetFile(stream), each.path)
+    schema = _schema(system, files[0].path)
+    with written(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
+        for rows in row_groups(system, files):
+            parquet.write(rows)
+        parquet.note(SPLITS, json.dumps(splits))
+
+
+def count(files: list[Any]) -> Size:
+    """Return how many these files are, and their bytes."""
+    return Size(len(files), sum(each.size for each in files))
+
+
+def _bins(
+    store: Store, files: list[Any], places: list[str], size: int, small: float, least: int = 2
+) -> Iterator[list[Any]]:
+    """The files to merge into one of at most `size` bytes, each time.
+
+    They are `least` or more neighbours of less than `small` bytes each, on one side of all places, with the
+    same columns.
+    """
+
+    def alike(each: Any) -> tuple[str, int, bool]:
+        return each.path.rpartition("/")[0], bisect(places, each.base_name), each.size < small
+
+    for (_, side, are_small), neighbours in groupby(files, alike):
+        if not are_small or side == len(places):
+            continue
+        found = [*neighbours]
+        if len(found) < least:
+            continue  # to look at their columns takes time
+        for _, same in groupby(found, lambda each: _schema(store.system, each.path)):
+            yield from (some for some in _portions(same, size) if len(some) >= least)
+
+
+def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Neighbours that have at most `size` bytes together."""
+    found: list[Any] = []
+    total = 0
+    for each in files:
+        total += each.size
+        if found and total > size:
+            yield found
+            found, total = [], each.size
+        found.append(each)
+    if found:
+        yield found
+
+
+def _merged(paths: list[str], taken: set[str]) -> str:
+    """The path of the file that has the rows of these, which are sorted; it is added to those `taken`.
+
+    They may overlap, as files do that were in several directories before `repartition`.
+    """
+    folder = paths[0].rpartition("/")[0]
+    names = [path.removesuffix(".parquet").rpartition("/")[2] for path in paths]
+    last = max(name.rpartition("..")[2] for name in names)
+    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", taken)
+
+
+def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the row groups of files, with all or some columns. Raises CaptureError if one is damaged."""
+    for each in files:
+        with damage(each.path), system.open_input_file(each.path) as stream:
+            parquet = pq.ParquetFile(stream)
+            for number in range(parquet.num_row_groups):
+                yield parquet.read_row_group(number, columns=columns, use_threads=False)
+
+
+def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
+    """The splits whose rows a `pyarrow.parquet.ParquetFile` has, in order: their names, and how many rows.
+
+    If a merged file does not say so, as rows of it were deleted, it is taken for that of one split.
+    """
+    rows = file.metadata.num_rows
+    with suppress(TypeError, ValueError, RecursionError):
+        noted = json.loads((file.metadata.metadata or {}).get(SPLITS, b"null"))
+        splits = [(str(name), int(size)) for name, size in noted]
+        if sum(size for _, size in splits) == rows:
+            return splits
+    return [(path.rpartition("/")[2].removesuffix(".parquet"), rows)]
+
+
+def _schema(system: Any, path: str) -> Any:
+    with damage(path), system.open_input_file(path) as stream:
+        schema = pq.read_schema(stream)
+    about = schema.metadata or {}
+    return schema.with_metadata({name: text for name, text in about.items() if name != SPLITS})
+
+
+@contextmanager
+def damage(path: str) -> Iterator[None]:
+    """Raise CaptureError if a file is damaged."""
+    try:
+        yield
+    except (ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # the system failed
+            raise
+        raise CaptureError(f"{path}: {reason(error)}") from error

@@ -1,0 +1,92 @@
+"""Moves the rows of a table into directories by other columns, without decoding captures again.
+
+Files keep the names of their splits, so runs of `analyze` go on with the table. All are replaced at once.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+from pulsarctl_wire.pipeline.storage.finish import begin_file
+from pulsarctl_wire.pipeline.storage.journal import Change
+from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, needed, partitioned
+from pulsarctl_wire.pipeline.storage.store import Store
+from pulsarctl_wire.pipeline.upkeep.optimize import Size, count, row_groups
+from pulsarctl_wire.table import TABLES, described
+
+_Splits = dict[tuple[str, str], list[Any]]
+"""The files of each table (of `TABLES`) and split."""
+
+
+def repartition(table: str, by: tuple[str, ...]) -> Size:
+    """Put the rows of the table at a path or URI into directories `by` these columns; return what it had.
+
+    Raises CaptureError if there is no table that a run of `analyze` may go on with, OSError if it cannot be
+    written.
+    """
+    store = Store(table)
+    options, before = store.merge()[-1].options, count(store.files())
+    if by == options.partition_by:
+        return before
+    splits = _moved(store, options.partition_by, by)
+    new = [path for (kind, name), files in splits.items() for path in _planned(store, kind, name, files, by)]
+    old = [store.below(each.path) for files in splits.values() for each in files]
+    with store.replacing(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
+        for (kind, name), files in splits.items():
+            file = begin_file(f"{store.out}/{kind}", name, described(TABLES[kind], options.detail), by)
+            try:
+                _copy(store, files, file, TABLES[kind].names)
+            except BaseException:
+                file.discard()
+                raise
+            file.close()
+    return before
+
+
+def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Splits:
+    """Return the files of tables whose directories change."""
+    splits: _Splits = defaultdict(list)
+    for each in store.files():
+        kind = store.below(each.path).partition("/")[0]
+        if partitioned(TABLES[kind], before) != partitioned(TABLES[kind], by):
+            splits[kind, PART.sub("", each.base_name)].append(each)
+    return splits
+
+
+def _planned(store: Store, kind: str, name: str, files: list[Any], by: tuple[str, ...]) -> list[str]:
+    """Return the paths of the files that the rows of a split will be in, below the table's directory."""
+    schema = TABLES[kind]
+    _, ours = partitioned(schema, by)
+    if not ours:
+        return [f"{kind}/{name}.parquet"]
+    paths: list[str] = []
+
+    def opened(path: str) -> File:
+        paths.append(f"{kind}/{path}")
+        return _Planned()
+
+    _copy(store, files, Partitioned(name, ours, opened), needed(schema, ours))
+    return paths
+
+
+def _copy(store: Store, files: list[Any], file: File, columns: list[str]) -> None:
+    """Write the rows of files to another one, a batch for each row group."""
+    for rows in row_groups(store.system, files, columns):
+        for batch in rows.combine_chunks().to_batches():
+            file.write(batch)
+
+
+class _Planned:
+    """A file that is not written yet."""
+
+    rows = 0
+
+    def write(self, batch: Any) -> None:
+        """Do nothing."""
+
+    def close(self) -> int:
+        """Do nothing."""
+        return 0
+
+    def discard(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,1 @@
+"""One direction of a connection: bytes in; frames, gaps and malformed stretches out."""

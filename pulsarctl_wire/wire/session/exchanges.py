@@ -1,0 +1,415 @@
+"""`ExchangeState`: a connection's state that pairs SENDs with their answers, and recognises resent SENDs.
+
+A SEND is answered by SEND_RECEIPT or SEND_ERROR with its producer id and sequence id. The chunks of a message
+share both ids and are answered in order, so none is paired if one may be missing. SEND_ERROR names the
+highest sequence id of a batch, SEND_RECEIPT the lowest. SENDs that were unanswered when their producer was
+closed get no answer after it is reopened. The client sends them again, on this or another connection, and
+their latency counts from the first SEND (docs/definitions.md).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.wire.commands import NUMBERS, SEND
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+from pulsarctl_wire.wire.quick import Head
+from pulsarctl_wire.wire.session.counts import messages_in
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
+from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, Asked, TopicState
+
+MAX_QUEUE: Final = 1_024
+"""The most pending SENDs of one sequence id, and the most chunked messages of a producer."""
+
+_SEARCHED: Final = 2_048  # how many pending sends are searched for the batch that an error is about
+
+
+Sent = tuple[int, int | None, int, str | None, int, str, int, int, tuple[int, int], int]
+"""A SEND that waits for its answer. A plain tuple for speed, as every SEND needs one:
+
+    number, time_ns    of its frame; of the first frame, if it was sent again
+    frame              number of its frame
+    topic              or None
+    highest            highest sequence id of its batch, or 0
+    producer           producer name in its metadata
+    publish_time       ms since the epoch
+    chunk              chunk id
+    size               bytes of its frame, and messages in it
+    offset             of its frame; -1 if that did not go to the broker
+"""
+
+
+class _Chunks:
+    """The SENDs of one chunked message that wait for receipts; `next` is the next chunk id (0: all sent)."""
+
+    __slots__ = ("next", "waiting")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.waiting: deque[Sent] = deque()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ProducerLedger:
+    """The pending SENDs of a producer since it was opened, by sequence id.
+
+    `topic` is None if PRODUCER was not seen; `name` is "" until it is known. `waiting` counts the sends
+    without an answer; answers to those up to frame number `doubtful` may have been missed.
+    `is_open`: its PRODUCER was seen, but not its end. `is_closed`: it was closed and not reopened yet.
+    """
+
+    __slots__ = ("chunks", "doubtful", "is_closed", "is_open", "name", "pending", "topic", "waiting")
+
+    def __init__(self, topic: str | None) -> None:
+        self.topic = topic
+        self.name = ""
+        self.is_open = self.is_closed = False
+        self.waiting = self.doubtful = 0
+        self.pending: dict[int, Sent | deque[Sent]] = {}
+        self.chunks: dict[int, _Chunks] = {}
+
+    def add(self, sequence: int, sent: Sent) -> None:
+        """Add a SEND."""
+        before = self.pending.get(sequence)
+        if before is None:
+            self.pending[sequence] = sent
+        elif isinstance(before, deque):
+            if len(before) >= MAX_QUEUE:
+                before.popleft()
+                self.waiting -= 1
+            before.append(sent)
+        else:
+            self.pending[sequence] = deque((before, sent))
+        self.waiting += 1
+
+    def add_chunk(self, sequence: int, sent: Sent, count: int, *, lossy: bool) -> None:
+        """Add the SEND of one of `count` chunks; `lossy` if earlier chunks may have been missed."""
+        chunk, chunks = sent[7], self.chunks.get(sequence)
+        if chunks is None and (chunk == 0 or not lossy):
+            chunks = self.chunks[sequence] = _Chunks()
+            if len(self.chunks) > MAX_QUEUE:
+                bound(self.chunks, MAX_QUEUE)
+                self._count()
+        if chunks is None or (lossy and chunk not in (0, chunks.next)):
+            dropped = self.chunks.pop(sequence, None)
+            self.waiting -= len(dropped.waiting) if dropped is not None else 0
+            return
+        chunks.next = (chunk + 1) % count
+        chunks.waiting.append(sent)
+        self.waiting += 1
+
+    def resume_chunks(self, sequence: int, next_chunk: int, waiting: Iterable[Sent]) -> None:
+        """Restore the pending chunks of a message."""
+        chunks = self.chunks[sequence] = _Chunks()
+        chunks.next = next_chunk
+        chunks.waiting.extend(waiting)
+        self.waiting += len(chunks.waiting)
+
+    def answer(self, sequence: int, *, lossy: bool) -> Sent | None:
+        """Remove and return the SEND that this sequence id answers; None if there is none."""
+        sent = self.pending.pop(sequence, None)
+        if sent is None:
+            chunks = self.chunks.get(sequence)
+            if chunks is None or not chunks.waiting:
+                return None
+            first = chunks.waiting.popleft()
+            if not chunks.waiting and not (lossy and chunks.next):
+                del self.chunks[sequence]
+            self.waiting -= 1
+            return first
+        self.waiting -= 1
+        if isinstance(sent, deque):
+            first = sent.popleft()
+            if sent:
+                self.pending[sequence] = sent
+            return first
+        return sent
+
+    def lowest(self, sequence: int) -> int:
+        """The lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
+        if sequence and sequence not in self.pending:
+            for lowest, sent in islice(reversed(self.pending.items()), _SEARCHED):
+                first = sent[0] if isinstance(sent, deque) else sent
+                if first[4] == sequence:
+                    return lowest
+        return sequence
+
+    def sends(self) -> Iterator[tuple[int, Sent]]:
+        """The pending sends, with their sequence ids."""
+        for sequence, sent in self.pending.items():
+            if isinstance(sent, deque):
+                yield from ((sequence, each) for each in sent)
+            else:
+                yield sequence, sent
+        for sequence, chunks in self.chunks.items():
+            yield from ((sequence, each) for each in chunks.waiting)
+
+    def oldest(self) -> tuple[int, Sent] | None:
+        """The pending send that was sent first, with its sequence id; None if there is none."""
+        heads = list(islice(self.pending.items(), 1))
+        firsts = [(sequence, sent[0] if isinstance(sent, deque) else sent) for sequence, sent in heads]
+        firsts += [
+            (sequence, chunks.waiting[0]) for sequence, chunks in self.chunks.items() if chunks.waiting
+        ]
+        return min(firsts, key=lambda each: each[1][2], default=None)
+
+    def certainly_pending(self) -> tuple[int, int | None]:
+        """How many sends are certainly pending, and when the oldest was sent (ns; None: none, or unknown)."""
+        if self.is_closed or not self.waiting:
+            return 0, None
+        certain = [sent for _, sent in self.sends() if sent[2] > self.doubtful]
+        return len(certain), certain[0][1] if certain else None
+
+    def lose(self, number: int) -> None:
+        """Note that bytes were missed after frame `number`: any chunks or answers may be missing."""
+        self.doubtful = number
+        if self.chunks:
+            self.chunks.clear()
+            self._count()
+
+    def forget(self, number: int) -> int:
+        """Forget the sends before frame `number`, and all chunks; returns how many sends that were."""
+        before = self.waiting
+        for sequence, sent in list(self.pending.items()):
+            if isinstance(sent, deque):
+                while sent and sent[0][2] < number:
+                    sent.popleft()
+                if not sent:
+                    del self.pending[sequence]
+            elif sent[2] < number:
+                del self.pending[sequence]
+        self.chunks.clear()
+        self._count()
+        return before - self.waiting
+
+    def _count(self) -> None:
+        self.waiting = sum(1 for _ in self.sends())
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ExchangeState(TopicState):
+    """Pairs SENDs with their answers, and finds the schemas of payloads."""
+
+    def __init__(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> None:
+        super().__init__(connection, knowledge, streams)
+        self.producers: dict[int, ProducerLedger] = {}
+        """By producer id. Producers whose PRODUCER was not seen are added when they send."""
+        self._pending = 0  # upper bound of the pending sends of all producers
+        self._lossy = True  # until CONNECT is seen
+
+    def _lose(self) -> None:
+        self._lossy = True
+        for ledger in self.producers.values():
+            ledger.lose(self._knowledge.frames)
+
+    def end(self) -> None:
+        """The connection has ended: pending sends will get no answer."""
+        for ledger in self.producers.values():
+            self._give_up(ledger)
+        self.producers.clear()
+
+    def _connect(self, frame: Frame) -> None:
+        super()._connect(frame)
+        self._lossy = self._lossy and frame.type != _CONNECT
+
+    # -- SENDs
+
+    def _send(self, frame: Frame) -> None:
+        ids, head = frame.ids, frame.head
+        producer, sequence, highest = ids.owner, ids.sequence, ids.highest or 0
+        ledger = self.producers.get(producer) or self._ledger(producer)
+        topic = frame.topic = ledger.topic
+        number = first = frame.number
+        time_ns = frame.time_ns
+        offset = frame.offset if frame.to_broker else -1
+        if head is None:
+            size = frame.size, 0
+            ledger.add(sequence, (number, time_ns, number, topic, highest, "", 0, 0, size, offset))
+        else:
+            name, publish_time, chunk = head.producer, head.publish_time, head.chunk
+            frame.producer = name
+            knowledge = self._knowledge
+            if knowledge.unanswered:
+                again = knowledge.resent((topic, name, sequence, publish_time, chunk), time_ns)
+                if again is not None:
+                    first, time_ns = again.number, again.time_ns
+                    frame.resend_of = first
+            count = head.chunks
+            if count > 1 or knowledge.schemas:
+                self._entry(frame, head, producer)
+            size = frame.size, messages_in(frame)
+            sent = first, time_ns, number, topic, highest, name, publish_time, chunk, size, offset
+            if count > 1:
+                ledger.add_chunk(sequence, sent, count, lossy=self._lossy)
+            else:
+                ledger.add(sequence, sent)
+        self._pending += 1
+        if self._pending > MAX_PENDING:
+            self._forget_sends()
+
+    def _ledger(self, producer: int) -> ProducerLedger:
+        """Make a new ledger for a producer."""
+        ledger = self.producers[producer] = ProducerLedger(self._topic_of(producer))
+        bound(self.producers, MAX_PENDING)
+        return ledger
+
+    def _forget_sends(self) -> None:
+        """Forget the older half of the pending sends if there are too many; their answers never came."""
+        self._pending = sum(ledger.waiting for ledger in self.producers.values())
+        if self._pending > MAX_PENDING // 2:
+            numbers = sorted(sent[2] for ledger in self.producers.values() for _, sent in ledger.sends())
+            middle = numbers[len(numbers) // 2]
+            for ledger in self.producers.values():
+                self._knowledge.forgotten += ledger.forget(middle)
+            self._pending = sum(ledger.waiting for ledger in self.producers.values())
+
+    def _receipt(self, frame: Frame) -> None:
+        ids = frame.ids
+        ledger = self.producers.get(ids.owner)
+        if ledger is not None:
+            self._answer_send(frame, ledger, ids.sequence)
+        else:
+            frame.topic = self._topic_of(ids.owner)
+
+    def _send_error(self, frame: Frame) -> None:
+        body = frame.base.send_error  # type: ignore[union-attr]
+        ledger = self.producers.get(body.producer_id)
+        if ledger is not None:
+            self._answer_send(frame, ledger, ledger.lowest(body.sequence_id))
+        else:
+            frame.topic = self._topic_of(body.producer_id)
+
+    def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
+        sent = ledger.answer(sequence, lossy=self._lossy)
+        if sent is None:
+            frame.topic = ledger.topic
+            return None
+        first, time_ns, number, topic, _, producer, _, _, size, offset = sent
+        self._pending -= 1
+        frame.request, frame.request_offset, frame.request_type, frame.sent = number, offset, SEND, size
+        frame.producer = producer or None
+        frame.topic = topic or ledger.topic
+        if first != number:
+            frame.resend_of = first
+        if frame.time_ns is not None and time_ns is not None:
+            frame.latency_ns = frame.time_ns - time_ns
+        if self._knowledge.answers is not None:
+            self._knowledge.link(first, frame.number)
+            self._knowledge.link(number, frame.number)
+        return sent
+
+    def _give_up(self, ledger: ProducerLedger) -> None:
+        """Move a producer's pending sends to `unanswered`: they will get no answer here."""
+        for identity, send in self._unanswered(ledger):
+            self._knowledge.add_unanswered(identity, send)
+        self._pending -= ledger.waiting
+
+    def _unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
+        """The pending sends of a producer."""
+        found: list[tuple[Identity, Unanswered]] = []
+        for sequence, sent in ledger.sends():
+            number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = sent
+            send = Unanswered(number, time_ns, self.connection, frame > ledger.doubtful)
+            found.append(((topic, producer, sequence, publish_time, chunk), send))
+        return found
+
+    # -- entries
+
+    def _message(self, frame: Frame) -> None:
+        consumer, head = frame.ids.owner, frame.head
+        self._name(frame, consumer)
+        if head is not None and (head.chunks > 1 or self._knowledge.schemas):
+            self._entry(frame, head, consumer)
+
+    def _entry(self, frame: Frame, head: Head, owner: int) -> None:
+        """Find the schema of a SEND or MESSAGE, and join its message if that is chunked."""
+        if frame.partial:
+            return
+        if head.chunks > 1:
+            self._join(frame)
+        schemas = self._knowledge.schemas
+        if not schemas:
+            return
+        version = b"" if head.is_plain else frame.metadata.schema_version  # type: ignore[union-attr]
+        if version:
+            frame.schema = schemas.find(frame.topic, version)
+        else:
+            frame.schema = schemas.get((self.connection.index, frame.to_broker, owner))
+
+    # -- opening and closing
+
+    def _request(self, frame: Frame) -> None:
+        super()._request(frame)
+        if frame.type == _CLOSE_PRODUCER:
+            producer = frame.base.close_producer.producer_id  # type: ignore[union-attr]
+            ledger = self.producers.get(producer) or self._ledger(producer)
+            ledger.is_open, ledger.is_closed = False, True
+
+    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+        super()._ask(key, asked, body)
+        if asked.type in _COMPLETED:
+            self._knowledge.bodies.put((self.connection.index, *key), body)
+
+    def _open(self, frame: Frame, body: Any) -> None:
+        super()._open(frame, body)
+        if frame.type == PRODUCER:
+            producer = body.producer_id
+            ledger = self.producers.get(producer) or self._ledger(producer)
+            ledger.topic, ledger.is_open = self._producers[producer], True
+            ledger.name = as_text(body.producer_name) or ledger.name
+            self._declare(True, producer, None)  # until it succeeds
+        else:
+            has_schema = frame.type == _SUBSCRIBE and body.HasField("schema")
+            self._declare(False, body.consumer_id, body.schema if has_schema else None)
+            if has_schema:
+                self._knowledge.schemas.add(frame.topic, b"", body.schema)
+
+    def _declare(self, is_producer: bool, owner: int, schema: Schema | None) -> None:
+        self._knowledge.schemas.declare((self.connection.index, is_producer, owner), schema)
+
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
+        """Apply an answer to its request: store schemas by version, give a reopened producer a new ledger."""
+        if frame.type == PRODUCER_SUCCESS and asked.owner is not None:
+            self._opened(asked.owner[1], as_text(body.producer_name))
+        knowledge, stored = self._knowledge, (self.connection.index, *key)
+        request = knowledge.bodies.get(stored)
+        if request is None:
+            return
+        if frame.type in (PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE):
+            if request.HasField("schema") and body.schema_version:
+                knowledge.schemas.add(asked.topic, body.schema_version, request.schema)
+                if frame.type == PRODUCER_SUCCESS:
+                    self._declare(True, request.producer_id, request.schema)
+        elif frame.type == _GET_SCHEMA_RESPONSE and body.HasField("schema"):
+            version = body.schema_version or request.schema_version
+            knowledge.schemas.add(asked.topic, version, body.schema)
+        if last:
+            knowledge.bodies.drop(stored)
+
+    def _opened(self, producer: int, name: str) -> None:
+        """A producer was opened, with this name."""
+        ledger = self.producers.get(producer)
+        if ledger is None:
+            return
+        if ledger.is_closed and producer in self._producers:
+            self._give_up(ledger)
+            ledger = self._ledger(producer)
+            ledger.is_open = True
+        ledger.name = name
+
+
+_CONNECT: Final = NUMBERS["CONNECT"]
+_SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
+_CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]
+_GET_SCHEMA_RESPONSE: Final = NUMBERS["GET_SCHEMA_RESPONSE"]
+_GET_OR_CREATE_SCHEMA_RESPONSE: Final = NUMBERS["GET_OR_CREATE_SCHEMA_RESPONSE"]
+_COMPLETED: Final = {PRODUCER, NUMBERS["GET_SCHEMA"], NUMBERS["GET_OR_CREATE_SCHEMA"]}
+"""Requests whose contents are kept until their answer arrives, as both together give a schema."""

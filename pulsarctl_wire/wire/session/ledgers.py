@@ -1,0 +1,316 @@
+"""`LedgerState`: a connection's state that also tracks its consumers' permits and unacknowledged messages.
+
+    permits    what FLOW granted, minus what each MESSAGE uses (counts.py)
+    unacked    messages delivered, by entry, minus those that ACK names or that are asked for again
+
+`on_exchange` is called with each complete exchange: a request with its answer, a SEND with its receipt or
+error, a MESSAGE with its acknowledgement. Missed bytes may have contained any of these. So after missed bytes
+all unacknowledged deliveries are dropped, and permits are no longer exact.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from struct import iter_unpack
+from typing import Any, ClassVar, Final, NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
+from pulsarctl_wire.wire.session.counts import error_of, permits_used
+from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger, Sent
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, Asked, RuleNames
+
+_WORD: Final = 2**64 - 1
+
+
+class Answered(NamedTuple):
+    """A request (or SEND, or handshake) with its answer: numbers of both frames, time of the answer (ns).
+
+    `type` and `answer_type` are type numbers; `error` is the ServerError's number, or None.
+    """
+
+    type: int
+    number: int
+    answer_type: int
+    answer: int
+    time_ns: int | None
+    latency_ns: int | None
+    topic: str | None
+    subscription: str | None
+    error: int | None
+
+
+class Acknowledged(NamedTuple):
+    """A delivered entry, now fully acknowledged: numbers of MESSAGE and ACK, and the time of the ACK (ns)."""
+
+    consumer: int
+    ledger: int
+    entry: int
+    number: int
+    answer: int
+    time_ns: int | None
+    latency_ns: int | None
+    topic: str
+    subscription: str
+
+
+Exchange = Answered | Acknowledged
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Delivered:
+    """An unacknowledged entry: `left` messages. `mask` has their bits if some are acknowledged."""
+
+    __slots__ = ("left", "mask", "number", "time_ns")
+
+    def __init__(self, left: int, number: int, time_ns: int | None) -> None:
+        self.left = left
+        self.mask = -1
+        self.number = number
+        self.time_ns = time_ns
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ConsumerLedger:
+    """An open consumer. `exact`: its permits are the same as the broker's."""
+
+    __slots__ = ("entries", "epoch", "exact", "permits", "redeliveries", "subscription", "topic", "unacked")
+
+    def __init__(self, topic: str, subscription: str, epoch: int = 0) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.epoch = epoch
+        self.permits = self.unacked = self.redeliveries = 0
+        self.exact = True
+        self.entries: dict[tuple[int, int], Delivered] = {}
+        """By ledger and entry id."""
+
+    def deliver(self, entry: tuple[int, int], cost: int, frame: Frame) -> None:
+        """Note that an entry was delivered and used `cost` permits."""
+        self.permits -= cost
+        before = self.entries.pop(entry, None)
+        self.unacked += cost - (before.left if before is not None else 0)
+        held = self.entries[entry] = self.hold(cost, frame)
+        words = () if frame.ids.is_plain else frame.base.message.ack_set  # type: ignore[union-attr]
+        if words:
+            held.mask = bits_of(words)
+
+    def hold(self, left: int, frame: Frame) -> Delivered:
+        """The entry that `frame` has delivered, with `left` messages."""
+        return Delivered(left, frame.number, frame.time_ns)
+
+    def acknowledge(self, entry: tuple[int, int], words: Any) -> Delivered | None:
+        """Acknowledge all messages but those in the ack_set `words`. Returns the entry if none is left."""
+        delivered = self.entries.get(entry)
+        if delivered is None:
+            return None
+        left = 0
+        if words:
+            delivered.mask &= bits_of(words)
+            left = min(delivered.mask.bit_count(), delivered.left)
+        self.unacked -= delivered.left - left
+        delivered.left = left
+        if left:
+            return None
+        del self.entries[entry]
+        return delivered
+
+    def before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
+        """Delivered entries before this one. A consumer that may ack cumulatively gets them in order."""
+        return list(takewhile(lambda each: each < entry, self.entries))
+
+    def take_back(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Remove entries that the consumer wants redelivered; all of them if none is named."""
+        chosen = list(entries) or list(self.entries)
+        for entry in chosen:
+            delivered = self.entries.pop(entry, None)
+            if delivered is not None:
+                self.unacked -= delivered.left
+                self.redeliveries += 1
+
+    def forget(self) -> None:
+        """Drop all unacknowledged entries: it is unknown whether they were acknowledged."""
+        self.entries.clear()
+        self.unacked = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LedgerState(ExchangeState):
+    """Tracks producers and consumers, and calls `on_exchange` with each complete exchange."""
+
+    RULES: ClassVar[RuleNames] = {
+        **TOPIC_RULES,
+        NUMBERS["FLOW"]: "_flow",
+        NUMBERS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]: "_redeliver",
+        NUMBERS["CLOSE_CONSUMER"]: "_close",
+    }
+
+    def __init__(
+        self,
+        connection: Connection,
+        knowledge: Knowledge,
+        streams: Iterable[FrameStream] = (),
+        on_exchange: Callable[[Exchange], object] = lambda exchange: None,
+    ) -> None:
+        super().__init__(connection, knowledge, streams)
+        self.consumers: dict[int, ConsumerLedger] = {}
+        """By consumer id."""
+        self._on_exchange = on_exchange
+        self._kept = 0  # upper bound of the unacknowledged entries
+
+    def unanswered(self) -> Iterator[tuple[int, int]]:
+        """The frame numbers and types of the client's requests that have no answer yet."""
+        for asked in (*self._asked.values(), self._handshake, *self._pings.get(True, ())):
+            if asked is not None and asked.type != _AUTH_RESPONSE:  # a refresh that succeeds gets no answer
+                yield asked.number, asked.type
+        for ledger in self.producers.values():
+            yield from ((sent[2], _SEND) for _, sent in ledger.sends())
+
+    def end(self) -> None:
+        """The connection has ended, and with it all its producers and consumers."""
+        super().end()
+        self.consumers.clear()
+
+    def _lose(self) -> None:
+        super()._lose()
+        for consumer in self.consumers.values():
+            consumer.exact = False
+            consumer.forget()
+
+    # -- exchanges
+
+    def _answered(self, frame: Frame, asked: Asked) -> None:
+        super()._answered(frame, asked)
+        is_last = frame.type != PRODUCER_SUCCESS or frame.body.producer_ready
+        if is_last:
+            self._report(frame, asked.number, asked.type)
+        if asked.owner is not None and asked.type in _ENDED_BY and frame.type == _ENDED_BY[asked.type]:
+            if asked.type == PRODUCER:
+                self.producers[asked.owner[1]].is_open = False
+            else:
+                self.consumers.pop(asked.owner[1], None)
+
+    def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
+        sent = super()._answer_send(frame, ledger, sequence)
+        if sent is not None:
+            self._report(frame, sent[0], _SEND)
+        return sent
+
+    def _report(self, frame: Frame, number: int, kind: int) -> None:
+        self._on_exchange(
+            Answered(
+                *(kind, number, frame.type, frame.number, frame.time_ns, frame.latency_ns),
+                *(frame.topic, frame.subscription, error_of(frame)),
+            )
+        )
+
+    # -- consumers
+
+    def _open(self, frame: Frame, body: Any) -> None:
+        super()._open(frame, body)
+        if frame.type != PRODUCER:
+            topic, subscription = self._consumers[body.consumer_id]
+            self.consumers[body.consumer_id] = self._new_consumer(body, topic, subscription)
+            bound(self.consumers, MAX_PENDING)
+
+    def _new_consumer(self, body: Any, topic: str, subscription: str) -> ConsumerLedger:
+        """The ledger of a consumer that SUBSCRIBE (or SCALABLE_TOPIC_SUBSCRIBE) opens."""
+        return ConsumerLedger(topic, subscription, getattr(body, "consumer_epoch", 0))
+
+    def _flow(self, frame: Frame) -> None:
+        self._of_consumer(frame)
+        flow = frame.base.flow  # type: ignore[union-attr]
+        consumer = self.consumers.get(flow.consumer_id)
+        if consumer is not None:
+            consumer.permits += flow.messagePermits
+
+    def _message(self, frame: Frame) -> None:
+        super()._message(frame)
+        ids = frame.ids
+        consumer = self.consumers.get(ids.owner)
+        if consumer is None:
+            return
+        if not ids.is_plain:
+            consumer.epoch = max(consumer.epoch, frame.base.message.consumer_epoch)  # type: ignore[union-attr]
+        consumer.deliver((ids.ledger, ids.entry), permits_used(frame), frame)
+        self._kept += 1
+        if self._kept > MAX_PENDING:
+            self._kept = sum(len(each.entries) for each in self.consumers.values())
+            if self._kept > MAX_PENDING // 2:  # acknowledgements are missing
+                for each in self.consumers.values():
+                    each.forget()
+
+    def _ack(self, frame: Frame) -> None:
+        super()._ack(frame)
+        ids = frame.ids
+        consumer = self.consumers.get(ids.owner)
+        if consumer is None:
+            return
+        for entry, words in acknowledged_by(frame):
+            if ids.kind == CommandAck.Cumulative:
+                for earlier in consumer.before(entry):
+                    self._acknowledged(frame, consumer, earlier, ())
+            held = consumer.entries.get(entry)
+            alone = held is not None and held.left == 1 and held.mask == -1  # it needs no ack_set
+            self._acknowledged(frame, consumer, entry, () if alone else words)
+
+    def _acknowledged(
+        self, frame: Frame, consumer: ConsumerLedger, entry: tuple[int, int], words: Any
+    ) -> None:
+        delivered = consumer.acknowledge(entry, words)
+        if delivered is None:
+            return
+        known = frame.time_ns is not None and delivered.time_ns is not None
+        self._on_exchange(
+            Acknowledged(
+                *(frame.ids.owner, *entry, delivered.number, frame.number, frame.time_ns),
+                frame.time_ns - delivered.time_ns if known else None,  # type: ignore[operator]
+                *(consumer.topic, consumer.subscription),
+            )
+        )
+
+    def _redeliver(self, frame: Frame) -> None:
+        self._of_consumer(frame)
+        body = frame.base.redeliverUnacknowledgedMessages  # type: ignore[union-attr]
+        consumer = self.consumers.get(body.consumer_id)
+        if consumer is not None:
+            consumer.epoch = max(consumer.epoch, body.consumer_epoch)
+            consumer.take_back(map(entry_of, body.message_ids))
+
+    def _close(self, frame: Frame) -> None:
+        self._request(frame)
+        self.consumers.pop(frame.base.close_consumer.consumer_id, None)  # type: ignore[union-attr]
+
+
+def acknowledged_by(frame: Frame) -> list[tuple[tuple[int, int], Sequence[int]]]:
+    """The entries that an ACK acknowledges, by ledger and entry id; with the ack_set of each."""
+    ids = frame.ids
+    if ids.is_plain:
+        return [((ids.ledger, ids.entry), ())] if ids.identified else []
+    if ids.several is not None:
+        return [((ledger, entry), ()) for ledger, entry, _ in iter_unpack("<3q", ids.several)]
+    return [(entry_of(each), each.ack_set) for each in frame.base.ack.message_id]  # type: ignore[union-attr]
+
+
+def bits_of(words: Any) -> int:
+    """The words of an ack_set as one number."""
+    return sum((word & _WORD) << (64 * at) for at, word in enumerate(words))
+
+
+def entry_of(message_id: Any) -> tuple[int, int]:
+    """Ledger and entry id of a MessageIdData."""
+    return message_id.ledgerId, message_id.entryId
+
+
+_AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
+_SEND, _SUBSCRIBE, _UNSUBSCRIBE = NUMBERS["SEND"], NUMBERS["SUBSCRIBE"], NUMBERS["UNSUBSCRIBE"]
+_ENDED_BY: Final = {
+    PRODUCER: NUMBERS["ERROR"],
+    _SUBSCRIBE: NUMBERS["ERROR"],
+    _UNSUBSCRIBE: NUMBERS["SUCCESS"],
+}
+"""Type number of a request -> the answer that means its producer or consumer is not open."""

@@ -1,0 +1,484 @@
+"""Tracks a connection in parts: several processes track one part each, and another one joins the parts.
+
+A `PartState` begins in the middle of the connection. Whatever depends on earlier frames it leaves in a
+`Part` to the joining process, which has a `KnownState`:
+
+    topics of producers and consumers opened earlier   stand-ins, replaced later (`KnownState.names`)
+    answers to earlier requests and SENDs              deferred: the joining process tracks them
+    handshake, PING and PONG, paired by their order    deferred
+    SENDs that may be resends, chunks, reused ids      ranges; if they overlap with earlier ones, the
+                                                       part cannot be used (`KnownState.contradicts`)
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.wire.commands import ANSWERS, BODIES, REQUESTS
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.quick import Head
+from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger, Sent
+from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED, Greeting
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
+from pulsarctl_wire.wire.session.state import Asked
+
+
+class Sends(NamedTuple):
+    """A `ProducerLedger` as plain data: pending sends, and chunks (sequence id, next chunk, sends)."""
+
+    topic: str | None
+    name: str
+    is_open: bool
+    is_closed: bool
+    doubtful: int
+    pending: list[tuple[int, Sent]]
+    chunks: list[tuple[int, int, list[Sent]]]
+
+
+class Known(NamedTuple):
+    """What a state knows about its connection, as plain data.
+
+    `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
+    `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes were missed since
+    the beginning; None if the part did not change that. `broker` is the connection's.
+    """
+
+    producers: dict[int, str]
+    consumers: dict[int, tuple[str, str]]
+    asked: dict[tuple[str, int], Asked]
+    sends: dict[int, Sends]
+    chunks: list[tuple[bool, int, str, int]]
+    lossy: bool | None = None
+    handshake: Asked | None = None
+    challenge: Asked | None = None
+    pings: tuple[tuple[bool, Asked], ...] = ()
+    greeting: Greeting = Greeting()
+    broker: str = ""
+
+
+class Deferred(NamedTuple):
+    """A frame without payload that only the joining process can resolve; see `Frame`.
+
+    `topic` and `subscription` are what the part knows, if there was no request; they may be stand-ins.
+    """
+
+    raw: bytes
+    to_broker: bool
+    offset: int
+    time_ns: int | None
+    start_ns: int | None
+    packet: int
+    reported: tuple[int, int] | None
+    topic: str | None
+    subscription: str | None
+
+    def frame(self, connection: Connection, shift: int) -> Frame:
+        """Make the frame again, with `shift` added to its offset."""
+        base = BaseCommand.FromString(self.raw[8 : 8 + int.from_bytes(self.raw[4:8], "big")])
+        offset = self.offset + shift
+        frame = Frame(
+            self.raw, base, base.type, connection, self.to_broker, offset, self.time_ns, self.packet
+        )
+        frame.start_ns, frame.reported = self.start_ns, self.reported
+        frame.partial = len(self.raw) < frame.size
+        return frame
+
+
+class Part(NamedTuple):
+    """What a `PartState` leaves to a `KnownState`. Frame numbers count within the part.
+
+    producers, consumers   id -> stand-in for a topic; id -> stand-ins for topic and subscription
+    deferred               deferred frames, in order
+    opened, reopened       ids of producers that were opened; of those that were closed and then reopened:
+                           id -> turn
+    left                   sends that were unanswered when their producer was reopened, each with the turn
+    maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
+                           part began, when a producer was reopened, or when the connection ended
+    sent                   producer name -> lowest and highest sequence id, number of the last frame
+    asked                  family -> lowest and highest id of requests
+    errors                 ids of lookups that were answered by ERROR
+    lost                   number of the last frame after which bytes were missed; 0 if none were
+    ended                  the turn in which the connection ended; None if it did not
+    chunked, doubtful      whether it has chunks; whether it must not be used
+    """
+
+    producers: dict[int, str]
+    consumers: dict[int, tuple[str, str]]
+    deferred: list[Deferred]
+    opened: list[int]
+    reopened: dict[int, int]
+    left: list[tuple[Identity, int, int | None, bool, int]]
+    maybe_resent: list[tuple[str, int, int]]
+    sent: dict[str, tuple[int, int, int]]
+    asked: dict[str, tuple[int, int]]
+    errors: list[int]
+    lost: int
+    ended: int | None
+    chunked: bool
+    doubtful: bool
+
+
+MaybeResent = Mapping[str, list[tuple[int, int, int]]]
+"""Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class KnownState(ExchangeState):
+    """An `ExchangeState` that can be handed to another process, and can continue after a `Part`."""
+
+    def known(self) -> Known:
+        """Everything the state knows, as plain data."""
+        return Known(
+            dict(self._producers),
+            dict(self._consumers),
+            dict(self._asked),
+            {producer: _sends(ledger) for producer, ledger in self.producers.items()},
+            self._knowledge.chunks.incomplete(self.connection),
+            self._lossy,
+            self._handshake,
+            self._challenge,
+            tuple((to_broker, asked) for to_broker, queue in self._pings.items() for asked in queue),
+            self.greeting,
+            self.connection.broker,
+        )
+
+    def resume(self, known: Known) -> None:
+        """Continue from what another state knew; this state must be new."""
+        self._update(known, {}, 0, 0)
+        self._handshake, self._challenge, self.greeting = known.handshake, known.challenge, known.greeting
+        self.connection.broker = known.broker
+        for to_broker, asked in known.pings:
+            self._wait_for_pong(to_broker, asked)
+
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """Producer name and sequence id of the pending sends."""
+        for ledger in self.producers.values():
+            for sequence, sent in ledger.sends():
+                yield sent[5], sequence
+
+    def names(self, part: Part) -> dict[str, str | None]:
+        """Stand-in -> real name, for the stand-ins of a part that begins at this point."""
+        names = {name: self._producers.get(producer) for producer, name in part.producers.items()}
+        for consumer, both in part.consumers.items():
+            names.update(zip(both, self._consumers.get(consumer, (None, None)), strict=True))
+        return names
+
+    def resolve(
+        self, deferred: list[Deferred], names: dict[str, str | None], shifts: tuple[int, int]
+    ) -> list[Frame]:
+        """Track the deferred frames of a part, before `go_on`; returns them.
+
+        `names` is what `names` returned; `shifts` are added to the offsets to the client and to the broker.
+        """
+        frames = []
+        for each in deferred:
+            frame = each.frame(self.connection, shifts[each.to_broker])
+            self.track([frame])
+            if frame.request is None and each.topic is not None:
+                frame.topic = _named(each.topic, names)
+                frame.subscription = _named(each.subscription, names)
+            frames.append(frame)
+        return frames
+
+    def contradicts(self, part: Part, resent: MaybeResent) -> bool:
+        """Whether a part that begins at this point is wrong, because of what came before it."""
+        if part.doubtful or (
+            part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
+        ):
+            return True
+        errors = set(part.errors)
+        for family, number in self._asked:
+            low, high = part.asked.get(family, (0, -1))
+            if low <= number <= high or (family == "request" and number in errors):
+                return True
+        for producer in part.opened:
+            ledger = self.producers.get(producer)
+            if ledger is not None and (ledger.is_closed or ledger.waiting) and producer not in part.reopened:
+                return True
+        return any(
+            lowest <= high and low <= highest and after < last
+            for name, (low, high, last) in part.sent.items()
+            for lowest, highest, after in resent.get(name, ())
+        )
+
+    def go_on(
+        self, known: Known, part: Part, names: dict[str, str | None], shift: int, ahead: int
+    ) -> list[tuple[int, Identity, Unanswered]]:
+        """Continue after a part: `known` is what its state knew at its end.
+
+        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers, `ahead` to
+        its offsets to the broker. Returns the sends that got no answer before their producer was reopened,
+        each with the turn of that.
+        """
+        left: list[tuple[int, Identity, Unanswered]] = []
+        if part.lost:
+            for ledger in self.producers.values():
+                ledger.lose(part.lost + shift)
+        for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure, turn in part.left:
+            identity = _named(topic, names), name, sequence, publish_time, chunk
+            left.append((turn, identity, Unanswered(number + shift, time_ns, self.connection, is_sure)))
+        for producer, turn in part.reopened.items():
+            if producer in self.producers:
+                left += [(turn, *each) for each in self._unanswered(self.producers.pop(producer))]
+        self._update(known, names, shift, ahead)
+        if not ahead:  # the part has the connection's first byte
+            self.connection.broker = self.connection.broker or known.broker
+        return left
+
+    def _update(self, known: Known, names: dict[str, str | None], shift: int, ahead: int) -> None:
+        self._producers.update(known.producers)
+        self._consumers.update(known.consumers)
+        for key, asked in known.asked.items():
+            self._asked[key] = asked._replace(
+                number=asked.number + shift,
+                offset=asked.offset + ahead,
+                topic=_named(asked.topic, names),
+                subscription=_named(asked.subscription, names),
+            )
+        for producer, sends in known.sends.items():
+            self._add_sends(producer, sends, names, shift, ahead)
+        for table in (self._producers, self._consumers, self._asked):
+            bound(table, MAX_PENDING)
+        self._pending = sum(ledger.waiting for ledger in self.producers.values())
+        if self._pending > MAX_PENDING:
+            self._forget_sends()
+        self._knowledge.chunks.resume(self.connection, known.chunks)
+        if known.lossy is not None:
+            self._lossy = known.lossy
+
+    def _add_sends(
+        self, producer: int, sends: Sends, names: dict[str, str | None], shift: int, ahead: int
+    ) -> None:
+        ledger = self.producers.get(producer) or self._ledger(producer)
+        if sends.is_open or sends.is_closed:
+            ledger.is_open, ledger.is_closed = sends.is_open, sends.is_closed
+        ledger.topic = _named(sends.topic, names)
+        ledger.name = sends.name or ledger.name
+        if sends.doubtful:
+            ledger.doubtful = sends.doubtful + shift
+        for sequence, sent in sends.pending:
+            ledger.add(sequence, _shifted(sent, names, shift, ahead))
+        for sequence, chunk, waiting in sends.chunks:
+            ledger.resume_chunks(sequence, chunk, [_shifted(sent, names, shift, ahead) for sent in waiting])
+
+
+def _named(text: str | None, names: dict[str, str | None]) -> str | None:
+    return None if text is None else names.get(text, text)
+
+
+def _shifted(sent: Sent, names: dict[str, str | None], shift: int, ahead: int) -> Sent:
+    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset = sent
+    number, frame, topic = number + shift, frame + shift, _named(topic, names)
+    offset = offset + ahead if offset >= 0 else -1
+    return number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset
+
+
+def _sends(ledger: ProducerLedger) -> Sends:
+    chunks = [(number, each.next, list(each.waiting)) for number, each in ledger.chunks.items()]
+    pending = [
+        (number, sent)
+        for number, one in ledger.pending.items()
+        for sent in ([one] if isinstance(one, tuple) else one)
+    ]
+    return Sends(
+        ledger.topic, ledger.name, ledger.is_open, ledger.is_closed, ledger.doubtful, pending, chunks
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PartState(KnownState):
+    """Tracks one part of a connection, from `begin` on, without knowing what came before.
+
+    It sets the number of a deferred frame to 0. Attributes in addition to the base's: `sent`, as in `Part`.
+    """
+
+    def __init__(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> None:
+        super().__init__(connection, knowledge, streams)
+        self.begin("")
+
+    def begin(self, prefix: str) -> None:
+        """Begin the part. Stand-ins begin with `prefix`; no real name may begin with it."""
+        self._maybe_resent = [(name, sequence, 0) for name, sequence in self.waiting()]
+        self._prefix = prefix
+        self._unknown_producers: dict[int, str] = {}
+        self._unknown_consumers: dict[int, tuple[str, str]] = {}
+        self._producers, self._consumers, self._asked, self.producers = {}, {}, {}, {}
+        self._pending = 0
+        self._lossy = False
+        self._reopened: dict[int, int] = {}
+        self._deferred: list[Frame] = []
+        self._left: list[tuple[Identity, int, int | None, bool, int]] = []
+        self.sent: dict[str, tuple[int, int, int]] = {}
+        self._asked_here: dict[str, tuple[int, int]] = {}
+        self._errors: list[int] = []
+        self._lost = 0
+        self._ended: int | None = None
+        self._chunked = self._doubtful = False
+        self._lossy_here: bool | None = None
+
+    def part(self) -> Part:
+        """What this state leaves to the joining process."""
+        producers, consumers = self._unknown_producers, self._unknown_consumers
+        many = max(len(each) for each in (producers, consumers, self.sent, self._deferred, self._left))
+        return Part(
+            producers,
+            consumers,
+            [
+                Deferred(
+                    *(each.raw, each.to_broker, each.offset, each.time_ns, each.start_ns, each.packet),
+                    *(each.reported, each.topic, each.subscription),
+                )
+                for each in self._deferred
+            ],
+            [producer for producer in self._producers if self._is_known(producer)],
+            self._reopened,
+            self._left,
+            self._maybe_resent,
+            self.sent,
+            self._asked_here,
+            self._errors,
+            self._lost,
+            self._ended,
+            self._chunked,
+            self._doubtful or many > MAX_PENDING,
+        )
+
+    def known(self) -> Known:
+        """As in `KnownState`, but without stand-ins and without anything from deferred frames."""
+        producers = {each: topic for each, topic in self._producers.items() if self._is_known(each)}
+        unknown = self._unknown_consumers
+        consumers = {each: names for each, names in self._consumers.items() if names != unknown.get(each)}
+        return super().known()._replace(producers=producers, consumers=consumers, lossy=self._lossy_here)
+
+    def end(self) -> None:
+        """The connection has ended. Pending sends are kept for the joining process."""
+        if self._ended is None:  # late packets can end it again
+            self._ended = self._knowledge.turn()
+            at = self._knowledge.frames
+            self._maybe_resent += [(name, sequence, at) for name, sequence in self.waiting()]
+
+    def _defer(self, frame: Frame) -> None:
+        if len(self._deferred) <= MAX_PENDING:
+            self._deferred.append(frame)
+        frame.number = 0
+
+    def _lose(self) -> None:
+        super()._lose()
+        self._lost, self._lossy_here = self._knowledge.frames, True
+
+    # -- topics and subscriptions
+
+    def _is_known(self, producer: int) -> bool:
+        """Whether a producer was opened in this part."""
+        topic = self._producers.get(producer)
+        return topic is not None and topic != self._unknown_producers.get(producer)
+
+    def _topic_of(self, producer: int) -> str | None:
+        """The topic of a producer, or a stand-in for it."""
+        if producer not in self._producers and len(self._unknown_producers) <= MAX_PENDING:
+            topic = self._unknown_producers.setdefault(producer, f"{self._prefix}p{producer}")
+            self._producers[producer] = topic
+        return super()._topic_of(producer)
+
+    def _name(self, frame: Frame, consumer: int) -> None:
+        """Set a frame's topic and subscription to those of a consumer, or to stand-ins."""
+        if consumer not in self._consumers and len(self._unknown_consumers) <= MAX_PENDING:
+            names = f"{self._prefix}t{consumer}", f"{self._prefix}s{consumer}"
+            self._consumers[consumer] = self._unknown_consumers.setdefault(consumer, names)
+        super()._name(frame, consumer)
+
+    # -- SENDs
+
+    def _send(self, frame: Frame) -> None:
+        super()._send(frame)
+        sequence, name = frame.ids.sequence, frame.producer or ""
+        low, high, _ = self.sent.get(name, (sequence, sequence, 0))
+        if len(self.sent) <= MAX_PENDING:
+            self.sent[name] = min(low, sequence), max(high, sequence), frame.number
+
+    def _receipt(self, frame: Frame) -> None:
+        self._know(frame.ids.owner)
+        super()._receipt(frame)
+
+    def _send_error(self, frame: Frame) -> None:
+        self._know(frame.base.send_error.producer_id)  # type: ignore[union-attr]
+        super()._send_error(frame)
+
+    def _know(self, producer: int) -> None:
+        if producer not in self.producers:
+            self._ledger(producer)
+
+    def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
+        sent = super()._answer_send(frame, ledger, sequence)
+        if sent is None and not self._is_known(getattr(frame.base, BODIES[frame.type]).producer_id):
+            self._defer(frame)
+        elif sent is None and ledger.is_closed:
+            self._doubtful = True  # the producer is being reopened
+        return sent
+
+    def _give_up(self, ledger: ProducerLedger) -> None:
+        at = self._knowledge.frames
+        if len(self._left) <= MAX_PENDING:
+            for identity, send in self._unanswered(ledger):
+                self._left.append((identity, send.number, send.time_ns, send.is_sure, self._knowledge.turn()))
+                self._maybe_resent.append((identity[1], identity[2], at))
+        self._pending -= ledger.waiting
+
+    def _entry(self, frame: Frame, head: Head, owner: int) -> None:
+        if head.chunks > 1 and not frame.partial:
+            self._chunked = True
+            metadata = frame.metadata
+            assert metadata is not None
+            if head.chunk and not self._knowledge.chunks.has_begun(frame, metadata, owner):
+                self._doubtful = True
+        super()._entry(frame, head, owner)
+
+    # -- requests and answers
+
+    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+        super()._ask(key, asked, body)
+        family, number = key
+        low, high = self._asked_here.get(family, (number, number))
+        self._asked_here[family] = min(low, number), max(high, number)
+
+    def _answer(self, frame: Frame) -> None:
+        body: Any = frame.body
+        families = ANSWERS[frame.type]
+        is_known = body is None or any(
+            (family, getattr(body, name)) in self._asked for family, name in families
+        )
+        super()._answer(frame)
+        if not is_known:
+            self._defer(frame)
+        elif frame.request_type is not None and REQUESTS[frame.request_type].family != families[0][0]:
+            self._errors.append(body.request_id)
+            self._doubtful |= len(self._errors) > MAX_PENDING
+
+    def _opened(self, producer: int, name: str) -> None:
+        ledger = self.producers.get(producer)
+        if ledger is not None and ledger.is_closed:
+            self._reopened.setdefault(producer, self._knowledge.turn())
+        super()._opened(producer, name)
+
+    # -- the connection itself
+
+    def _connect(self, frame: Frame) -> None:
+        if frame.type == CONNECT:
+            self._lossy = self._lossy_here = False
+        self._defer(frame)
+
+    def _connected(self, frame: Frame) -> None:
+        if frame.type == CONNECTED:
+            self.apply_limit(frame)
+        self._defer(frame)
+
+    def _ping(self, frame: Frame) -> None:
+        self._defer(frame)
+
+    def _pong(self, frame: Frame) -> None:
+        self._defer(frame)

@@ -1,0 +1,128 @@
+"""Sinks watch live traffic: printers, recordings and counters are sinks.
+
+    bytes of connections ── Follower ── carried, events, … ── Sink, Sink, …
+
+To watch something else, write another sink. docs/extending.md shows how.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.ledgers import LedgerState
+
+NewState = Callable[[Connection, Knowledge, tuple[FrameStream, FrameStream]], LedgerState]
+
+
+class Sink:
+    """The base class of sinks, which ignores everything. One thread calls its methods, in order.
+
+    Times are ns since the epoch. An exception ends the command. A sink that cannot continue may instead
+    report the error, set `failed`, and ignore further calls.
+    """
+
+    wants_events = True
+    """Whether frames are decoded for it; the value may change at any time."""
+    failed = False
+    """Whether it had to stop early."""
+
+    def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
+        """A connection was opened; `state` tracks it. An earlier one with the same index has ended."""
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """The connection carried `data`. If this completes any events, `events` is called next."""
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
+        """The connection carried `size` bytes that were not seen: `frames` frames, or parts of them."""
+
+    def events(self, events: list[Event]) -> None:
+        """One or more frames, malformed stretches and gaps of one connection, tracked by its state."""
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection has ended. Its last events were reported before."""
+
+    def tick(self, now_ns: int) -> None:
+        """Time has passed. Called regularly if the command has a clock."""
+
+    def finish(self) -> None:
+        """Nothing more will come, not even on connections that are still open."""
+
+
+class Follower:
+    """Decodes what connections carry, and passes everything to its sinks, in their order.
+
+    It implements `net.frame_socket.Tap`. `new_state` makes the state of a connection.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], new_state: NewState = LedgerState) -> None:
+        self._sinks = sinks
+        self._new_state = new_state
+        self._knowledge = Knowledge()
+        self._open: dict[int, tuple[LedgerState, tuple[FrameStream, FrameStream]]] = {}
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sink has failed."""
+        return any(sink.failed for sink in self._sinks)
+
+    def opened(self, connection: Connection, time_ns: int) -> None:
+        """A connection was opened."""
+        streams = FrameStream(connection, False), FrameStream(connection, True)
+        state = self._new_state(connection, self._knowledge, streams)
+        self._open[connection.index] = state, streams
+        for sink in self._sinks:
+            sink.opened(connection, time_ns, state)
+
+    def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
+        """The connection carried `data`."""
+        for sink in self._sinks:
+            sink.carried(connection, to_broker, data, time_ns)
+        if self._decodes:
+            state, streams = self._open[connection.index]
+            self._hand_on(state, streams[to_broker].feed(data, time_ns))
+
+    def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
+        """The connection carried `size` bytes that were not seen; see `Sink.missed`."""
+        for sink in self._sinks:
+            sink.missed(connection, to_broker, size, frames, time_ns)
+        if self._decodes:
+            state, streams = self._open[connection.index]
+            self._hand_on(state, streams[to_broker].gap(size, time_ns))
+
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
+        """The connection has ended."""
+        self._open[connection.index][0].closed_ns = time_ns
+        self._end(connection.index)
+        for sink in self._sinks:
+            sink.closed(connection, time_ns, by_broker)
+
+    def tick(self, now_ns: int) -> None:
+        """Time has passed."""
+        for sink in self._sinks:
+            sink.tick(now_ns)
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        for index in list(self._open):
+            self._end(index)
+        for sink in self._sinks:
+            sink.finish()
+
+    @property
+    def _decodes(self) -> bool:
+        return any(sink.wants_events for sink in self._sinks)
+
+    def _end(self, index: int) -> None:
+        """End a connection: pass on its last events."""
+        state, streams = self._open.pop(index)
+        events = [event for stream in streams for event in stream.close()]
+        self._hand_on(state, events)
+        state.end()
+
+    def _hand_on(self, state: LedgerState, events: list[Event]) -> None:
+        if events:
+            state.track(events)
+            for sink in self._sinks:
+                if sink.wants_events:
+                    sink.events(events)

@@ -1,0 +1,382 @@
+"""The state of one connection, in layers. Each layer tracks frames in order, and fills in what it knows.
+
+    State           numbers frames, joins chunks, applies the announced frame size limit
+    TopicState      + topics and subscriptions by id, requests and their answers
+    ExchangeState   + SENDs and their receipts, resends, schemas (exchanges.py)
+    LedgerState     + permits, unacknowledged entries, exchanges as values (ledgers.py)
+
+A caller that needs less uses a lower layer, and pays nothing for the others. A table (`commands.REQUESTS`)
+says how requests are paired with answers, except for these:
+
+    SEND            by producer id and sequence id (exchanges.py)
+    CONNECT         answered in order by CONNECTED, AUTH_CHALLENGE or ERROR without a request id
+    AUTH_CHALLENGE  answered by AUTH_RESPONSE
+    PING            answered by the other side's PONG, in order
+
+Ids are valid within one connection. All tables are bounded: if only one direction was captured, or the
+traffic is hostile, they drop their oldest rows. No I/O, no clock.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final, NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from pulsarctl_wire.wire.commands import ACK, ANSWERS, BODIES, MESSAGE, NUMBERS, REQUESTS, SEND, SEND_RECEIPT
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
+from pulsarctl_wire.wire.fields import REFRESH, as_text
+from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.names import full_topic
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
+from pulsarctl_wire.wire.session.greeting import CONNECT, Greeting
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+
+NO_REQUEST: Final = 2**64 - 1
+"""The request id of commands that the broker sends without a request."""
+
+FIELDS: Final = {
+    number: frozenset(getattr(BaseCommand(), body).DESCRIPTOR.fields_by_name)
+    for number, body in BODIES.items()
+}
+"""Type number -> the names of the command's fields."""
+
+Owner = tuple[bool, int]
+"""True for a consumer or False for a producer, and its id."""
+
+
+class Asked(NamedTuple):
+    """A request that waits for its answer, and the `offset` of its frame.
+
+    `owner` is the producer or consumer that it is about, if any.
+    """
+
+    number: int
+    time_ns: int | None
+    offset: int
+    type: int
+    topic: str | None
+    subscription: str | None = None
+    owner: Owner | None = None
+
+
+RuleNames = dict[int, str]
+"""Type number -> name of the method that tracks frames of that type.
+
+Other types are not tracked, except SEND, SEND_RECEIPT, MESSAGE and ACK, which have methods of their own.
+"""
+
+STATE_RULES: Final[RuleNames] = {NUMBERS["CONNECTED"]: "_connected"}
+
+TOPIC_RULES: Final[RuleNames] = {
+    **{number: "_of_consumer" for number, fields in FIELDS.items() if "consumer_id" in fields},
+    **dict.fromkeys(REQUESTS, "_request"),
+    **dict.fromkeys(ANSWERS, "_answer"),
+    **STATE_RULES,
+    NUMBERS["SEND_ERROR"]: "_send_error",
+    NUMBERS["CONNECT"]: "_connect",
+    NUMBERS["AUTH_RESPONSE"]: "_connect",
+    NUMBERS["AUTH_CHALLENGE"]: "_connected",
+    NUMBERS["TOPIC_MIGRATED"]: "_migrated",
+    NUMBERS["PING"]: "_ping",
+    NUMBERS["PONG"]: "_pong",
+}
+
+Rules = dict[int, Callable[[Any, Frame], None]]
+_rules: dict[Any, Rules] = {}
+
+
+def _rules_of(kind: Any) -> Rules:
+    """The methods for a class's `RULES`; they are looked up once per class."""
+    rules = _rules.get(kind)
+    if rules is None:
+        rules = _rules[kind] = {number: getattr(kind, name) for number, name in kind.RULES.items()}
+    return rules
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class State:
+    """Tracks one connection. The lowest layer. The caller must call `track` with all events, in order."""
+
+    RULES: ClassVar[RuleNames] = STATE_RULES
+
+    def __init__(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> None:
+        self.connection = connection
+        self._knowledge = knowledge
+        self._streams = tuple(streams)
+        self.closed_ns: int | None = None
+        """When the first FIN or RST was captured, ns since the epoch."""
+        self._rules = _rules_of(self.__class__)
+
+    def track(self, events: list[Event]) -> None:
+        """Number the frames in `events`, and fill in what is known about each."""
+        for event in events:
+            if isinstance(event, Frame):
+                self._follow(event)
+            else:
+                self._lose()
+
+    def _follow(self, frame: Frame) -> None:
+        """Number a frame, and fill in what is known about it."""
+        knowledge = self._knowledge
+        knowledge.frames += 1
+        frame.number = knowledge.frames
+        if not frame.has_command:
+            return
+        raw, number = frame.raw, frame.type
+        if raw[7] == 2 and raw[4:7] == b"\0\0\0":
+            return  # the command is just a type, without ids
+        if number == SEND:  # most of the traffic: compiled code calls a method faster than a rule
+            self._send(frame)
+        elif number == SEND_RECEIPT:
+            self._receipt(frame)
+        elif number == MESSAGE:
+            self._message(frame)
+        elif number == ACK:
+            self._ack(frame)
+        else:
+            rule = self._rules.get(number)
+            if rule is not None:
+                rule(self, frame)
+
+    def end(self) -> None:
+        """The connection has ended."""
+
+    def apply_limit(self, frame: Frame) -> None:
+        """Set the streams' frame size limit to the one that a CONNECTED announces."""
+        announced = frame.base.connected.max_message_size if frame.base is not None else 0
+        if announced > 0 and not self._knowledge.fixed_limit:
+            for stream in self._streams:
+                stream.limit = announced + FRAME_PADDING
+
+    def _lose(self) -> None:
+        """Bytes were missed, or were not a frame."""
+
+    def _connected(self, frame: Frame) -> None:
+        self.apply_limit(frame)
+
+    def _send(self, frame: Frame) -> None:
+        head = frame.head
+        if head is not None and head.chunks > 1 and not frame.partial:
+            self._join(frame)
+
+    def _message(self, frame: Frame) -> None:
+        head = frame.head
+        if head is not None and head.chunks > 1 and not frame.partial:
+            self._join(frame)
+
+    def _receipt(self, frame: Frame) -> None:
+        """A SEND_RECEIPT."""
+
+    def _ack(self, frame: Frame) -> None:
+        """An ACK."""
+
+    def _join(self, frame: Frame) -> None:
+        """Add a chunk to its message."""
+        metadata = frame.metadata
+        assert metadata is not None
+        self._knowledge.chunks.add(frame, metadata, frame.ids.owner)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TopicState(State):
+    """Fills in the topics and subscriptions of frames, and pairs answers with requests; but not SENDs."""
+
+    RULES: ClassVar[RuleNames] = TOPIC_RULES
+
+    def __init__(
+        self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
+    ) -> None:
+        super().__init__(connection, knowledge, streams)
+        self._producers: dict[int, str] = {}
+        self._consumers: dict[int, tuple[str, str]] = {}
+        self._asked: dict[tuple[str, int], Asked] = {}
+        self._handshake: Asked | None = None
+        self._challenge: Asked | None = None
+        self._pings: dict[bool, deque[Asked]] = {}  # by direction
+        self.greeting = Greeting()
+        """What the handshake says."""
+
+    # -- by id
+
+    def _of_producer(self, frame: Frame) -> None:
+        frame.topic = self._topic_of(getattr(frame.base, BODIES[frame.type]).producer_id)
+
+    def _topic_of(self, producer: int) -> str | None:
+        return self._producers.get(producer)
+
+    def _send(self, frame: Frame) -> None:
+        frame.topic = self._producers.get(frame.ids.owner)
+
+    def _receipt(self, frame: Frame) -> None:
+        frame.topic = self._topic_of(frame.ids.owner)
+
+    def _send_error(self, frame: Frame) -> None:
+        self._of_producer(frame)
+
+    def _message(self, frame: Frame) -> None:
+        self._name(frame, frame.ids.owner)
+
+    def _ack(self, frame: Frame) -> None:
+        if frame.ids.request is not None:
+            self._request(frame)
+        else:
+            self._name(frame, frame.ids.owner)
+
+    def _of_consumer(self, frame: Frame) -> None:
+        self._name(frame, getattr(frame.base, BODIES[frame.type]).consumer_id)
+
+    def _name(self, frame: Frame, consumer: int) -> None:
+        known = self._consumers.get(consumer)
+        if known is not None:
+            frame.topic, frame.subscription = known
+
+    def _migrated(self, frame: Frame) -> None:
+        body = frame.base.topicMigrated  # type: ignore[union-attr]
+        if body.resource_type == CommandTopicMigrated.Producer:
+            frame.topic = self._topic_of(body.resource_id)
+        else:
+            self._name(frame, body.resource_id)
+
+    # -- requests and answers
+
+    def _request(self, frame: Frame) -> None:
+        """Any request of the table: find out what it is about, and remember it until it is answered."""
+        body = getattr(frame.base, BODIES[frame.type])
+        fields = FIELDS[frame.type]
+        owner: Owner | None = None
+        if "consumer_id" in fields:
+            owner = True, body.consumer_id
+        elif "producer_id" in fields:
+            owner = False, body.producer_id
+        if frame.type in WITH_SECRETS and is_doubtful(frame):
+            pass  # its topic may be anything
+        elif "topic" in fields:
+            frame.topic = full_topic(body.topic) if body.topic else None
+        elif "consumer_id" in fields:
+            self._of_consumer(frame)
+        elif frame.type in _IN_TRANSACTION:
+            self._of_transaction(frame, body)
+        elif "producer_id" in fields:
+            self._of_producer(frame)
+        if frame.type in _OPENING:
+            self._open(frame, body)
+        how = REQUESTS[frame.type]
+        if frame.to_broker and body.HasField(how.key):
+            key = how.family, getattr(body, how.key)
+            self._ask(key, _asked(frame, owner), body)
+
+    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+        """Remember a request until it is answered."""
+        self._asked[key] = asked
+        bound(self._asked, MAX_PENDING)
+
+    def _of_transaction(self, frame: Frame, body: Any) -> None:
+        """Set the topic or subscription of a transaction's command, if there is only one."""
+        if frame.type == _ADD_PARTITIONS:
+            if len(body.partitions) == 1:
+                frame.topic = full_topic(body.partitions[0])
+            return
+        subscriptions = body.subscription if frame.type == _ADD_SUBSCRIPTIONS else [body.subscription]
+        if len(subscriptions) == 1 and subscriptions[0].topic:
+            frame.topic = full_topic(subscriptions[0].topic)
+            frame.subscription = as_text(subscriptions[0].subscription)
+
+    def _open(self, frame: Frame, body: Any) -> None:
+        """A request to open a producer or consumer: store its names by its id."""
+        if frame.type == PRODUCER:
+            self._producers[body.producer_id] = full_topic(body.topic)
+            bound(self._producers, MAX_PENDING)
+        else:
+            frame.subscription = as_text(body.subscription)
+            self._consumers[body.consumer_id] = full_topic(body.topic), frame.subscription
+            bound(self._consumers, MAX_PENDING)
+
+    def _answer(self, frame: Frame) -> None:
+        """Any answer of the table: find its request."""
+        body: Any = frame.body
+        if body is None:
+            return
+        last = frame.type != PRODUCER_SUCCESS or body.producer_ready  # else another answer follows
+        for family, name in ANSWERS[frame.type]:
+            key = family, getattr(body, name)
+            asked = self._asked.get(key) if body.HasField(name) else None
+            if asked is None or frame.type not in REQUESTS[asked.type].answers:
+                continue
+            self._answered(frame, asked)
+            if last:
+                del self._asked[key]
+            self._complete(key, frame, body, asked, last)
+            break
+        else:
+            if "consumer_id" in FIELDS[frame.type]:
+                self._of_consumer(frame)
+            if frame.type == _ERROR and body.request_id == NO_REQUEST and self._handshake is not None:
+                self._answered(frame, self._handshake)
+                self._handshake = None
+
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
+        """An answer was paired with its request; `last` if no other answer follows."""
+
+    def _answered(self, frame: Frame, asked: Asked) -> None:
+        frame.request, frame.request_offset, frame.request_type = asked.number, asked.offset, asked.type
+        frame.topic, frame.subscription = asked.topic, asked.subscription
+        if frame.time_ns is not None and asked.time_ns is not None:
+            frame.latency_ns = frame.time_ns - asked.time_ns
+        if self._knowledge.answers is not None:
+            self._knowledge.link(asked.number, frame.number)
+
+    # -- the connection itself
+
+    def _connect(self, frame: Frame) -> None:
+        if frame.type == CONNECT:
+            self.greeting = self.greeting.after(frame)
+            if not frame.offset:  # what a later one says would depend on how far rows are written by then
+                self.connection.broker = self.greeting.broker
+        self._handshake = _asked(frame)
+        if frame.type == _AUTH_RESPONSE and self._challenge is not None:
+            self._answered(frame, self._challenge)
+            self._challenge = None
+
+    def _connected(self, frame: Frame) -> None:
+        if frame.type == _AUTH_CHALLENGE:
+            challenge = frame.base.authChallenge.challenge  # type: ignore[union-attr]
+            if challenge.auth_data == REFRESH:
+                self._handshake = None  # a successful refresh gets no answer; this begins the next one
+        if self._handshake is not None:
+            self._answered(frame, self._handshake)
+            self._handshake = None
+        if frame.type == _AUTH_CHALLENGE:
+            self._challenge = _asked(frame)
+            return
+        self.greeting = self.greeting.after(frame)
+        self.apply_limit(frame)
+
+    def _ping(self, frame: Frame) -> None:
+        self._wait_for_pong(frame.to_broker, _asked(frame))
+
+    def _wait_for_pong(self, to_broker: bool, asked: Asked) -> None:
+        self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(asked)
+
+    def _pong(self, frame: Frame) -> None:
+        asked = self._pings.get(not frame.to_broker)
+        if asked:
+            self._answered(frame, asked.popleft())
+
+
+def _asked(frame: Frame, owner: Owner | None = None) -> Asked:
+    number, time_ns, offset = frame.number, frame.time_ns, frame.offset
+    return Asked(number, time_ns, offset, frame.type, frame.topic, frame.subscription, owner)
+
+
+PRODUCER: Final = NUMBERS["PRODUCER"]
+PRODUCER_SUCCESS: Final = NUMBERS["PRODUCER_SUCCESS"]
+_ERROR: Final = NUMBERS["ERROR"]
+_AUTH_CHALLENGE: Final = NUMBERS["AUTH_CHALLENGE"]
+_AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
+_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS = NUMBERS["ADD_PARTITION_TO_TXN"], NUMBERS["ADD_SUBSCRIPTION_TO_TXN"]
+_IN_TRANSACTION: Final = {_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS, NUMBERS["END_TXN_ON_SUBSCRIPTION"]}
+_OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"], NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]}
