@@ -43,7 +43,7 @@ TERMINAL = """\
 {styles}</style>
 <rect width="{width}" height="{height}" rx="14" fill="#171c27"/>
 <defs>{lines}</defs>
-<g transform="translate({terminal_x}, 24)">{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
+<g transform="translate(20, 20) scale(.972)">{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g>
 </svg>
 """
 
