@@ -9,7 +9,7 @@ MAX_CHARACTERS = 300
 TEXTS = [
     *ROOT.glob("*.*"),
     *ROOT.glob(".*.yaml"),
-    *(ROOT / ".ci").iterdir(),
+    *(ROOT / ".ci").glob("*"),
     *(ROOT / ".github").rglob("*.yml"),
     *(ROOT / "docs").glob("*.md"),
     *(ROOT / "docs" / "assets").iterdir(),

@@ -1,4 +1,4 @@
-"""docs/samples.md tells the story of each sample, with what pwire really prints."""
+"""docs/samples.md tells the story of each sample; it and the guides show what pwire really prints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from documents import NOTHING, as_pattern, shown_commands
 from pwire_run import SAMPLES, pwire
 
 ROOT = Path(__file__).parents[1]
-STORIES = (ROOT / "docs" / "samples.md").read_text(encoding="utf-8")
+STORIES, *GUIDES = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("samples", "debug", "analysing")
+)
 
 
-@pytest.mark.parametrize(("command", "shown"), shown_commands(STORIES))
+@pytest.mark.parametrize(("command", "shown"), shown_commands("".join([STORIES, *GUIDES])))
 def test_commands_print_what_is_shown(
     command: str, shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
