@@ -33,8 +33,8 @@ class Fault(NamedTuple):
 FAULTS: Final = (
     Fault(
         "wire/framing/stream.py",
-        "if size + 4 > total or size < 2:",
-        "if size + 4 >= total or size < 2:",
+        "fits = 2 <= size <= total - 4",
+        "fits = 2 <= size < total - 4",
         "wire/test_stream.py wire/test_frame.py wire/test_walk.py test_mutations.py",
     ),
     Fault(
