@@ -85,7 +85,7 @@ from pulsarctl_wire.spark.executor import SparkWorkers
 from pulsarctl_wire.spark.session import session
 
 def where():
-    from pulsarctl_wire.pipeline import decode
+    from pulsarctl_wire.pipeline.decoding import decode
     from pulsarctl_wire.wire import frame
     return [decode.__file__, frame.__file__]
 
