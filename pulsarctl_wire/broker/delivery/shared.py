@@ -2,14 +2,10 @@
 
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from pulsarctl_wire.broker.delivery.consumer import Consumer
-from pulsarctl_wire.broker.delivery.dispatcher import ManyActive
+from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.storage.log import Entry
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.subscription import Subscription
 
 
 class Replay:
@@ -58,8 +54,8 @@ def in_turn(consumers: list[Consumer], turn: int) -> int | None:
 class Shared(ManyActive):
     """In turn, in runs of entries, to consumers with permits, those of the lowest priority number first."""
 
-    def __init__(self, subscription: "Subscription") -> None:
-        super().__init__(subscription)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self.replay = Replay()
         self._turn = 0
         self._chunks: dict[str, Consumer] = {}
@@ -104,8 +100,8 @@ class Shared(ManyActive):
         """As many entries as there are permits: those to be delivered again, or new ones."""
         permits = sum(each.permits for each in self.consumers)
         first = next(each.permits for each in self.consumers if each.available)
-        most = self.topic.settings.dispatcherMaxReadBatchSize
-        most = min(max(permits, first), most, self.subscription.room)
+        most = self.source.settings.dispatcherMaxReadBatchSize
+        most = min(max(permits, first), most, self.source.room)
         for source in (self._replayed, self._new):
             entries = list(islice(iter(source, None), most))
             if entries:
@@ -115,7 +111,7 @@ class Shared(ManyActive):
     def _give_out(self, entries: list[Entry]) -> list[int]:
         """Deliver entries; a consumer gets a run for its permits, by the average size. Returns the rest."""
         rest: list[int] = []
-        most = self.topic.settings.dispatcherMaxRoundRobinBatchSize
+        most = self.source.settings.dispatcherMaxRoundRobinBatchSize
         messages = sum(each.count for each in entries)
         average = max(messages // len(entries), 1)
         while entries and (at := in_turn(self.consumers, self._turn)) is not None:
@@ -142,7 +138,7 @@ class Shared(ManyActive):
         return None
 
     def _new(self) -> Entry | None:
-        if len(self.replay) or self.subscription.blocked:  # it is being read; or it has read too much
+        if len(self.replay) or self.source.blocked:  # it is being read; or it has read too much
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):
