@@ -46,7 +46,7 @@ ROOMS = {
         *("handlers", "admin", ".", "shell"),
     ],
 }
-"""The rooms of the larger parts, "." for the modules in the part's own folder: each imports only those before."""
+"""The rooms of the larger parts: each imports only those before it. "." is the part's own folder."""
 NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
 """Rooms of a part that do not import each other either."""
 ONLY_IN = {
