@@ -29,6 +29,7 @@ class Subscribed(Protocol):
     """A subscription, as its consumers and its topic see it."""
 
     name: str
+    topic_name: str
     gone_messages_out: int
     gone_bytes_out: int
 

@@ -25,8 +25,7 @@ class Subscription:
 
     def __init__(self, topic: StoredTopic["Subscription"], name: str, cursor: Cursor) -> None:
         self.topic = topic
-        self.topic_name = topic.name.full
-        self.partition = topic.partition
+        self.topic_name, self.partition = topic.name.full, topic.partition
         self.scheduler, self.settings, self.journal = topic.scheduler, topic.settings, topic.journal
         self.log, self.compaction = topic.log, topic.compaction
         self.name = name
