@@ -14,7 +14,7 @@ from pulsarctl_wire.broker.storage.transactions import PendingAcks
 from pulsarctl_wire.broker.tenancy.limits import UNLIMITED, Limiter, Rate
 from pulsarctl_wire.broker.topics.joining import check_joins
 from pulsarctl_wire.broker.topics.stored import StoredTopic
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData
 
 _BACKLOGGED: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
@@ -33,6 +33,8 @@ class Subscription:
         self.kind: int | None = None
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
+        self.is_aborted = topic.is_aborted
+        self.hides, self.left = self.transactions.hides, self.transactions.left
         self.stored = False
         """Whether it is known to be durable; until then, nobody may be told that it exists."""
         self.expired_messages = 0
@@ -306,18 +308,6 @@ class Subscription:
             if by_index and still_open and not self.cursor.is_acked(index):
                 self.cursor.set_open(index, still_open)
         self._was_acked(consumer, mark)
-
-    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted."""
-        return self.topic.is_aborted(index, metadata)
-
-    def hides(self, index: int) -> bool:
-        """Whether an entry must not be delivered, as a transaction has acknowledged it."""
-        return self.transactions.hides(index)
-
-    def left(self, index: int) -> int | None:
-        """The messages of a batch that are still to be delivered; None: all."""
-        return self.transactions.left(index)
 
     def skip(self, index: int) -> None:
         """The broker itself acknowledges an entry that no consumer may see."""
