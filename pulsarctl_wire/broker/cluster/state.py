@@ -2,27 +2,23 @@
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pulsarctl_wire.broker.clients.connection import STATES
+from pulsarctl_wire.broker.clients.connection import STATES, Connection
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Cluster
+from pulsarctl_wire.broker.delivery.consumer import Consumer
+from pulsarctl_wire.broker.delivery.key_ranges import Range
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-from pulsarctl_wire.broker.topics.producer import Producer
 from pulsarctl_wire.broker.topics.subscription import Subscription
+from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ProducerAccessMode, Schema
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.clients.connection import Connection
-    from pulsarctl_wire.broker.cluster.broker import AnyTopic
-    from pulsarctl_wire.broker.cluster.cluster import Cluster
-    from pulsarctl_wire.broker.delivery.consumer import Consumer
-    from pulsarctl_wire.broker.delivery.key_ranges import Range
 
 MOST_LISTED: Final = 100
 """Entries, ranges, ledgers and transactions that each list has; the first ones, but the last ledgers."""
 
 
-def state_of(cluster: "Cluster") -> dict[str, Any]:
+def state_of(cluster: Cluster) -> dict[str, Any]:
     """Everything, at once."""
     return {
         "time_ms": cluster.scheduler.time_ms,
@@ -33,7 +29,7 @@ def state_of(cluster: "Cluster") -> dict[str, Any]:
                 "service_url": broker.service_url,
                 "http_url": broker.http_url,
                 "connections": [_connection(each) for each in broker.connections.values()],
-                "topics": {name: _topic(topic) for name, topic in sorted(broker.topics.items())},
+                "topics": {name: _topic(cluster, topic) for name, topic in sorted(broker.topics.items())},
             }
             for broker in cluster.brokers
         ],
@@ -52,7 +48,7 @@ def state_of(cluster: "Cluster") -> dict[str, Any]:
     }
 
 
-def _connection(connection: "Connection") -> dict[str, Any]:
+def _connection(connection: Connection) -> dict[str, Any]:
     return {
         "number": connection.number,
         "client": connection.client,
@@ -73,8 +69,8 @@ def _opened(found: dict[int, Any]) -> Iterable[tuple[int, Any]]:
     return ((id, each) for id, each in found.items() if hasattr(each, "name"))
 
 
-def _topic(topic: "AnyTopic") -> dict[str, Any]:
-    schema = topic.broker.cluster.schemas.get(topic.name)
+def _topic(cluster: Cluster, topic: AnyTopic) -> dict[str, Any]:
+    schema = cluster.schemas.get(topic.name)
     shown: dict[str, Any] = {
         "messages_in": topic.messages_in,
         "bytes_in": topic.bytes_in,
@@ -96,7 +92,7 @@ def _topic(topic: "AnyTopic") -> dict[str, Any]:
     return shown
 
 
-def _producer(producer: Producer, topic: "AnyTopic") -> dict[str, Any]:
+def _producer(producer: Producer, topic: AnyTopic) -> dict[str, Any]:
     shown = {
         "id": producer.id,
         "name": producer.name,
@@ -144,7 +140,7 @@ def _subscription(subscription: Any) -> dict[str, Any]:
     }
 
 
-def _consumer(consumer: "Consumer", subscription: Any, owned: "Iterable[Range] | None") -> dict[str, Any]:
+def _consumer(consumer: Consumer, subscription: Any, owned: Iterable[Range] | None) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": consumer.id,
         "name": consumer.name,
