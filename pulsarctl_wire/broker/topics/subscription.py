@@ -45,6 +45,8 @@ class Subscription:
         self.last_ms: dict[str, int] = {}
         """When consumers that have left last got a message, asked or acknowledged (`Consumer.last_…`)."""
         self._soon = False
+        self._has_skipped = False
+        """Whether entries may be pending that were skipped."""
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
@@ -159,6 +161,8 @@ class Subscription:
         self._soon = False
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
+        if self._has_skipped and any(each.available for each in self.consumers):
+            self._settle_skipped()
         topic, rules = self.topic, self.topic.dispatch_rules
         self._blocks_at = rules.most_unacked if self.cursor.durable else 0
         limiters = topic.environment.dispatch_limiter, topic.dispatch_limiter, self._limiter
@@ -347,8 +351,19 @@ class Subscription:
         index = min(index, self.log.stored)
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.scheduler.time_ms
+            self._has_skipped = True
             self.check_end()
             self.dispatch_soon()
+
+    def _settle_skipped(self) -> None:
+        """Have no entry pending that was skipped; as in Pulsar, once a consumer can get another one."""
+        assert self.dispatcher is not None
+        self._has_skipped = False
+        for consumer in self.consumers:
+            for index in [each for each in consumer.pending if each < self.cursor.mark]:
+                slot = consumer.settle(index)
+                assert slot is not None
+                self.dispatcher.settled(consumer, slot)
 
     def nth_open(self, number: int) -> int | None:
         """The index of the entry that is the nth one, from 1, of those not acknowledged."""
