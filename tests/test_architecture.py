@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,18 @@ MAY_IMPORT = {
     "testing": {"errors", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
 }
+ROOMS = {
+    "wire": [".", "framing", "session"],
+    "net": [".", "session", "proxy", "replay"],
+    "pipeline": ["files", "decoding", "storage", "upkeep", "."],
+    "broker": [
+        *("basics", "storage", "schemas", "tenancy", "clients", "delivery", "topics", "cluster"),
+        *("handlers", "admin", ".", "shell"),
+    ],
+}
+"""The rooms of the larger parts: each imports only those before it. "." is the part's own folder."""
+NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
+"""Rooms of a part that do not import each other either."""
 ONLY_IN = {
     "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"},
     "scapy": {"capture"},
@@ -69,6 +82,7 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
 def imported(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -107,6 +121,24 @@ def test_imports_stay_within_the_table(path: Path) -> None:
             impure = {"time", "random", "os", "io", "sys", "logging"}
             impure -= {"faults": {"random"}, "render": {"io"}}.get(part, set())
             assert top not in impure, f"{part} imports {name}"
+
+
+def room_of(part: str, names: list[str]) -> str:
+    """The room of a module by its names below the part."""
+    return names[0] if len(names) > 1 and (PACKAGE / part / names[0]).is_dir() else "."
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_import_only_those_before_them(path: Path) -> None:
+    part, *names = path.relative_to(PACKAGE).with_suffix("").parts
+    if part not in ROOMS:
+        return
+    order, room = ROOMS[part], room_of(part, names)
+    for name in imported(path):
+        if name.startswith(f"pulsarctl_wire.{part}."):
+            other = room_of(part, name.split(".")[2:])
+            assert order.index(other) <= order.index(room), f"{room} imports {name}"
+            assert (part, other, room) not in NOT_BETWEEN, f"{room} imports {name}"
 
 
 MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_PARAMETERS = 500, 60, 8

@@ -102,6 +102,6 @@ def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
 
 def rules(incomplete: str) -> list[str]:
     """Rules of the doctor, for `--only` and `--ignore`."""
-    from pulsarctl_wire.checks import RULES
+    from pulsarctl_wire.checks.registry import RULES
 
     return _last_of_list([rule.id for rule in RULES], incomplete)

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from pulsarctl_wire.capture.halves import Tcp
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.capture.reading import Sources
+    from pulsarctl_wire.net.replay.comparison import ReplayTotals
     from pulsarctl_wire.net.replay.differences import Difference
     from pulsarctl_wire.net.replay.remap import Names
-    from pulsarctl_wire.net.replay.replay import ConnectionEnded, Replay, ReplayTotals
+    from pulsarctl_wire.net.replay.replay import ConnectionEnded, Replay
     from pulsarctl_wire.wire.frame import Event, Frame
 
 NAMES = "Renaming"
