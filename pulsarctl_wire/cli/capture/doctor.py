@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pulsarctl_wire.cli import console
@@ -29,7 +29,7 @@ class DoctorOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
         default=list,
     )
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
@@ -83,6 +83,8 @@ def doctor(options: DoctorOptions) -> int:
     if options.tree and options.output in ("json", "sarif"):
         console.fail(f"doctor: --tree cannot be combined with -o {options.output}")
     from pulsarctl_wire.cli.capture.doctor_job import DoctorJob
+    from pulsarctl_wire.cli.capture.reading import captures_of
 
+    options = replace(options, sources=captures_of(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return DoctorJob(options, stack).run()

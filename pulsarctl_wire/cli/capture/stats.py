@@ -32,7 +32,7 @@ class StatsOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
         default=list,
     )
     output: Literal["table", "json"] = OUTPUT(default="table")
@@ -62,7 +62,9 @@ def stats(options: StatsOptions) -> int:
         if kind not in KINDS:
             hint = did_you_mean(kind, KINDS) or f"; use one of {', '.join(KINDS)}"
             console.fail(f"--by {kind}: unknown{hint}")
-    options = replace(options, by=list(dict.fromkeys(kinds)))
+    from pulsarctl_wire.cli.capture.reading import captures_of
+
+    options = replace(options, by=list(dict.fromkeys(kinds)), sources=captures_of(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return StatsJob(options, stack).run()
 
