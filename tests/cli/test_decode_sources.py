@@ -125,7 +125,7 @@ def test_all_verbs_take_directories(
     directory: Path, tmp_path_factory: pytest.TempPathFactory, verb: str
 ) -> None:
     out = tmp_path_factory.mktemp("out") / "frames.parquet"
-    more = ["--out", out] if verb == "table" else []
+    more: list[str | Path] = ["--out", out] if verb == "table" else []
     run = pwire(verb, directory, *more)
     paths = [directory / "a.pcap.gz", directory / "below" / "further" / "z.pcap"]
     named = pwire(verb, *paths, *more)

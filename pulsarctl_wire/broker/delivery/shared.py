@@ -10,7 +10,7 @@ from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.storage.log import Entry
 
 _FIRST_READ: Final = 0.002
-"""Seconds that a first read waits for the first FLOW of others. Real ones take 1 to 10 ms."""
+"""Seconds that a read of what is stored waits for the first FLOW of others: as long as real ones take."""
 
 _TURN: Final = 1e-9
 """Seconds until the next read: just long enough for what clients have sent meanwhile to count."""
@@ -96,7 +96,7 @@ class Shared(ManyActive):
         self.replay.discard(index)
 
     def wake(self) -> None:
-        """A consumer can get more than before; it shares that with others about to send their first FLOW."""
+        """A consumer can get more than before; others that are about to send their first FLOW share it."""
         if all(each.last_flow_ms for each in self.consumers):
             self._end_pause()
         elif not self._waits and self._pause is None:
