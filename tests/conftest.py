@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 from contextlib import suppress
 from importlib import import_module
@@ -26,6 +27,10 @@ settings.load_profile("pwire")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what it starts with &
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Otherwise each of the processes that tests start compiles everything again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 COMPILED = not files.__file__.endswith(".py")
 
 
@@ -34,15 +39,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real-brokers", action="store_true", help=about)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """In CI, show the slowest tests."""
+    if "PWIRE_CI_SKIPS" in os.environ:
+        config.option.durations = 50
+
+
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector, name: str, obj: object
+) -> list[pytest.Item] | None:
+    """Make no items of an exhaustive test, which has a thousand parameters, unless `-m` asks for it."""
+    marks = getattr(obj, "pytestmark", []) if name.startswith("test_") else []
+    is_wanted = "exhaustive" in collector.config.getoption("markexpr").replace("not exhaustive", "")
+    return [] if not is_wanted and any(mark.name == "exhaustive" for mark in marks) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spark takes ten seconds to start. Compiled modules (hatch_build.py) have their constants built in.
 
-    So tests with Spark are slow ones, and of compiled modules those are left out that change constants.
+    So tests with Spark are slow ones, which with `--dist=loadgroup` run on one worker; and of compiled
+    modules those are left out that change constants.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("spark"))
     if COMPILED:
         others = [item for item in items if "monkeypatch" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=others)
@@ -83,8 +105,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Import all modules: Hypothesis tries their constants, and should know the same ones in every run."""
+    if not any(item.get_closest_marker("hypothesis") for item in session.items):
+        return
     for module in walk_packages(pulsarctl_wire.__path__, "pulsarctl_wire."):
         with suppress(ImportError):
             import_module(module.name)

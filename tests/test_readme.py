@@ -15,7 +15,9 @@ from pulsarctl_wire.testing import Broker
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 
 
 def test_the_library_example_lists_slow_publishes(
@@ -37,12 +39,19 @@ def test_what_the_readme_names_is_there() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+    for inline, reference in LINK.findall(document.read_text(encoding="utf-8")):
+        target = inline or reference
         if "://" not in target:
             name, _, anchor = target.partition("#")
             path = document.parent / name if name else document
             assert path.exists(), target
             assert not anchor or anchor in anchors(path), target
+
+
+def test_each_document_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r" (\w+\.md)$", navigation, re.MULTILINE)
+    assert sorted(listed) == [path.name for path in DOCUMENTS if path.parent.name == "docs"]
 
 
 def anchors(document: Path) -> set[str]:

@@ -32,7 +32,7 @@ def document(verb: str, title: str, subtitle: str, body: str, style: str = "") -
 def section(title: str, note: str, body: str, *, wide: bool = True) -> str:
     """A part of a page. `body` is HTML; `wide` parts take the whole width, others stand side by side."""
     heading = f"<h2>{plain(title)} <small>{plain(note)}</small></h2>" if title else ""
-    return f'<section class="{"wide" if wide else ""}">{heading}{body or "<p class=none>none</p>"}</section>'
+    return f'<section class="{"wide" if wide else ""}">{heading}{body or _NOTHING}</section>'
 
 
 def table(titles: Iterable[str], rows: Iterable[str]) -> str:
@@ -41,6 +41,8 @@ def table(titles: Iterable[str], rows: Iterable[str]) -> str:
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
+
+_NOTHING: Final = '<p class="none">none</p>'
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 

@@ -14,7 +14,7 @@ from broker.sim_truth import Broken, Position, Topic
 from pulsarctl_wire.broker.admin import answer
 from pulsarctl_wire.broker.admin.base import Answer
 from pulsarctl_wire.broker.basics.names import parse_topic
-from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.cluster.cluster import Broker
 
 _FORCE = {"force": "true"}
 

@@ -12,7 +12,7 @@ from broker.sim_truth import Broken, Message, Publisher, Topic, Txn, full
 
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.core import Core
 from pulsarctl_wire.broker.storage.cursor import mask_of
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Frame
@@ -32,7 +32,7 @@ Redirect = CommandLookupTopicResponse.Redirect
 
 
 class Touched(dict[Connection, None]):
-    """Stands in for `Cluster.touched`, and notes the order in which frames were written."""
+    """Stands in for `Core.touched`, and notes the order in which frames were written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,9 +84,9 @@ class World:
     def boot(self) -> None:
         """A new cluster on what is durable."""
         disk = self.disk.disk
-        self.cluster = Cluster(self.settings, disk.rows(), disk.ends(), self.brokers)
+        self.cluster = Core(self.settings, disk.rows(), disk.ends(), self.brokers)
         for broker in self.cluster.brokers:
-            broker.cache.most = self.cache
+            broker.environment.cache.most = self.cache
             broker.service_url = f"pulsar://broker:{broker.number}"
         self.cluster.touched = Touched()
         self.set_time(self.ticks)

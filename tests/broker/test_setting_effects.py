@@ -8,7 +8,7 @@ from broker.targets import EmbeddedTarget
 from interop.brokers import RestError
 from net.scripted import run
 
-from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.core import Core
 
 HOURS = 3600
 
@@ -95,7 +95,7 @@ def test_partitioned_topics_whose_partitions_are_gone(deletes: bool) -> None:
                 await probe.producer(f"{topic}-partition-{number}", number)
             await probe.close()
             await target.advance(200)
-            cluster: Cluster = target.server.cluster
+            cluster: Core = target.server.cluster
             assert not cluster.namespaces.topics
             assert (topic in cluster.namespaces.partitioned) == (not deletes)
 

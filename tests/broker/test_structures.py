@@ -17,7 +17,7 @@ from pulsarctl_wire.broker.delivery.shared import Replay
 from pulsarctl_wire.broker.storage.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
 from pulsarctl_wire.broker.storage.log import Cache, Ledger, Log
-from pulsarctl_wire.broker.tenancy.policies import Rate
+from pulsarctl_wire.broker.tenancy.limits import Rate
 
 MOST = 3 * BLOCK
 SIZE = 5

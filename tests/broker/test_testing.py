@@ -19,7 +19,7 @@ import pytest
 from broker.probe import sent, subscription
 from broker.raw import PATIENCE, RawClient
 
-from pulsarctl_wire.broker.storage.transactions import ASSIGN
+from pulsarctl_wire.broker.cluster.coordinators import ASSIGN
 from pulsarctl_wire.errors import FilterError, InUse, RequestTimeout, SettingsError
 from pulsarctl_wire.testing import AsyncBroker, Broker
 

@@ -8,6 +8,7 @@ After a change of a rule's docstring write its section again:
 import os
 import re
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 import pytest
@@ -71,9 +72,12 @@ BOUNDS: Final = {
 def section_of(rule: type[Rule]) -> str:
     """What the document says about a rule."""
     text = paragraphs(rule)
-    labelled = "".join(f"**{label}:** {text[label]}\n\n" for label in ("Wire", "Advice", "Source"))
+    labelled = "".join(
+        f"{fill(f'**{label}:** {text[label]}', 136, break_on_hyphens=False)}\n\n"
+        for label in ("Wire", "Advice", "Source")
+    )
     head = f"### {rule.id}\n\n{rule.severity} · relies on {RELIES_ON[rule.relies_on]}\n\n"
-    return f"{head}{text['']}\n\n{labelled}"
+    return f"{head}{fill(text[''], 136, break_on_hyphens=False)}\n\n{labelled}"
 
 
 def test_rules_are_documented_in_their_own_words() -> None:

@@ -37,6 +37,7 @@ def serving(directory: Path, *command: str, ready: str) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(directory),
         "PYSPARK_PYTHON": sys.executable,
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",  # they do not live long enough for the second compiler
     }
     process = subprocess.Popen(
         [str(HOME / "bin" / command[0]), *command[1:]],

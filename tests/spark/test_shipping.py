@@ -98,7 +98,9 @@ with session(sys.argv[1]) as spark:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that has what a wheel installs."""
+    """A directory that has what a wheel installs: the one that CI has made, or a new one."""
+    if made := os.environ.get("PWIRE_CI_WHEEL"):
+        return Path(made)
     directory = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(directory)]
     subprocess.run([*command, str(PACKAGE.parent)], check=True)

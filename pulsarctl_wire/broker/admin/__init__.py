@@ -27,7 +27,7 @@ from pulsarctl_wire.broker.admin.base import Answer, Handler, Moved, Problem, Re
 from pulsarctl_wire.broker.admin.rights import is_allowed
 from pulsarctl_wire.broker.basics.names import InvalidName
 from pulsarctl_wire.broker.basics.refusal import Refused
-from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.cluster.cluster import Broker
 
 __all__ = ["Answer", "answer"]
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.names import TopicName, parse_topic
-from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
-from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker, Cluster
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
@@ -129,7 +128,7 @@ class Request:
             return [await self.persistent_topic(what)]
         if not name.is_persistent:
             raise Problem(405, f"{what} on a non-persistent topic is not allowed")
-        topics = [await self.cluster.load(part, self.broker) for part in self.cluster.parts(name)]
+        topics = [await self.cluster.load(part, self.broker) for part in self.cluster.catalogue.parts(name)]
         return [topic for topic in topics if isinstance(topic, PersistentTopic)]
 
     def subscription(self, topic: PersistentTopic) -> Subscription:

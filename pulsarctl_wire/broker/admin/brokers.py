@@ -6,7 +6,7 @@ from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, pl
 from pulsarctl_wire.broker.admin.metrics import metrics
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
-from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
 from pulsarctl_wire.broker.cluster.housekeeping import check_quotas
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
@@ -97,8 +97,8 @@ async def quotas_checked(request: Request) -> Answer:
 # -- statistics
 
 
-def _short(topic: AnyTopic) -> dict[str, Any]:
-    counts, rates = counters.of_topic(topic), topic.broker.rates.of(topic)
+def _short(topic: AnyTopic, rates: counters.Counts) -> dict[str, Any]:
+    counts = counters.of_topic(topic)
     return {
         "producerCount": len(topic.producers),
         "consumerCount": len(topic.consumers),
@@ -121,7 +121,7 @@ async def topics(request: Request) -> Answer:
     for name, topic in sorted(request.broker.topics.items()):
         of_namespace = told.setdefault(topic.name.namespace, {})
         of_bundle = of_namespace.setdefault(request.cluster.bundle_of(topic.name), {})
-        of_bundle.setdefault(topic.name.domain, {})[name] = _short(topic)
+        of_bundle.setdefault(topic.name.domain, {})[name] = _short(topic, request.broker.rates.of(topic))
     return Answer(200, told)
 
 

@@ -4,11 +4,12 @@ Only what this broker counts; Pulsar has many more, of its storage and caches.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
-from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
+from pulsarctl_wire.broker.delivery.consumer import Subscribed
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 Labels = dict[str, str]
@@ -17,8 +18,8 @@ Sample = tuple[str, Labels, float]
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-def _of_topic(topic: AnyTopic, labels: Labels) -> Iterator[Sample]:
-    counts, rates = counters.of_topic(topic), topic.broker.rates.of(topic)
+def _of_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterator[Sample]:
+    counts = counters.of_topic(topic)
     values = {
         "subscriptions_count": len(topic.subscriptions),
         "producers_count": len(topic.producers),
@@ -46,7 +47,7 @@ def _of_topic(topic: AnyTopic, labels: Labels) -> Iterator[Sample]:
         yield f"pulsar_{name}", labels, value
 
 
-def _of_subscription(subscription: Any, labels: Labels, rates: counters.Rates) -> Iterator[Sample]:
+def _of_subscription(subscription: Subscribed, labels: Labels, rates: counters.Rates) -> Iterator[Sample]:
     counts, rate = counters.of_subscription(subscription), rates.of(subscription)
     backlog = getattr(subscription, "backlog", 0)
     delayed = getattr(getattr(subscription, "dispatcher", None), "delayed_count", 0)
@@ -94,7 +95,7 @@ def _samples(broker: Broker) -> Iterator[Sample]:
     yield from _of_broker(broker, cluster)
     for topic in broker.topics.values():
         labels = {"cluster": cluster, "namespace": topic.name.namespace, "topic": topic.name.full}
-        yield from _of_topic(topic, labels)
+        yield from _of_topic(topic, labels, broker.rates.of(topic))
         for name, each in topic.subscriptions.items():
             yield from _of_subscription(each, {**labels, "subscription": name}, broker.rates)
 

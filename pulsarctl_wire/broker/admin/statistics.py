@@ -7,12 +7,11 @@ from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Ro
 from pulsarctl_wire.broker.admin.messages import when
 from pulsarctl_wire.broker.admin.topics import confirmed
 from pulsarctl_wire.broker.cluster import counters
-from pulsarctl_wire.broker.cluster.broker import AnyTopic
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic
 from pulsarctl_wire.broker.cluster.counters import Counts, Rates
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
-from pulsarctl_wire.broker.tenancy.policies import quotas
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-from pulsarctl_wire.broker.topics.producer import Producer
+from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, CommandSubscribe, ProducerAccessMode
 
 _NO_ACKS: Final = {
@@ -201,7 +200,8 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
 
 async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
     """The statistics of a loaded topic."""
-    rates, counts = topic.broker.rates, counters.of_topic(topic)
+    broker, counts = request.cluster.broker_of(topic), counters.of_topic(topic)
+    rates = broker.rates
     rate = rates.of(topic)
     told: dict[str, Any] = {
         "msgRateIn": rate.messages_in,
@@ -236,7 +236,7 @@ async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
         "replication": {},
         **_NO_ACKS,
         "compaction": dict(_NO_COMPACTION),
-        "ownerBroker": topic.broker.http_url.partition("://")[2],
+        "ownerBroker": broker.http_url.partition("://")[2],
     }
     if not request.flag("excludePublishers"):
         told["publishers"] = [_publisher(each, rates) for each in topic.producers.values()]
@@ -259,11 +259,13 @@ def _compaction(topic: PersistentTopic) -> tuple[int, int, int, int]:
 
 async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Request) -> None:
     """Add what only persistent topics have."""
-    limits = quotas(topic)
+    limits = topic.policies.quotas()
     earliest = request.flag("getEarliestTimeInBacklog")
     subscriptions: dict[str, Any] = told["subscriptions"]
     for name, each in list(topic.subscriptions.items()):
-        subscriptions[name] = await _persistent(each, topic.broker.rates, earliest=earliest)
+        subscriptions[name] = await _persistent(
+            each, request.cluster.broker_of(topic).rates, earliest=earliest
+        )
     times = [each["earliestMsgPublishTimeInBacklog"] for each in subscriptions.values()]
     largest = max((each["backlogSize"] for each in subscriptions.values()), default=0)
     if not request.flag("subscriptionBacklogSize", "true"):
@@ -338,7 +340,7 @@ async def partitioned_stats(request: Request) -> Answer:
     """The statistics of all partitions, summed up, and (unless perPartition=false) of each."""
     metadata = _partitioned(request)
     parts: dict[str, Any] = {}
-    for name in request.cluster.parts(request.topic_name):
+    for name in request.cluster.catalogue.parts(request.topic_name):
         parts[name.full] = await topic_stats(await request.cluster.load(name, request.broker), request)
     merged = _merge(parts.values())
     merged["oldestBacklogMessageAgeSeconds"] = max(merged["oldestBacklogMessageAgeSeconds"], 0)
@@ -435,7 +437,7 @@ async def internal_stats(request: Request) -> Answer:
 async def partitioned_internal_stats(request: Request) -> Answer:
     """What is stored of each partition."""
     metadata, parts = _partitioned(request), {}
-    for name in request.cluster.parts(request.topic_name):
+    for name in request.cluster.catalogue.parts(request.topic_name):
         parts[name.full] = internal(await request.cluster.load(name, request.broker))
     return Answer(200, {"metadata": metadata, "partitions": parts})
 

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 
@@ -40,8 +41,8 @@ async def names(request: Request) -> Answer:
     name = request.known_topic()
     found: dict[str, None] = {}
     if request.namespaces.partitions(name):
-        topics: list[Any] = [
-            await request.cluster.load(part, request.broker) for part in request.cluster.parts(name)
+        topics: list[AnyTopic] = [
+            await request.cluster.load(part, request.broker) for part in request.cluster.catalogue.parts(name)
         ]
     else:
         topics = [await request.topic()]
@@ -61,10 +62,10 @@ async def create(request: Request) -> Answer:
     if not name.is_persistent:
         raise Problem(400, "Create subscription on non-persistent topic can only be done through client")
     if not cluster.exists(name) and not request.namespaces.partitions(name):
-        if not cluster.may_create(name):
+        if not cluster.catalogue.may_create(name):
             raise Problem(412, "Topic does not exist and cannot be auto-created")
         request.namespaces.check_partition(name)
-        await cluster.create_topic(name)
+        await cluster.catalogue.create_topic(name)
     topics = await request.all_parts("Create subscription")
     new = [topic for topic in topics if subscription not in topic.subscriptions]
     if not new:
@@ -134,8 +135,8 @@ async def expire(request: Request) -> Answer:
 async def expire_all(request: Request) -> Answer:
     """Skip messages that are older than some seconds, in all subscriptions."""
     topics = await request.all_parts("Expire messages")
-    all_of_them = [each for topic in topics for each in topic.subscriptions.values()]
-    _raise_one([await _expire(request, each.topic, each) for each in all_of_them])
+    subscriptions = [(topic, each) for topic in topics for each in topic.subscriptions.values()]
+    _raise_one([await _expire(request, *each) for each in subscriptions])
     return await request.done()
 
 

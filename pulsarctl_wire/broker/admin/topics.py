@@ -48,7 +48,7 @@ def _check_new(request: Request, name: TopicName) -> None:
 def _check_room(request: Request, name: TopicName, number: int) -> None:
     """Raises Problem if the namespace may not have so many topics more."""
     try:
-        request.cluster.check_room(name, number)
+        request.cluster.catalogue.check_room(name, number)
     except Refused as refused:
         raise Problem(412, str(refused)) from None
 
@@ -60,7 +60,7 @@ async def create(request: Request) -> Answer:
     properties = request.strings() if isinstance(request.body, dict) else {}
     if name.is_persistent:
         request.namespaces.check_partition(name)
-        await request.cluster.create_topic(name, properties)
+        await request.cluster.catalogue.create_topic(name, properties)
     else:
         await request.cluster.acquire(request.broker, name).topic(name, create=True)
     return Answer()
@@ -74,7 +74,7 @@ async def create_partitioned(request: Request) -> Answer:
     if request.namespaces.partitions(name) or request.cluster.exists(name):
         raise Problem(409, _EXISTS)
     _check_room(request, name, partitions)
-    await request.cluster.create_partitioned(name, partitions, properties)
+    await request.cluster.catalogue.create_partitioned(name, partitions, properties)
     return Answer()
 
 
@@ -113,7 +113,7 @@ async def create_missing(request: Request) -> Answer:
     name = request.known_topic()
     row = request.namespaces.partitioned.get(name.full)
     if row is not None:
-        await request.cluster.create_partitioned(name, row["partitions"], row["properties"])
+        await request.cluster.catalogue.create_partitioned(name, row["partitions"], row["properties"])
     return Answer()
 
 
@@ -123,12 +123,12 @@ async def partitioned_metadata(request: Request) -> Answer:
     name, namespaces = request.topic_name, request.namespaces
     row = namespaces.partitioned.get(name.full)
     if row is None and not request.cluster.exists(name):
-        if not request.flag("checkAllowAutoCreation") or not request.cluster.may_create(name):
+        if not request.flag("checkAllowAutoCreation") or not request.cluster.catalogue.may_create(name):
             raise Problem(404, f"Topic {name.full} not found")
         namespaces.check_partition(name)
-        partitions = request.cluster.default_partitions(name) if name.partition < 0 else 0
+        partitions = request.cluster.catalogue.default_partitions(name) if name.partition < 0 else 0
         if partitions:
-            await request.cluster.create_partitioned(name, partitions)
+            await request.cluster.catalogue.create_partitioned(name, partitions)
         row = namespaces.partitioned.get(name.full)
     told: dict[str, Any] = {"partitions": row["partitions"] if row else 0, "deleted": False}
     return Answer(200, told | ({"properties": row["properties"]} if row and row["properties"] else {}))
@@ -160,7 +160,7 @@ async def delete_partitioned(request: Request) -> Answer:
                 "Instead of calling delete-partitioned-topic please call delete.",
             )
         raise Problem(404, f"Topic {name.full} not found.")
-    await _check_idle(request, request.cluster.parts(name))
+    await _check_idle(request, request.cluster.catalogue.parts(name))
     await request.cluster.delete_partitioned(name)
     return Answer()
 
@@ -182,9 +182,9 @@ async def unload(request: Request) -> Answer:
     name = request.topic_name
     if not request.namespaces.partitions(name):
         topic = await request.topic()
-        await topic.broker.unload(topic)
+        await request.cluster.broker_of(topic).unload(topic)
         return Answer()
-    for part in request.cluster.parts(name):
+    for part in request.cluster.catalogue.parts(name):
         for broker in request.cluster.brokers:
             if part.full in broker.topics:
                 await broker.unload(broker.topics[part.full])

@@ -6,7 +6,8 @@ from typing import Any, Final
 from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.basics.names import InvalidName
 from pulsarctl_wire.broker.basics.refusal import Refused
-from pulsarctl_wire.broker.storage.transactions import COORDINATORS, Id, key_of
+from pulsarctl_wire.broker.cluster.coordinators import COORDINATORS
+from pulsarctl_wire.broker.storage.transactions import Id, key_of
 
 
 def _id(request: Request) -> Id:

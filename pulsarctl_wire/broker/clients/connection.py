@@ -8,13 +8,16 @@ PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandle
 
 import struct
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler, Timer
+from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.identity import Identity
+from pulsarctl_wire.broker.storage.log import Entry, Position
+from pulsarctl_wire.broker.tenancy.access import Access
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame
@@ -28,12 +31,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 from pulsarctl_wire.wire.session.state import NO_REQUEST
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.cluster.broker import Broker
-    from pulsarctl_wire.broker.delivery.consumer import Consumer
-    from pulsarctl_wire.broker.storage.log import Entry, Position
-    from pulsarctl_wire.broker.topics.producer import Producer
 
 PROTOCOL_VERSION: Final = 21
 PULSAR_VERSION: Final = "4.0.8"
@@ -52,12 +49,48 @@ _SIZES: Final = struct.Struct(">II").pack
 Waiting = Coroutine[Any, None, None]
 """A handler that has to wait."""
 
+Handler = Callable[["Connection", Any, Frame], Waiting | None]
+"""What is done about a command of a client: its connection, the command's sub-message, and the frame."""
+
 MOST_UNSENT: Final = 1 << 18
 """Bytes after which consumers get no more messages until the owner has taken them."""
 
 START, CONNECTING, CONNECTED, CLOSED = range(4)
 STATES: Final = ("start", "connecting", "connected", "closed")
 """Their names."""
+
+
+class Host(Protocol):
+    """The broker of a connection."""
+
+    scheduler: Scheduler
+    settings: Settings
+    access: Access
+    is_full: bool
+    """Whether so much waits to be stored that connections must not be read from for now."""
+
+    def buffer(self, size: int) -> None:
+        """So many bytes wait to be stored, or if negative, do not any more."""
+
+    def touch(self, connection: "Connection") -> None:
+        """The owner must look at a connection."""
+
+    def left(self, connection: "Connection") -> None:
+        """A client has left."""
+
+
+class Attached(Protocol):
+    """What has an id on a connection: a producer."""
+
+    def leave(self) -> None:
+        """The connection has ended."""
+
+
+class Receiving(Attached, Protocol):
+    """A consumer."""
+
+    def wake(self) -> None:
+        """The connection takes more bytes again."""
 
 
 class Opening:
@@ -68,6 +101,13 @@ class Opening:
     def __init__(self) -> None:
         self.cancelled = False
 
+    def leave(self) -> None:
+        """The connection has ended."""
+        self.cancelled = True
+
+    def wake(self) -> None:
+        """There is nothing to receive yet."""
+
 
 class Connection:
     """A connection to a broker; `client` is the client's address, and `address` as Pulsar shows it.
@@ -76,16 +116,18 @@ class Connection:
     `paused`: the client reads too slowly. `throttled`: the client must not be read from for now.
     """
 
-    def __init__(self, broker: "Broker", number: int, client: str, certificate: str = "") -> None:
-        self.broker = broker
-        self.cluster = broker.cluster
-        self.scheduler: Scheduler = broker.scheduler
-        self.settings = broker.settings
+    def __init__(
+        self, host: Host, handlers: Mapping[int, Handler], number: int, client: str, certificate: str = ""
+    ) -> None:
+        self._broker = host
+        self._handlers = handlers
+        self.scheduler: Scheduler = host.scheduler
+        self.settings = host.settings
         self.number = number
         self.client = client
         self.address = f"/{client}"
         self.certificate = certificate
-        self.identity = Identity(self)
+        self.identity = Identity(self, host.access, host.settings, host.scheduler)
         self.state = START
         self.version = 0
         self.client_version = ""
@@ -95,8 +137,8 @@ class Connection:
         self.paused = False
         self.throttled = False
         self._held: deque[Frame] = deque()
-        self.producers: dict[int, Any] = {}  # Producer or Opening
-        self.consumers: dict[int, Any] = {}  # Consumer or Opening
+        self.producers: dict[int, Attached] = {}
+        self.consumers: dict[int, Receiving] = {}
         self.pending = 0
         """SENDs that are being stored."""
         self._most_pending = self.settings.maxPendingPublishRequestsPerConnection
@@ -106,17 +148,6 @@ class Connection:
         self._pinged = False
         self._timer: Timer | None = None
         self._keep_alive()
-        self._check_limits()
-
-    def _check_limits(self) -> None:
-        """Refuse the connection if there are too many."""
-        others = self.broker.connections.values()
-        most, per_ip = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
-        if most and len(others) >= most:
-            self._refuse(Refused("NotAllowedError", "Reached the maximum number of connections"))
-        elif per_ip and sum(each.host == self.host for each in others) >= per_ip:
-            text = f"Reached the maximum number of connections on address{self.address}"
-            self._refuse(Refused("NotAllowedError", text))
 
     @property
     def host(self) -> str:
@@ -196,12 +227,12 @@ class Connection:
         try:
             self.identity.refresh(body)
         except Refused as refused:
-            self._refuse(refused)
+            self.reject(refused)
         except Violation:
             self.close()
 
     def _handle(self, kind: int, body: Any, frame: Frame) -> None:
-        handler = self.cluster.handlers.get(kind)
+        handler = self._handlers.get(kind)
         if handler is None:
             self.close()
             return
@@ -224,7 +255,7 @@ class Connection:
             self.close()
 
     def _connect(self, body: CommandConnect) -> None:
-        if self.cluster.access.authenticates:
+        if self._broker.access.authenticates:
             self.state = CONNECTING  # as in Pulsar, what comes before the answer is too early
             self.scheduler.ready.append(lambda: self._authenticate(body))
         else:
@@ -236,7 +267,7 @@ class Connection:
         try:
             self.identity.establish(body)
         except Refused as refused:
-            self._refuse(refused)
+            self.reject(refused)
         else:
             self._connected(body)
 
@@ -277,7 +308,7 @@ class Connection:
             self.unsent += len(data)
             if self.unsent > MOST_UNSENT:
                 self.paused = True
-            self.cluster.touched[self] = None
+            self._broker.touch(self)
 
     def take_out(self) -> bytes:
         """The bytes to be sent."""
@@ -294,7 +325,7 @@ class Connection:
         code = ServerError.Value(refused.code)
         self.send("ERROR", request_id=request_id, error=code, message=str(refused))
 
-    def _refuse(self, refused: Refused) -> None:
+    def reject(self, refused: Refused) -> None:
         """Say what is wrong with the connection, and close it."""
         self.refuse(NO_REQUEST, refused)
         self.close()
@@ -323,29 +354,34 @@ class Connection:
 
     def send_message(
         self,
-        consumer: "Consumer",
-        entry: "Entry",
-        position: "Position",
-        redelivered: int,
-        ack_set: Iterable[int],
+        consumer_id: int,
+        entry: Entry,
+        position: Position,
+        partition: int,
+        epoch: int,
+        redelivered: int = 0,
+        ack_set: Iterable[int] = (),
     ) -> None:
-        """Send MESSAGE. Clients of old versions get no batches, no checksums, nothing of the broker's own."""
+        """Send MESSAGE; an `epoch` below 0 is left out.
+
+        Clients of old versions get no batches, no checksums, nothing of the broker's own.
+        """
         metadata = entry.metadata
         if self.version < 4 and metadata is not None and metadata.HasField("num_messages_in_batch"):
             self.close()
             return
         command = BaseCommand(type=BaseCommand.MESSAGE)
         message = command.message
-        message.consumer_id = consumer.id
+        message.consumer_id = consumer_id
         message_id = message.message_id
         message_id.ledgerId, message_id.entryId = position
-        message_id.partition = consumer.partition
+        message_id.partition = partition
         if redelivered:
             message.redelivery_count = redelivered
         if ack_set:
             message.ack_set.extend(ack_set)
-        if consumer.epoch >= 0 and consumer.has_epoch:
-            message.consumer_epoch = consumer.epoch
+        if epoch >= 0:
+            message.consumer_epoch = epoch
         data = entry.data
         if entry.at and not self._knows_broker_metadata():
             data = data[entry.at :]
@@ -371,23 +407,23 @@ class Connection:
                 brokerServiceUrlTls=urls[1] or None,
             )
 
-    def close_producer(self, producer: "Producer", **told: Any) -> None:
+    def close_producer(self, producer_id: int, **told: Any) -> None:
         """Tell the client that its producer was closed."""
-        self.producers.pop(producer.id, None)
+        self.producers.pop(producer_id, None)
         if self.version < 5:
             self.close()
             return
         wait = int(self.settings.keepAliveIntervalSeconds * 1e9)
-        self._told_closed[producer.id] = self.scheduler.ticks + wait
-        self.send("CLOSE_PRODUCER", producer_id=producer.id, request_id=NO_REQUEST, **told)
+        self._told_closed[producer_id] = self.scheduler.ticks + wait
+        self.send("CLOSE_PRODUCER", producer_id=producer_id, request_id=NO_REQUEST, **told)
 
-    def close_consumer(self, consumer: "Consumer", **told: Any) -> None:
+    def close_consumer(self, consumer_id: int, **told: Any) -> None:
         """Tell the client that its consumer was closed."""
-        self.consumers.pop(consumer.id, None)
+        self.consumers.pop(consumer_id, None)
         if self.version < 5:
             self.close()
         else:
-            self.send("CLOSE_CONSUMER", consumer_id=consumer.id, request_id=NO_REQUEST, **told)
+            self.send("CLOSE_CONSUMER", consumer_id=consumer_id, request_id=NO_REQUEST, **told)
 
     def was_told_closed(self, producer_id: int) -> bool:
         """Whether the broker closed this producer so recently that the client may not know."""
@@ -398,7 +434,7 @@ class Connection:
     def publishing(self, change: int, size: int) -> None:
         """The number and bytes of SENDs being stored have changed; reading stops while they are too many."""
         self.pending += change
-        self.broker.buffer(size)
+        self._broker.buffer(size)
         if self.throttled or self.pending >= self._most_pending:
             self.throttle()
 
@@ -406,10 +442,10 @@ class Connection:
         """Decide whether to read from the client."""
         most = self._most_pending
         throttled = self.pending >= most if not self.throttled else self.pending > most // 2
-        throttled = throttled or self.broker.is_full or self._held_until > self.scheduler.ticks
+        throttled = throttled or self._broker.is_full or self._held_until > self.scheduler.ticks
         if throttled != self.throttled:
             self.throttled = throttled
-            self.cluster.touched[self] = None
+            self._broker.touch(self)
             if not throttled and self._held:
                 self.scheduler.ready.append(self._receive_held)
 
@@ -424,8 +460,7 @@ class Connection:
         self.paused = not writable
         if writable:
             for consumer in self.consumers.values():
-                if not isinstance(consumer, Opening):
-                    consumer.subscription.wake()
+                consumer.wake()
 
     # -- the end
 
@@ -437,7 +472,7 @@ class Connection:
     def close(self) -> None:
         """Close the connection, after what was sent."""
         self.lost()
-        self.cluster.touched[self] = None
+        self._broker.touch(self)
 
     def lost(self) -> None:
         """The connection has ended: its producers and consumers leave."""
@@ -448,17 +483,9 @@ class Connection:
             self._timer.cancel()
         if self._probe is not None:
             self._probe.resolve(False)
-        producers, consumers = list(self.producers.values()), list(self.consumers.values())
+        attached = [*self.producers.values(), *self.consumers.values()]
         self.producers.clear()
         self.consumers.clear()
-        for producer in producers:
-            if isinstance(producer, Opening):
-                producer.cancelled = True
-            else:
-                producer.topic.remove_producer(producer)
-        for consumer in consumers:
-            if isinstance(consumer, Opening):
-                consumer.cancelled = True
-            else:
-                consumer.subscription.remove(consumer)
-        self.cluster.watchers.remove_all(self)
+        for each in attached:
+            each.leave()
+        self._broker.left(self)

@@ -3,27 +3,47 @@
 Sources: b/ServerCnx, b/authorization/PulsarAuthorizationProvider (4.0).
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
+from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
-from pulsarctl_wire.broker.tenancy.access import Refusal, Role
-from pulsarctl_wire.wire.fields import REFRESH
-from pulsarctl_wire.wire.PulsarApi_pb2 import AuthMethod, CommandAuthResponse, CommandConnect
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.basics.names import TopicName
-    from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.tenancy.access import Access, Refusal, Role
+from pulsarctl_wire.wire.fields import REFRESH, as_text
+from pulsarctl_wire.wire.PulsarApi_pb2 import AuthMethod, CommandAuthResponse, CommandConnect, FeatureFlags
 
 _FAILED: Final = Refused("AuthenticationError", "Failed to authenticate")
 _NOT_FOUND: Final = "org.apache.pulsar.common.util.RestException: HTTP 404 Not Found"
 
 
+class Client(Protocol):
+    """The connection of a client."""
+
+    certificate: str
+    """The common name of its certificate; empty without one."""
+    version: int
+    features: FeatureFlags
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is closed."""
+
+    def send(self, name: str, **fields: Any) -> None:
+        """Send a command."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
 class Identity:
     """Who a client is: `role`, or `original` if it is a proxy that acts for somebody."""
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self._access = connection.cluster.access
+    def __init__(self, client: Client, access: Access, settings: Settings, scheduler: Scheduler) -> None:
+        self._client = client
+        self._access = access
+        self._settings = settings
+        self._scheduler = scheduler
         self.role = Role("")
         self.original = Role("")
         self._method = ""
@@ -44,20 +64,19 @@ class Identity:
 
     def establish(self, body: CommandConnect) -> None:
         """Take the credentials in CONNECT. Raises Refused."""
-        text = self._connection.text
         if body.HasField("auth_method_name"):
-            self._method = text(body.auth_method_name)
+            self._method = as_text(body.auth_method_name)
         elif body.HasField("auth_method"):
             self._method = AuthMethod.Name(body.auth_method).removeprefix("AuthMethod").lower()
         else:
-            self._method = "tls" if self._connection.certificate else "none"
+            self._method = "tls" if self._client.certificate else "none"
         try:
             self.role = self._authenticate(self._method, body.auth_data)
-            if not self._connection.settings.authenticateOriginalAuthData:
-                self.original = Role(text(body.original_principal))
+            if not self._settings.authenticateOriginalAuthData:
+                self.original = Role(as_text(body.original_principal))
             elif body.HasField("original_principal"):
-                self._original_method = text(body.original_auth_method) or "none"
-                data = text(body.original_auth_data).encode(errors="surrogateescape")
+                self._original_method = as_text(body.original_auth_method) or "none"
+                data = as_text(body.original_auth_data).encode(errors="surrogateescape")
                 self.original = self._authenticate(self._original_method, data)
         except Refusal:
             raise _FAILED from None
@@ -65,28 +84,27 @@ class Identity:
         self._check_later()
 
     def _authenticate(self, method: str, data: bytes) -> Role:
-        connection = self._connection
-        return self._access.authenticate(method, data, connection.certificate, connection.scheduler.time_ms)
+        return self._access.authenticate(method, data, self._client.certificate, self._scheduler.time_ms)
 
     def _check_later(self) -> None:
-        seconds = self._connection.settings.authenticationRefreshCheckSeconds
-        self._connection.scheduler.later(seconds, self._check_expiry)
+        seconds = self._settings.authenticationRefreshCheckSeconds
+        self._scheduler.later(seconds, self._check_expiry)
 
     def _check_expiry(self) -> None:
         """Ask for new credentials once they have expired; close if there are none at the next check."""
-        connection = self._connection
+        client = self._client
         forwarded = bool(self._original_method)
         expires = (self.original if forwarded else self.role).expires_ms
-        if connection.closed:
+        if client.closed:
             return
-        if expires is not None and expires <= connection.scheduler.time_ms:
+        if expires is not None and expires <= self._scheduler.time_ms:
             cannot = self.original.name and not forwarded  # a proxy has no new credentials of its client
-            if cannot or self._challenged or not connection.features.supports_auth_refresh:
-                connection.close()
+            if cannot or self._challenged or not client.features.supports_auth_refresh:
+                client.close()
                 return
             self._challenged = True
             challenge = {"auth_method_name": self._method, "auth_data": REFRESH}
-            connection.send("AUTH_CHALLENGE", challenge=challenge, protocol_version=connection.version)
+            client.send("AUTH_CHALLENGE", challenge=challenge, protocol_version=client.version)
         self._check_later()
 
     def refresh(self, body: CommandAuthResponse) -> None:
@@ -114,12 +132,12 @@ class Identity:
     def _roles(self) -> set[str]:
         return {self.role.name, self.principal}
 
-    def may(self, name: "TopicName", *actions: str, subscription: str = "") -> bool:
+    def may(self, name: TopicName, *actions: str, subscription: str = "") -> bool:
         """Whether it may do one of these actions with a topic, or its subscription."""
         access, roles = self._access, self._roles
         return all(access.may(role, name, *actions, subscription=subscription) for role in roles)
 
-    def authorize(self, doing: str, name: "TopicName", *actions: str, subscription: str = "") -> None:
+    def authorize(self, doing: str, name: TopicName, *actions: str, subscription: str = "") -> None:
         """Raises Refused if it may do none of these actions; `doing` says what for."""
         if not self.may(name, *actions, subscription=subscription):
             raise Refused("AuthorizationError", f"Client is not authorized to {doing}")
@@ -134,7 +152,7 @@ class Identity:
         if not all(self._access.knows(role, namespace) for role in self._roles):
             raise Refused(code, text)
 
-    def check_prefix(self, name: "TopicName", subscription: str) -> None:
+    def check_prefix(self, name: TopicName, subscription: str) -> None:
         """Raises Refused if the names of subscriptions must begin with the role."""
         for role in self._roles:
             if not self._access.has_prefix(role, name, subscription):

@@ -3,17 +3,15 @@
 import re
 from collections.abc import Iterable
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.patterns import Pattern, TooMuch
 from pulsarctl_wire.broker.basics.refusal import Refused
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.clients.connection import Connection
-    from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 
 
 def topics_hash(names: list[str]) -> str:
@@ -55,7 +53,7 @@ def matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicName]:
 class Watcher(NamedTuple):
     """A list of topics that a client watches."""
 
-    connection: "Connection"
+    connection: Connection
     number: int
     namespace: str
     pattern: Pattern
@@ -64,25 +62,25 @@ class Watcher(NamedTuple):
 class Watchers:
     """All watchers of a cluster."""
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
         self._all: dict[tuple[int, int], Watcher] = {}
 
     def add(self, watcher: Watcher) -> Watcher:
         """Add a watcher; if the client has one with this number, that one stays, and is returned."""
         return self._all.setdefault((watcher.connection.number, watcher.number), watcher)
 
-    def remove(self, connection: "Connection", number: int) -> None:
+    def remove(self, connection: Connection, number: int) -> None:
         """Remove a watcher, if there is one."""
         self._all.pop((connection.number, number), None)
 
-    def remove_all(self, connection: "Connection") -> None:
+    def remove_all(self, connection: Connection) -> None:
         """Remove the watchers of a connection."""
         self._all = {key: it for key, it in self._all.items() if it.connection is not connection}
 
     def topics(self, watcher: Watcher) -> list[str]:
         """The topics that a watcher's list has."""
-        stored = self._cluster.namespaces.stored_topics(watcher.namespace)
+        stored = self._namespaces.stored_topics(watcher.namespace)
         return [name.full for name in matching(watcher.pattern, stored)]
 
     def changed(self, name: TopicName, *, created: bool) -> None:

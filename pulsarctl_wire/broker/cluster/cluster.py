@@ -1,39 +1,198 @@
-"""The core of the embedded broker: one or more brokers over one storage. Pure.
-
-    connect, receive, disconnect, set_writable     what clients do
-    stored, was_read                               what storage did
-    wake                                           time has passed
-
-Each call makes the core do everything that it can do now. Then the owner carries out what the core wants:
-
-    touched            connections with bytes to send (`out`), to be closed (`closed`), or to be read no
-                       further for a while (`throttled`)
-    journal            `take_commit` and `take_reads`
-    wake_at            when `wake` must be called
-"""
+"""Brokers over one storage: their topics and connections, and which of them owns which topic."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pulsarctl_wire.broker.basics.names import TopicName, bundle_of, bundle_range, parse_topic
-from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.basics.refusal import Refused, thrown
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.clients.watchers import Watchers
-from pulsarctl_wire.broker.cluster import housekeeping
-from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
-from pulsarctl_wire.broker.handlers import HANDLERS
+from pulsarctl_wire.broker.cluster.catalogue import Catalogue
+from pulsarctl_wire.broker.cluster.coordinators import Coordinators
+from pulsarctl_wire.broker.cluster.counters import Rates
 from pulsarctl_wire.broker.schemas.registry import Schemas
 from pulsarctl_wire.broker.storage.journal import Journal
-from pulsarctl_wire.broker.storage.transactions import Coordinators
 from pulsarctl_wire.broker.tenancy.access import Access, Keys
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
-from pulsarctl_wire.broker.topics.persistent import PersistentTopic, new_row
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.broker.topics.environment import Environment
+from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.volatile import VolatileTopic
 
 NO_KEYS = Keys()
 NOTHING: Mapping[str, str] = {}
+
+AnyTopic = PersistentTopic | VolatileTopic
+
+
+class Broker:
+    """A broker. Its URLs are set once its ports are known; those of TLS ports may stay empty."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.scheduler = cluster.scheduler
+        self.settings = cluster.settings
+        self.journal = cluster.journal
+        self.access = cluster.access
+        self.environment = Environment(
+            number,
+            cluster.settings,
+            cluster.scheduler,
+            cluster.journal,
+            cluster.namespaces,
+            cluster.schemas,
+            cluster.ends,
+        )
+        self.service_url = self.service_url_tls = self.http_url = self.https_url = ""
+        self.listeners: dict[str, tuple[str, str]] = {}
+        """Name of a listener -> its service URLs without and with TLS (advertisedListeners)."""
+        self.topics: dict[str, AnyTopic] = {}
+        self.connections: dict[int, Connection] = {}
+        self._opening: dict[str, Completion[AnyTopic]] = {}
+        self._names = 0
+        self._run = self.journal.next_number("run")
+        self.rates = Rates(self.scheduler, self.topics)
+        self.alive = True
+        self._lookups = (0, 0)  # when, and how many
+        self._most_buffered = self.settings.maxMessagePublishBufferSizeInMB << 20
+        self._buffered = 0
+        self.is_full = False
+        """Whether so much waits to be stored that connections must not be read from for now."""
+
+    # -- connections
+
+    def accept(self, connection: Connection) -> None:
+        """A client has connected. It is told, and the connection closed, if there are too many."""
+        others = self.connections.values()
+        most, per_ip = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
+        if most and len(others) >= most:
+            connection.reject(Refused("NotAllowedError", "Reached the maximum number of connections"))
+        elif per_ip and sum(each.host == connection.host for each in others) >= per_ip:
+            text = f"Reached the maximum number of connections on address{connection.address}"
+            connection.reject(Refused("NotAllowedError", text))
+        self.connections[connection.number] = connection
+
+    def touch(self, connection: Connection) -> None:
+        """The owner must look at a connection."""
+        self.cluster.touched[connection] = None
+
+    def left(self, connection: Connection) -> None:
+        """A client has left."""
+        self.cluster.watchers.remove_all(connection)
+
+    def admit_lookup(self) -> None:
+        """Raises Refused if more lookups have come together than may be under way at once."""
+        at, number = self._lookups
+        now = self.scheduler.ticks
+        self._lookups = now, number + 1 if at == now else 1
+        if self._lookups[1] > self.settings.maxConcurrentLookupRequest:
+            raise Refused("TooManyRequests", "Failed due to too many pending lookup requests")
+
+    def buffer(self, size: int) -> None:
+        """So many bytes wait to be stored, or if negative, do not any more."""
+        self._buffered += size
+        most = self._most_buffered
+        full = self._buffered > (most // 2 if self.is_full else most)
+        if full != self.is_full:
+            self.is_full = full
+            for connection in self.connections.values():
+                connection.throttle()
+
+    def producer_name(self) -> str:
+        """A name that no producer has had, once what the journal has now is durable."""
+        self._names += 1
+        return f"{self.settings.clusterName}-{self._run}-{self._names - 1}"
+
+    # -- topics
+
+    async def topic(self, name: TopicName, *, create: bool) -> AnyTopic:
+        """The loaded topic; it is loaded, or made if there is none and `create` allows it. Raises Refused."""
+        self._check_owner(name)
+        while True:
+            found = self.topics.get(name.full)
+            if found is not None and not found.closed:
+                return found
+            opening = self._opening.get(name.full)
+            if opening is not None:
+                await opening
+            elif found is not None:  # it is being closed
+                await self.journal.synced()
+            else:
+                opening = self.scheduler.spawn(self._open(name, create))
+                if not opening.done:
+                    self._opening[name.full] = opening
+                return await opening
+
+    def _check_owner(self, name: TopicName) -> None:
+        """Raises Refused unless this broker owns the topic."""
+        if not self.cluster.is_owner(self, name):
+            bundle = f"{name.namespace}/{self.cluster.bundle_of(name)}"
+            here = self.http_url.partition("://")[2]
+            text = f"Namespace bundle ({bundle}) for topic ({name.full}) not served by this instance:{here}"
+            text = f"{text}. Please redo the lookup."
+            if name.is_persistent:
+                raise Refused("ServiceNotReady", text)
+            raise thrown("ServiceNotReady", text, "ServiceUnitNotReadyException")
+
+    async def _open(self, name: TopicName, create: bool) -> AnyTopic:
+        try:
+            return await self._load(name, create)
+        finally:
+            self._opening.pop(name.full, None)  # at once: before callbacks run, the topic may be closed again
+
+    async def _load(self, name: TopicName, create: bool) -> AnyTopic:
+        enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
+        if not enabled[not name.is_persistent]:  # the text is the same for both
+            raise Refused("NotAllowedError", "Broker is unable to load persistent topic")
+        if name.is_of_transactions:
+            raise Refused("NotAllowedError", f"Can not create transaction system topic {name.full}")
+        stored = name.full in self.cluster.namespaces.topics
+        if not stored and not (create and self.cluster.catalogue.may_create(name)):
+            raise Refused("TopicNotFound", f"Topic not found {name.full}")
+        topic: AnyTopic
+        if not name.is_persistent:
+            topic = VolatileTopic(self.environment, name)
+        else:
+            if not stored:
+                self.cluster.catalogue.check_room(name)
+                await self.cluster.catalogue.create_topic(name)
+            await self.journal.synced()  # what another broker may have had to store last
+            self._check_owner(name)
+            if name.full not in self.cluster.namespaces.topics:
+                raise Refused("ServiceNotReady", f"Topic {name.full} is being deleted")
+            topic = PersistentTopic(self.environment, name)
+        self.topics[name.full] = topic
+        self.rates.start()
+        return topic
+
+    def kill(self) -> None:
+        """The broker is gone at once: its connections are cut, its topics have no owner."""
+        self.alive = False
+        for connection in list(self.connections.values()):
+            connection.close()
+        for topic in list(self.topics.values()):
+            topic.closed = True
+            topic.stop()
+        self.topics.clear()
+
+    async def unload(self, topic: AnyTopic, **told: Any) -> None:
+        """Close a topic; it is loaded again when a client asks for it."""
+        await topic.close(**told)
+        if self.topics.get(topic.name.full) is topic:
+            del self.topics[topic.name.full]
+
+    async def delete(self, topic: AnyTopic) -> None:
+        """Delete a topic, with everything in it."""
+        await topic.close()
+        self.topics.pop(topic.name.full, None)
+        if isinstance(topic, PersistentTopic):
+            topic.forget()
+            if not self.cluster.namespaces.partitions(topic.name.parent):
+                self.cluster.schemas.delete(topic.name)
+            self.cluster.watchers.changed(topic.name, created=False)
+        await self.journal.synced()
 
 
 class Cluster:
@@ -46,14 +205,13 @@ class Cluster:
     def __init__(
         self,
         settings: Settings,
-        rows: Iterable[tuple[str, str, str]] = (),
-        ends: Mapping[int, int] | None = None,
-        brokers: int = 1,
-        keys: Keys = NO_KEYS,
-        now: tuple[int, int] = (0, 0),
+        rows: Iterable[tuple[str, str, str]],
+        ends: Mapping[int, int] | None,
+        brokers: int,
+        keys: Keys,
+        now: tuple[int, int],
     ) -> None:
         self.settings = settings
-        self.handlers = HANDLERS
         self.scheduler = Scheduler()
         self.scheduler.set_time(*now)
         self.journal = Journal(self.scheduler, rows)
@@ -61,69 +219,15 @@ class Cluster:
         self.namespaces = Namespaces(self.journal, settings)
         self.schemas = Schemas(self.journal)
         self.access = Access(settings, keys, self.namespaces)
-        self.watchers = Watchers(self)
-        self.transactions = Coordinators(self)
+        self.watchers = Watchers(self.namespaces)
+        self.catalogue = Catalogue(settings, self.journal, self.namespaces, self.watchers)
+        self.transactions = Coordinators(settings, self.scheduler, self.journal, self.namespaces, self.loaded)
         self.touched: dict[Connection, None] = {}
+        """Connections that the owner must look at."""
         self.brokers = [Broker(self, number) for number in range(brokers)]
-        for broker in self.brokers:
-            housekeeping.start(broker)
         self._owners: dict[tuple[str, int], Broker] = {}
         self._moving: dict[tuple[str, int], Completion[None]] = {}
         """Bundles whose topics are being closed: no broker loads them meanwhile."""
-        self._connections = 0
-
-    # -- what clients and storage do
-
-    def set_time(self, ticks: int, time_ns: int) -> None:
-        """The time is now this: ns of a clock that never goes back, and ns since the epoch."""
-        self.scheduler.set_time(ticks, time_ns)
-
-    def connect(self, broker: Broker, client: str, *, certificate: str = "") -> Connection:
-        """A client at the address `client` has connected; its certificate, if any, has this common name."""
-        self._connections += 1
-        connection = Connection(broker, self._connections, client, certificate)
-        broker.connections[connection.number] = connection
-        self.scheduler.run()
-        return connection
-
-    def receive(self, connection: Connection, frame: Frame) -> None:
-        """A client has sent a frame; call `wake` after the last of those that came together."""
-        connection.receive(frame)
-
-    def disconnect(self, connection: Connection) -> None:
-        """The connection has ended."""
-        connection.lost()
-        connection.broker.connections.pop(connection.number, None)
-        self.scheduler.run()
-
-    def set_writable(self, connection: Connection, writable: bool) -> None:
-        """Whether the connection takes more bytes now; call `wake` afterwards."""
-        connection.set_writable(writable)
-
-    def stored(self) -> None:
-        """The oldest commit that was taken is durable."""
-        self.journal.stored()
-        self.scheduler.run()
-
-    def was_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
-        """A read is done."""
-        self.journal.was_read(number, entries)
-        self.scheduler.run()
-
-    def wake(self) -> None:
-        """Do what is due."""
-        self.scheduler.run()
-
-    @property
-    def wake_at(self) -> int | None:
-        """When `wake` must be called, and a commit taken (ticks)."""
-        times = [at for at in (self.scheduler.wake_at, self.journal.wake_at) if at is not None]
-        return min(times, default=None)
-
-    def take_touched(self) -> list[Connection]:
-        """The connections that the owner must look at."""
-        touched, self.touched = list(self.touched), {}
-        return touched
 
     # -- who owns what
 
@@ -237,11 +341,6 @@ class Cluster:
             return True
         return any(name.full in broker.topics for broker in self.brokers)
 
-    def parts(self, name: TopicName) -> list[TopicName]:
-        """The partitions of a topic; only itself if it is not partitioned."""
-        number = self.namespaces.partitions(name)
-        return [name._replace(local=f"{name.local}-partition-{each}") for each in range(number)] or [name]
-
     async def load(self, name: TopicName, near: Broker | None = None) -> AnyTopic:
         """A topic that exists, loaded by its owner: `near` if nobody owns it. Raises Refused."""
         while True:
@@ -255,14 +354,18 @@ class Cluster:
                 if self.is_owner(owner, name):
                     raise
 
+    def broker_of(self, topic: AnyTopic) -> Broker:
+        """The broker that has loaded a topic."""
+        return self.brokers[topic.environment.number]
+
     async def delete_topic(self, name: TopicName) -> None:
         """Delete a topic with everything in it, though it may have clients."""
         topic = await self.load(name)
-        await topic.broker.delete(topic)
+        await self.broker_of(topic).delete(topic)
 
     async def delete_partitioned(self, name: TopicName) -> None:
         """Delete a partitioned topic with its partitions."""
-        for partition in self.parts(name):
+        for partition in self.catalogue.parts(name):
             if self.exists(partition):
                 await self.delete_topic(partition)
         self.namespaces.delete_partitioned(name)
@@ -271,14 +374,15 @@ class Cluster:
 
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Give a partitioned topic more partitions, with the subscriptions that the others have."""
-        old = self.parts(name)
+        old = self.catalogue.parts(name)
         properties = self.namespaces.partitioned[name.full]["properties"]
-        await self.create_partitioned(name, partitions, properties)
+        await self.catalogue.create_partitioned(name, partitions, properties)
         if not name.is_persistent:
             return
         first = await self.load(old[0])
+        assert isinstance(first, PersistentTopic)
         durable = [each.name for each in first.subscriptions.values() if each.cursor.durable]
-        for partition in self.parts(name)[len(old) :]:
+        for partition in self.catalogue.parts(name)[len(old) :]:
             topic = await self.load(partition)
             assert isinstance(topic, PersistentTopic)
             for subscription in durable:
@@ -298,45 +402,3 @@ class Cluster:
                 raise
             return None  # it was deleted meanwhile
         return found if isinstance(found, PersistentTopic) else None
-
-    def may_create(self, name: TopicName) -> bool:
-        """Whether a topic may be made because a client uses it."""
-        if name.is_system:
-            return True
-        if name.partition >= 0 and (partitions := self.namespaces.partitions(name.parent)):
-            return name.partition < partitions
-        override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride")
-        if override is not None:
-            return bool(override["allowAutoTopicCreation"])
-        return self.settings.allowAutoTopicCreation
-
-    def check_room(self, name: TopicName, number: int = 1) -> None:
-        """Raises Refused if a namespace may not have so many persistent topics more."""
-        most = self.namespaces.policies(name.namespace).get("max_topics_per_namespace")
-        most = self.settings.maxTopicsPerNamespace if most is None else most
-        if most > 0 and not name.is_system:
-            there = [each for each in self.namespaces.stored_topics(name.namespace) if not each.is_system]
-            if len(there) + number > most:
-                raise Refused("NotAllowedError", "Exceed maximum number of topics in namespace.")
-
-    async def create_topic(self, name: TopicName, properties: dict[str, Any] | None = None) -> None:
-        """Make a persistent topic."""
-        row = new_row(self.journal.next_number("log") + 1)
-        self.journal.put("topics", name.full, {**row, "properties": properties or {}})
-        await self.journal.synced()
-        self.watchers.changed(name, created=True)
-
-    def default_partitions(self, name: TopicName) -> int:
-        """The number of partitions of topics made because a client uses them; 0: not partitioned."""
-        override = self.namespaces.policies(name.namespace).get("autoTopicCreationOverride") or {}
-        kind = override.get("topicType") or self.settings.allowAutoTopicCreationType
-        partitions: int = override.get("defaultNumPartitions") or self.settings.defaultNumPartitions
-        return partitions if kind == "partitioned" else 0
-
-    async def create_partitioned(self, name: TopicName, partitions: int, properties: Any = None) -> None:
-        """Make a partitioned topic with its partitions, or the partitions it lacks."""
-        self.namespaces.create_partitioned(name, partitions, properties or {})
-        for number in range(partitions):
-            partition = name._replace(local=f"{name.local}-partition-{number}")
-            if name.is_persistent and partition.full not in self.namespaces.topics:
-                await self.create_topic(partition)

@@ -3,10 +3,12 @@
 Rates are those of the last full minute, as Pulsar's are; they are 0 before.
 """
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
+from pulsarctl_wire.broker.topics.topic import Producer, Topic
 
 INTERVAL: Final = 60
 """Seconds between two measurements (statsUpdateFrequencyInSecs)."""
@@ -27,19 +29,19 @@ class Counts(NamedTuple):
 ZERO: Final = Counts(*[0.0] * len(Counts._fields))
 
 
-def of_producer(producer: Any) -> Counts:
+def of_producer(producer: Producer) -> Counts:
     """The counters of a producer."""
     return Counts(producer.messages_in, producer.bytes_in)
 
 
-def of_consumer(consumer: Any) -> Counts:
+def of_consumer(consumer: Consumer) -> Counts:
     """The counters of a consumer."""
     return Counts(
         0, 0, consumer.messages_out, consumer.bytes_out, consumer.redelivered, consumer.acked_messages
     )
 
 
-def of_subscription(subscription: Any) -> Counts:
+def of_subscription(subscription: Subscribed) -> Counts:
     """The counters of a subscription: of all consumers that it has, and those that have left."""
     consumers = list(map(of_consumer, subscription.consumers))
     return Counts(
@@ -53,7 +55,7 @@ def of_subscription(subscription: Any) -> Counts:
     )
 
 
-def of_topic(topic: Any) -> Counts:
+def of_topic(topic: Topic[Any]) -> Counts:
     """The counters of a topic; what was sent to subscriptions that were deleted counts too."""
     subscriptions = list(map(of_subscription, topic.subscriptions.values()))
     return Counts(
@@ -65,10 +67,11 @@ def of_topic(topic: Any) -> Counts:
 
 
 class Rates:
-    """The rates of all topics of a broker, and of what is in them."""
+    """The rates of the loaded `topics` of a broker, and of what is in them."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, scheduler: Scheduler, topics: Mapping[str, Topic[Any]]) -> None:
+        self._scheduler = scheduler
+        self._topics = topics
         self._seen: dict[object, Counts] = {}
         self._rates: dict[object, Counts] = {}
         self._runs = False
@@ -81,11 +84,11 @@ class Rates:
         """A topic was loaded: measure from now on."""
         if not self._runs:
             self._runs = True
-            self._broker.scheduler.later(INTERVAL, self._measure)
+            self._scheduler.later(INTERVAL, self._measure)
 
     def _measure(self) -> None:
         seen: dict[object, Counts] = {}
-        for topic in self._broker.topics.values():
+        for topic in self._topics.values():
             seen[topic] = of_topic(topic)
             seen.update((each, of_producer(each)) for each in topic.producers.values())
             for subscription in topic.subscriptions.values():

@@ -1,60 +1,56 @@
 """What a broker does to topics from time to time: expiry, quotas, compaction, retention, deletion."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pulsarctl_wire.broker.tenancy import policies
-from pulsarctl_wire.broker.tenancy.policies import Quota, policy
+from pulsarctl_wire.broker.basics.names import TopicName
+from pulsarctl_wire.broker.basics.settings import Settings
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
+from pulsarctl_wire.broker.tenancy.policies import Quota
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.basics.names import TopicName
-    from pulsarctl_wire.broker.basics.settings import Settings
-    from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
-    from pulsarctl_wire.broker.topics.subscription import Subscription
 
 EVICTED_TO: Final = 0.9
 """The part of a size quota that a backlog is reduced to."""
 
-Check = Callable[["Broker"], Coroutine[Any, None, None]]
+Check = Callable[[Broker], Coroutine[Any, None, None]]
 
 
-def _topics(broker: "Broker") -> list[PersistentTopic]:
+def _topics(broker: Broker) -> list[PersistentTopic]:
     topics = list(broker.topics.values())
     return [topic for topic in topics if isinstance(topic, PersistentTopic) and not topic.closed]
 
 
-async def expire(broker: "Broker") -> None:
+async def expire(broker: Broker) -> None:
     """Acknowledge messages that are older than their time to live."""
     for topic in _topics(broker):
-        ttl = policies.limit(topic, "ttl", topic.settings.ttlDurationDefaultInSeconds)
+        ttl = topic.policies.limit("ttl", topic.settings.ttlDurationDefaultInSeconds)
         if ttl > 0:
             index = await topic.index_at(topic.scheduler.time_ms - ttl * 1000)
             for subscription in topic.subscriptions.values():
                 subscription.expire(index)
 
 
-async def compact(broker: "Broker") -> None:
+async def compact(broker: Broker) -> None:
     """Compact topics that have got much since they were compacted."""
     for topic in _topics(broker):
         default = topic.settings.brokerServiceCompactionThresholdInBytes
-        most = policies.limit(topic, "compaction threshold", default)
+        most = topic.policies.limit("compaction threshold", default)
         if most > 0 and topic.log.size_from(topic.compaction_cursor().mark) > most:
             await topic.compaction.run()
 
 
-async def trim(broker: "Broker") -> None:
+async def trim(broker: Broker) -> None:
     """Delete what is acknowledged and not retained."""
     for topic in _topics(broker):
         topic.trim()
 
 
-async def check_quotas(broker: "Broker") -> None:
+async def check_quotas(broker: Broker) -> None:
     """Act on backlogs that are beyond their quotas."""
     if not broker.settings.backlogQuotaCheckEnabled:
         return
     for topic in _topics(broker):
-        for quota in policies.quotas(topic):
+        for quota in topic.policies.quotas():
             if not await topic.exceeds(quota):
                 continue
             if quota.policy == "consumer_backlog_eviction":
@@ -80,19 +76,19 @@ async def _evict(topic: PersistentTopic, quota: Quota) -> None:
         subscription.expire(index)
 
 
-async def expire_subscriptions(broker: "Broker") -> None:
+async def expire_subscriptions(broker: Broker) -> None:
     """Delete subscriptions that have had no consumer for too long."""
     for topic in _topics(broker):
         now = topic.scheduler.time_ms
-        minutes = policies.limit(
-            topic, "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
+        minutes = topic.policies.limit(
+            "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
         )
         for subscription in list(topic.subscriptions.values()) if minutes > 0 else ():
             if not subscription.consumers and now - subscription.cursor.last_active_ms > minutes * 60_000:
                 await subscription.delete(asked_by=None, force=False)
 
 
-async def delete_unused(broker: "Broker") -> None:
+async def delete_unused(broker: Broker) -> None:
     """Delete topics that have been unused for long enough."""
     for topic in list(broker.topics.values()):
         if not topic.closed and _is_unused(topic, topic.scheduler.time_ms):
@@ -100,23 +96,23 @@ async def delete_unused(broker: "Broker") -> None:
             await _delete_parent(broker, topic.name.parent)
 
 
-async def _delete_parent(broker: "Broker", name: "TopicName") -> None:
+async def _delete_parent(broker: Broker, name: TopicName) -> None:
     """Delete a partitioned topic without partitions, if the settings say so."""
     cluster, wanted = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
-    if wanted and not any(part.full in cluster.namespaces.topics for part in cluster.parts(name)):
+    if wanted and not any(part.full in cluster.namespaces.topics for part in cluster.catalogue.parts(name)):
         await cluster.delete_partitioned(name)
 
 
-async def forget_producers(broker: "Broker") -> None:
+async def forget_producers(broker: Broker) -> None:
     """Forget the sequence ids of producers that have been gone for long."""
     minutes = broker.settings.brokerDeduplicationProducerInactivityTimeoutMinutes
     for topic in _topics(broker):
         topic.forget_producers(topic.scheduler.time_ms - minutes * 60_000)
 
 
-def _is_unused(topic: "AnyTopic", now_ms: int) -> bool:
+def _is_unused(topic: AnyTopic, now_ms: int) -> bool:
     settings = topic.settings
-    own = policy(topic, "inactive topics") or {}
+    own = topic.policies.policy("inactive topics") or {}
     if not own.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
         return False
     seconds = (
@@ -127,13 +123,12 @@ def _is_unused(topic: "AnyTopic", now_ms: int) -> bool:
     if topic.producers or topic.waiting or topic.exclusive or now_ms - topic.last_active_ms < seconds * 1000:
         return False
     mode = own.get("inactiveTopicDeleteMode", settings.brokerDeleteInactiveTopicsMode)
-    subscriptions: list[Subscription] = list(topic.subscriptions.values())
     if mode == "delete_when_subscriptions_caught_up" and isinstance(topic, PersistentTopic):
-        return not any(each.consumers or each.backlog for each in subscriptions)
-    return not subscriptions
+        return not any(each.consumers or each.backlog for each in topic.subscriptions.values())
+    return not topic.subscriptions
 
 
-def _checks(settings: "Settings") -> dict[Check, float]:
+def _checks(settings: Settings) -> dict[Check, float]:
     """The checks, in order, and the seconds between two runs of each; 0: never."""
     return {
         expire: settings.messageExpiryCheckIntervalInMinutes * 60,
@@ -146,13 +141,13 @@ def _checks(settings: "Settings") -> dict[Check, float]:
     }
 
 
-async def run(broker: "Broker") -> None:
+async def run(broker: Broker) -> None:
     """Run all checks once."""
     for check in _checks(broker.settings):
         await check(broker)
 
 
-def start(broker: "Broker") -> None:
+def start(broker: Broker) -> None:
     """Run each check from time to time."""
 
     async def repeat(check: Check, seconds: float) -> None:

@@ -2,27 +2,24 @@
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pulsarctl_wire.broker.clients.connection import STATES
+from pulsarctl_wire.broker.clients.connection import STATES, Connection
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Cluster
+from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
+from pulsarctl_wire.broker.delivery.key_ranges import Range
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-from pulsarctl_wire.broker.topics.producer import Producer
 from pulsarctl_wire.broker.topics.subscription import Subscription
+from pulsarctl_wire.broker.topics.topic import Producer
+from pulsarctl_wire.broker.topics.volatile import VolatileSubscription
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ProducerAccessMode, Schema
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.clients.connection import Connection
-    from pulsarctl_wire.broker.cluster.broker import AnyTopic
-    from pulsarctl_wire.broker.cluster.cluster import Cluster
-    from pulsarctl_wire.broker.delivery.consumer import Consumer
-    from pulsarctl_wire.broker.delivery.key_ranges import Range
 
 MOST_LISTED: Final = 100
 """Entries, ranges, ledgers and transactions that each list has; the first ones, but the last ledgers."""
 
 
-def state_of(cluster: "Cluster") -> dict[str, Any]:
+def state_of(cluster: Cluster) -> dict[str, Any]:
     """Everything, at once."""
     return {
         "time_ms": cluster.scheduler.time_ms,
@@ -33,7 +30,7 @@ def state_of(cluster: "Cluster") -> dict[str, Any]:
                 "service_url": broker.service_url,
                 "http_url": broker.http_url,
                 "connections": [_connection(each) for each in broker.connections.values()],
-                "topics": {name: _topic(topic) for name, topic in sorted(broker.topics.items())},
+                "topics": {name: _topic(cluster, topic) for name, topic in sorted(broker.topics.items())},
             }
             for broker in cluster.brokers
         ],
@@ -52,7 +49,7 @@ def state_of(cluster: "Cluster") -> dict[str, Any]:
     }
 
 
-def _connection(connection: "Connection") -> dict[str, Any]:
+def _connection(connection: Connection) -> dict[str, Any]:
     return {
         "number": connection.number,
         "client": connection.client,
@@ -63,18 +60,17 @@ def _connection(connection: "Connection") -> dict[str, Any]:
         "sends_being_stored": connection.pending,
         "throttled": connection.throttled,
         "client_reads_too_slowly": connection.paused,
-        "producers": {str(id): each.name for id, each in _opened(connection.producers)},
-        "consumers": {str(id): each.name for id, each in _opened(connection.consumers)},
+        "producers": {
+            str(id): each.name for id, each in connection.producers.items() if isinstance(each, Producer)
+        },
+        "consumers": {
+            str(id): each.name for id, each in connection.consumers.items() if isinstance(each, Consumer)
+        },
     }
 
 
-def _opened(found: dict[int, Any]) -> Iterable[tuple[int, Any]]:
-    """Producers or consumers, without those that are not answered yet."""
-    return ((id, each) for id, each in found.items() if hasattr(each, "name"))
-
-
-def _topic(topic: "AnyTopic") -> dict[str, Any]:
-    schema = topic.broker.cluster.schemas.get(topic.name)
+def _topic(cluster: Cluster, topic: AnyTopic) -> dict[str, Any]:
+    schema = cluster.schemas.get(topic.name)
     shown: dict[str, Any] = {
         "messages_in": topic.messages_in,
         "bytes_in": topic.bytes_in,
@@ -96,7 +92,7 @@ def _topic(topic: "AnyTopic") -> dict[str, Any]:
     return shown
 
 
-def _producer(producer: Producer, topic: "AnyTopic") -> dict[str, Any]:
+def _producer(producer: Producer, topic: AnyTopic) -> dict[str, Any]:
     shown = {
         "id": producer.id,
         "name": producer.name,
@@ -110,11 +106,11 @@ def _producer(producer: Producer, topic: "AnyTopic") -> dict[str, Any]:
     return shown
 
 
-def _subscription(subscription: Any) -> dict[str, Any]:
+def _subscription(subscription: Subscription | VolatileSubscription) -> dict[str, Any]:
     kind, dispatcher = subscription.kind, getattr(subscription, "dispatcher", None)
     owned = dispatcher.selector.ranges() if isinstance(dispatcher, KeyShared) else None
     shown: dict[str, Any] = {
-        "type": None if kind is None else CommandSubscribe.SubType.Name(kind),
+        "type": None if kind is None else CommandSubscribe.SubType.Name(kind),  # type: ignore[arg-type]
         "consumers": [_consumer(each, subscription, owned) for each in subscription.consumers],
     }
     if not isinstance(subscription, Subscription):
@@ -144,7 +140,7 @@ def _subscription(subscription: Any) -> dict[str, Any]:
     }
 
 
-def _consumer(consumer: "Consumer", subscription: Any, owned: "Iterable[Range] | None") -> dict[str, Any]:
+def _consumer(consumer: Consumer, subscription: Subscribed, owned: Iterable[Range] | None) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": consumer.id,
         "name": consumer.name,

@@ -1,14 +1,12 @@
 """A consumer of a subscription: its permits, and what it has not acknowledged."""
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
 
+from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.storage.cursor import words_of
 from pulsarctl_wire.broker.storage.log import Entry, Position
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, Schema
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.clients.connection import Connection
-    from pulsarctl_wire.broker.topics.subscription import Subscription
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, MessageIdData, Schema
 
 EXCLUSIVE: Final = CommandSubscribe.Exclusive
 SHARED: Final = CommandSubscribe.Shared
@@ -27,6 +25,71 @@ def int32(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
+class Subscribed(Protocol):
+    """A subscription, as its consumers and its topic see it."""
+
+    name: str
+    topic_name: str
+    gone_messages_out: int
+    gone_bytes_out: int
+
+    @property
+    def kind(self) -> int | None:
+        """The type of its consumers; None before the first one."""
+
+    @property
+    def consumers(self) -> Sequence["Consumer"]:
+        """Its consumers."""
+
+    @property
+    def partition(self) -> int:
+        """The number of its topic among the partitions of one; -1 if there are none."""
+
+    @property
+    def most_unacked(self) -> int:
+        """Messages that a consumer may have without acknowledging any; 0: no limit."""
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether nothing is delivered for now, as it went too fast."""
+
+    def remove(self, consumer: "Consumer") -> None:
+        """A consumer leaves."""
+
+    def disconnect(self, **told: Any) -> None:
+        """Close all consumers. `told` are fields of CLOSE_CONSUMER."""
+
+    async def delete(self, *, asked_by: "Consumer | None", force: bool) -> None:
+        """Delete it. Raises Refused if others are connected, unless `force`."""
+
+    def dispatch_soon(self) -> None:
+        """Have deliverable entries delivered, once the current call is done."""
+
+    def wake(self) -> None:
+        """Consumers may get more than before."""
+
+    def check_end(self) -> None:
+        """Tell the consumers of the end of the topic, if they have acknowledged everything."""
+
+    def delivered(self, messages: int, size: int) -> None:
+        """Messages were delivered."""
+
+    def count_unacked(self, messages: int) -> None:
+        """So many more messages, or fewer, are delivered and not acknowledged."""
+
+    def left(self, index: int) -> int | None:
+        """The messages of a batch that are still to be delivered; None: all."""
+
+    def ack(self, consumer: "Consumer", ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge messages one by one."""
+
+    def ack_until(self, consumer: "Consumer", message_id: MessageIdData) -> None:
+        """Acknowledge everything up to a message."""
+
+    def redeliver(self, consumer: "Consumer", ids: Iterable[MessageIdData]) -> None:
+        """REDELIVER for some messages; without ids, for all."""
+
+
 class Consumer:
     """A consumer, made from its SUBSCRIBE.
 
@@ -35,12 +98,12 @@ class Consumer:
     for the types in INDIVIDUAL. `blocked`: too many of its messages are not acknowledged.
     """
 
-    def __init__(self, connection: "Connection", command: Any, subscription: "Subscription") -> None:
+    def __init__(self, connection: Connection, command: CommandSubscribe, subscription: Subscribed) -> None:
         self.connection = connection
         self.subscription = subscription
         self.id: int = command.consumer_id
         self.name: str = connection.text(command.consumer_name)
-        self.partition: int = subscription.topic.partition
+        self.partition = subscription.partition
         self.kind: int = command.subType
         self.priority: int = command.priority_level
         self.durable: bool = command.durable
@@ -49,8 +112,7 @@ class Consumer:
         self.takes_any_schema = command.schema.type == Schema.AutoConsume
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
-        self.has_epoch = self.kind not in INDIVIDUAL and not self.read_compacted
-        """Whether its messages have its epoch."""
+        self._has_epoch = self.kind not in INDIVIDUAL and not self.read_compacted
         self.since_ms = connection.scheduler.time_ms
         self.permits = 0
         self._held_permits = 0  # given while it was blocked
@@ -71,6 +133,11 @@ class Consumer:
     def available(self) -> bool:
         """Whether a message can be delivered to it now."""
         return self.permits > 0 and not self.blocked and self.reads
+
+    @property
+    def sent_epoch(self) -> int:
+        """The epoch that its messages have; -1: none."""
+        return self.epoch if self._has_epoch else -1
 
     @property
     def reads(self) -> bool:
@@ -107,7 +174,7 @@ class Consumer:
 
     def deliver(self, entry: Entry, position: Position, redelivered: int, slot: int = 0) -> None:
         """Send it an entry; `redelivered` is how often it was redelivered, `slot` that of its key."""
-        mask = self.subscription.transactions.left(entry.index)
+        mask = self.subscription.left(entry.index)
         count = entry.count if mask is None else mask.bit_count()
         self.permits = int32(self.permits - count)
         if self.kind in INDIVIDUAL:
@@ -122,7 +189,9 @@ class Consumer:
         if redelivered:
             self.redelivered += count
         ack_set = words_of(mask) if mask is not None else ()
-        self.connection.send_message(self, entry, position, redelivered, ack_set)
+        self.connection.send_message(
+            self.id, entry, position, self.partition, self.sent_epoch, redelivered, ack_set
+        )
 
     def settle(self, index: int, messages: int | None = None) -> int | None:
         """An entry is not pending any more; or it still is, without so many of its messages.
@@ -153,6 +222,14 @@ class Consumer:
     def _count(self, messages: int) -> None:
         self.unacked += messages
         self.subscription.count_unacked(messages)
+
+    def leave(self) -> None:
+        """Its connection has ended."""
+        self.subscription.remove(self)
+
+    def wake(self) -> None:
+        """Its connection takes more bytes again."""
+        self.subscription.wake()
 
     # -- what it is told
 

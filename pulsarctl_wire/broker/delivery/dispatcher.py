@@ -10,27 +10,65 @@ something to deliver, that is after FLOW, new entries, acknowledgements and chan
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from pulsarctl_wire.broker.basics.scheduler import Timer
+from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
+from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.delivery.consumer import Consumer
-from pulsarctl_wire.broker.storage.log import Entry
+from pulsarctl_wire.broker.storage.compaction import Compaction
+from pulsarctl_wire.broker.storage.cursor import Cursor
+from pulsarctl_wire.broker.storage.log import Entry, Log
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.subscription import Subscription
 
 _READ_AHEAD: Final = 500
 """Entries that are read from storage at a time."""
 
 
+class Source(Protocol):
+    """What a dispatcher delivers from: a subscription, and what is stored of its topic."""
+
+    log: Log
+    cursor: Cursor
+    compaction: Compaction
+    scheduler: Scheduler
+    settings: Settings
+    topic_name: str
+    partition: int
+    room: int
+    """How many messages its rates let through now."""
+    blocked: bool
+    """Whether too many messages are not acknowledged: then nothing new is read."""
+
+    @property
+    def readable(self) -> int:
+        """Consumers may see entries before this index."""
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the topic takes no more messages."""
+
+    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted."""
+
+    def hides(self, index: int) -> bool:
+        """Whether an entry must not be delivered, as a transaction has acknowledged it."""
+
+    def skip(self, index: int) -> None:
+        """Acknowledge an entry that no consumer may see."""
+
+    def dispatch_soon(self) -> None:
+        """Have `dispatch` called, once the current call is done."""
+
+    def check_end(self) -> None:
+        """Tell the consumers of the end of the topic, if they have acknowledged everything."""
+
+
 class Dispatcher:
     """What all dispatchers share: reading entries, and hiding those that no consumer may see."""
 
-    def __init__(self, subscription: "Subscription") -> None:
-        self.subscription = subscription
-        self.topic = subscription.topic
-        self.cursor = subscription.cursor
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.log, self.cursor = source.log, source.cursor
         self.consumers: list[Consumer] = []
         self.read_at = self.cursor.mark
         self.redelivered: dict[int, int] = {}
@@ -63,7 +101,7 @@ class Dispatcher:
 
         Entries up to `stop` may be read with it.
         """
-        log = self.topic.log
+        log = self.log
         found = log.cached(index) or self._buffer.pop(index, None)
         if found is None and not self._reading:
             self._reading = True
@@ -73,7 +111,7 @@ class Dispatcher:
                 self._buffer = {entry.index: entry for entry in entries}
                 if index not in self._buffer:  # it is not in storage
                     self.cursor.ack(index)
-                self.subscription.dispatch_soon()
+                self.source.dispatch_soon()
 
             log.read(index, min(stop, index + _READ_AHEAD), done)
         return found
@@ -81,8 +119,8 @@ class Dispatcher:
     def next_entry(self) -> Entry | None:
         """The next entry that consumers may see; None if there is none now."""
         while True:
-            index = self.cursor.next_open(max(self.read_at, self.topic.log.first))
-            stop = self.topic.readable
+            index = self.cursor.next_open(max(self.read_at, self.log.first))
+            stop = self.source.readable
             if index >= stop:
                 self._found_end()
                 return None
@@ -96,11 +134,11 @@ class Dispatcher:
 
     def _found_end(self) -> None:
         """There is nothing more to read: consumers hear of the end of the topic when a read finds it."""
-        if not self.topic.terminated:
+        if not self.source.terminated:
             self._waits = True
         elif not self._waits and not self.has_told_end:
             self.has_told_end = True
-            self.subscription.check_end()
+            self.source.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:
         """Deliver entries again that were hidden for a while."""
@@ -110,14 +148,14 @@ class Dispatcher:
         """Whether consumers must not see it now; if they never will, it is acknowledged at once."""
         metadata = entry.metadata
         index = entry.index
-        if metadata is None or metadata.HasField("marker_type") or self.topic.is_aborted(index, metadata):
-            self.subscription.skip(index)
+        if metadata is None or metadata.HasField("marker_type") or self.source.is_aborted(index, metadata):
+            self.source.skip(index)
             return True
-        return self.subscription.transactions.hides(index)
+        return self.source.hides(index)
 
     def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
         """Send it an entry."""
-        position = self.topic.log.position(entry.index)
+        position = self.log.position(entry.index)
         consumer.deliver(entry, position, self.redelivered.get(entry.index, 0), slot)
 
     # -- what the subscription asks for
@@ -148,8 +186,8 @@ class Dispatcher:
 class ManyActive(Dispatcher):
     """What Shared and Key_Shared have in common: delayed entries, and giving entries back."""
 
-    def __init__(self, subscription: "Subscription") -> None:
-        super().__init__(subscription)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self._delayed: list[tuple[int, int]] = []  # a heap: (when it is due in ms, index)
         self._timer: Timer | None = None
 
@@ -172,7 +210,7 @@ class ManyActive(Dispatcher):
         else:
             self.rewind()
         consumer.give_back()
-        self.subscription.dispatch_soon()
+        self.source.dispatch_soon()
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
         """Deliver entries that are pending at a consumer again; None: all of them."""
@@ -196,7 +234,7 @@ class ManyActive(Dispatcher):
             self.put_back(index)
 
     def _count_again(self, index: int) -> None:
-        if self.topic.settings.subscriptionRedeliveryTrackerEnabled:
+        if self.source.settings.subscriptionRedeliveryTrackerEnabled:
             self.redelivered[index] = self.redelivered.get(index, 0) + 1
 
     def is_delayed(self, entry: Entry) -> bool:
@@ -204,7 +242,7 @@ class ManyActive(Dispatcher):
         metadata: MessageMetadata | None = entry.metadata
         if metadata is None or not metadata.HasField("deliver_at_time"):
             return False
-        settings, now = self.topic.settings, self.topic.scheduler.time_ms
+        settings, now = self.source.settings, self.source.scheduler.time_ms
         if not settings.delayedDeliveryEnabled:
             return False
         early = 0 if settings.isDelayedDeliveryDeliverAtTimeStrict else settings.delayedDeliveryTickTimeMillis
@@ -216,21 +254,21 @@ class ManyActive(Dispatcher):
 
     def _set_timer(self) -> None:
         due = self._delayed[0][0]
-        scheduler = self.topic.scheduler
+        scheduler = self.source.scheduler
         if self._timer is not None:
             self._timer.cancel()
         self._timer = scheduler.later(max(due - scheduler.time_ms, 1) / 1000, self._put_back_due)
 
     def _put_back_due(self) -> None:
         self._timer = None
-        now = self.topic.scheduler.time_ms
+        now = self.source.scheduler.time_ms
         while self._delayed and self._delayed[0][0] <= now:
             index = heappop(self._delayed)[1]
             if not self.cursor.is_acked(index):
                 self.put_back(index)
         if self._delayed:
             self._set_timer()
-        self.subscription.dispatch_soon()
+        self.source.dispatch_soon()
 
     @property
     def delayed_count(self) -> int:

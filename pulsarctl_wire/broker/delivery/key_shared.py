@@ -5,23 +5,19 @@ entries (PIP-379). Entries that cannot be delivered yet wait by slot, and later 
 """
 
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING
 
 from pulsarctl_wire.broker.delivery.consumer import Consumer
-from pulsarctl_wire.broker.delivery.dispatcher import ManyActive
+from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.delivery.key_ranges import selector_for, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry
-from pulsarctl_wire.broker.tenancy.policies import UNLIMITED
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.subscription import Subscription
+from pulsarctl_wire.broker.tenancy.limits import UNLIMITED
 
 
 class KeyShared(ManyActive):
     """Delivers by key. The first consumer decides how slots are given out, and whether order may be lost."""
 
-    def __init__(self, subscription: "Subscription", first: Consumer) -> None:
-        super().__init__(subscription)
+    def __init__(self, source: Source, first: Consumer) -> None:
+        super().__init__(source)
         self.mode = first.key_shared.keySharedMode
         self.out_of_order = first.key_shared.allowOutOfOrderDelivery
         self.selector = selector_for(first)
@@ -66,12 +62,12 @@ class KeyShared(ManyActive):
             if not holders:
                 del self._draining[slot]
                 self._retry = True
-                self.subscription.dispatch_soon()
+                self.source.dispatch_soon()
 
     @property
     def _most_waiting(self) -> int:
         """How many entries may wait while later ones are delivered."""
-        settings = self.topic.settings
+        settings = self.source.settings
         each = settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(self.consumers)
         most = settings.keySharedLookAheadMsgInReplayThresholdPerSubscription
         return min((limit for limit in (each, most) if limit > 0), default=UNLIMITED)

@@ -2,14 +2,18 @@
 
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Final
 
+from pulsarctl_wire.broker.basics.scheduler import Timer
 from pulsarctl_wire.broker.delivery.consumer import Consumer
-from pulsarctl_wire.broker.delivery.dispatcher import ManyActive
+from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.storage.log import Entry
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.subscription import Subscription
+_FIRST_READ: Final = 0.002
+"""Seconds that a read of what is stored waits for the first FLOW of others: as long as real ones take."""
+
+_TURN: Final = 1e-9
+"""Seconds until the next read: just long enough for what clients have sent meanwhile to count."""
 
 
 class Replay:
@@ -58,11 +62,13 @@ def in_turn(consumers: list[Consumer], turn: int) -> int | None:
 class Shared(ManyActive):
     """In turn, in runs of entries, to consumers with permits, those of the lowest priority number first."""
 
-    def __init__(self, subscription: "Subscription") -> None:
-        super().__init__(subscription)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self.replay = Replay()
         self._turn = 0
         self._chunks: dict[str, Consumer] = {}
+        self._pause: Timer | None = None
+        """Runs until the next read."""
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
@@ -89,23 +95,54 @@ class Shared(ManyActive):
         super().acked(index)
         self.replay.discard(index)
 
+    def wake(self) -> None:
+        """A consumer can get more than before; others that are about to send their first FLOW share it."""
+        if all(each.last_flow_ms for each in self.consumers):
+            self._end_pause()
+        elif not self._waits and self._pause is None:
+            self._begin_pause(_FIRST_READ)
+
     def dispatch(self) -> None:
-        """Deliver what can be delivered now, in turns of reading and giving out."""
+        """Deliver what can be delivered now, in turns of reading and giving out; the rest a little later."""
+        if self._pause is not None:
+            return
         held: list[int] = []
-        while any(each.available for each in self.consumers):
+        room = self.source.settings.dispatcherMaxReadBatchSize
+        while room > 0 and any(each.available for each in self.consumers):
             entries = self._read()
             if not entries:
                 break
-            held += self._give_out(entries)
+            rest = self._give_out(entries)
+            room -= len(entries) - len(rest)
+            held += rest
         for index in held:
             self.replay.add(index)
+        if room <= 0:
+            self._begin_pause(_TURN)
+
+    def _begin_pause(self, seconds: float) -> None:
+        self._pause = self.source.scheduler.later(seconds, self._resume)
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _resume(self) -> None:
+        self._pause = None
+        self.source.dispatch_soon()
+
+    def close(self) -> None:
+        """Stop timers."""
+        super().close()
+        self._end_pause()
 
     def _read(self) -> list[Entry]:
         """As many entries as there are permits: those to be delivered again, or new ones."""
         permits = sum(each.permits for each in self.consumers)
         first = next(each.permits for each in self.consumers if each.available)
-        most = self.topic.settings.dispatcherMaxReadBatchSize
-        most = min(max(permits, first), most, self.subscription.room)
+        most = self.source.settings.dispatcherMaxReadBatchSize
+        most = min(max(permits, first), most, self.source.room)
         for source in (self._replayed, self._new):
             entries = list(islice(iter(source, None), most))
             if entries:
@@ -115,7 +152,7 @@ class Shared(ManyActive):
     def _give_out(self, entries: list[Entry]) -> list[int]:
         """Deliver entries; a consumer gets a run for its permits, by the average size. Returns the rest."""
         rest: list[int] = []
-        most = self.topic.settings.dispatcherMaxRoundRobinBatchSize
+        most = self.source.settings.dispatcherMaxRoundRobinBatchSize
         messages = sum(each.count for each in entries)
         average = max(messages // len(entries), 1)
         while entries and (at := in_turn(self.consumers, self._turn)) is not None:
@@ -142,7 +179,7 @@ class Shared(ManyActive):
         return None
 
     def _new(self) -> Entry | None:
-        if len(self.replay) or self.subscription.blocked:  # it is being read; or it has read too much
+        if len(self.replay) or self.source.blocked:  # it is being read; or it has read too much
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):

@@ -3,17 +3,14 @@
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Timer
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer
-from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher
+from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher, Source
 from pulsarctl_wire.broker.delivery.key_ranges import Sticky, murmur, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.subscription import Subscription
 
 _RING_POINTS: Final = 100  # of each Failover consumer
 
@@ -25,8 +22,8 @@ class SingleActive(Dispatcher):
     on their way to the old one can be acknowledged until then.
     """
 
-    def __init__(self, subscription: "Subscription") -> None:
-        super().__init__(subscription)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self.active: Consumer | None = None
         self._change: Timer | None = None
         self._copies: deque[Entry] = deque()
@@ -41,7 +38,7 @@ class SingleActive(Dispatcher):
             self._ranges = Sticky()
             with suppress(Refused):  # without valid ranges, it gets nothing
                 self._ranges.add(consumer)
-        self._points[consumer] = _point(consumer.name, self.topic.name.full)
+        self._points[consumer] = _point(consumer.name, self.source.topic_name)
         super().add(consumer)
         if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
             consumer.tell_active(consumer is self.active)
@@ -62,17 +59,17 @@ class SingleActive(Dispatcher):
         before, order = self.active, self.consumers
         order.sort(key=lambda each: (each.priority, each.name))
         best = [each for each in order if each.priority == order[0].priority]
-        if self.topic.partition >= 0 and not self.topic.settings.activeConsumerFailoverConsistentHashing:
-            self.active = best[self.topic.partition % len(best)]
+        if self.source.partition >= 0 and not self.source.settings.activeConsumerFailoverConsistentHashing:
+            self.active = best[self.source.partition % len(best)]
         else:
             self.active = min(reversed(best), key=self._points.__getitem__)
         if self.active is before:
             return False
-        delay = self.topic.settings.activeConsumerFailoverDelayTimeMillis / 1000
+        delay = self.source.settings.activeConsumerFailoverDelayTimeMillis / 1000
         if self.active.kind != FAILOVER or not delay:
             self._begin()
         elif self._change is None:
-            self._change = self.topic.scheduler.later(delay, self._begin)
+            self._change = self.source.scheduler.later(delay, self._begin)
         return True
 
     def _begin(self) -> None:
@@ -82,11 +79,11 @@ class SingleActive(Dispatcher):
         for consumer in self.consumers:
             if consumer.kind == FAILOVER:
                 consumer.tell_active(consumer is self.active)
-        self.subscription.dispatch_soon()
+        self.source.dispatch_soon()
 
     def next_entry(self) -> Entry | None:
         """The next entry that consumers may see; from the compacted copy if they want that."""
-        compaction = self.topic.compaction
+        compaction = self.source.compaction
         if self.active is None or not self.active.read_compacted or self.read_at >= compaction.horizon:
             return super().next_entry()
         while self._copies:
@@ -103,7 +100,7 @@ class SingleActive(Dispatcher):
                 if (self.read_at, compaction.log) == (start, copy):  # else it must be read again
                     self._copies = deque(entries)
                     self.read_at = start if entries else compaction.horizon
-                self.subscription.dispatch_soon()
+                self.source.dispatch_soon()
 
             compaction.read(max(start, self.cursor.mark), done)
         return None
@@ -131,10 +128,10 @@ class SingleActive(Dispatcher):
 
     def _most(self, consumer: Consumer) -> int:
         """How many entries to read. By default Pulsar takes permits for entries, not for messages."""
-        settings, permits = self.topic.settings, consumer.permits
+        settings, permits = self.source.settings, consumer.permits
         if settings.preciseDispatcherFlowControl:
             permits = -(-permits // max(round(consumer.messages_per_entry), 1))
-        return min(permits, settings.dispatcherMaxReadBatchSize, self.subscription.room)
+        return min(permits, settings.dispatcherMaxReadBatchSize, self.source.room)
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
         """Deliver everything again that is not acknowledged."""

@@ -1,19 +1,20 @@
 """What the broker does about each command of a connected client: one row a command.
 
-A handler gets the connection, the command's sub-message and the frame. It answers at once, or returns a
-coroutine that does. What it raises is the answer: `Refused` becomes ERROR, `Violation` closes the connection.
-A command that is not here closes it too.
+A handler gets the broker, the connection, the command's sub-message and the frame. It answers at once, or
+returns a coroutine that does. What it raises is the answer: `Refused` becomes ERROR, `Violation` closes the
+connection. A command that is not here closes it too.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from pulsarctl_wire.broker.clients.connection import Connection, Waiting
+from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.handlers import consuming, lookups, producing, schemas, transactions
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Frame
 
-Handler = Callable[[Connection, Any, Frame], Waiting | None]
+Handler = Callable[[Broker, Connection, Any, Frame], Waiting | None]
 
 _BY_NAME: Final[dict[str, Handler]] = {
     "LOOKUP": lookups.lookup,

@@ -1,12 +1,12 @@
 """SUBSCRIBE and what consumers send. Source: b/ServerCnx (4.0)."""
 
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation, thrown
 from pulsarctl_wire.broker.clients.connection import Connection, Opening, Waiting
-from pulsarctl_wire.broker.cluster.broker import AnyTopic
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
 from pulsarctl_wire.broker.delivery.consumer import INDIVIDUAL, Consumer
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.schemas.registry import check_wire
@@ -14,10 +14,20 @@ from pulsarctl_wire.broker.storage.cursor import mask_of
 from pulsarctl_wire.broker.storage.log import Position
 from pulsarctl_wire.broker.storage.transactions import Id, id_of
 from pulsarctl_wire.broker.topics.joining import check_subscribe
-from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandAck,
+    CommandCloseConsumer,
+    CommandConsumerStats,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    ServerError,
+)
 
 _UNSIGNED: Final = 1 << 64
 _UNDECODABLE: Final = (
@@ -25,7 +35,7 @@ _UNDECODABLE: Final = (
 )
 
 
-def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> Waiting | None:
+def subscribe(broker: Broker, connection: Connection, body: CommandSubscribe, frame: Frame) -> Waiting | None:
     """SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
     name = topic_of(connection, body.topic)
     check_wire(body.schema)
@@ -46,13 +56,15 @@ def subscribe(connection: Connection, body: CommandSubscribe, frame: Frame) -> W
         connection.send("SUCCESS", request_id=body.request_id)
         return None
     connection.consumers[body.consumer_id] = opening = Opening()
-    return _open(connection, body, name, opening)
+    return _open(broker, connection, body, name, opening)
 
 
-async def _open(connection: Connection, body: CommandSubscribe, name: TopicName, opening: Opening) -> None:
+async def _open(
+    broker: Broker, connection: Connection, body: CommandSubscribe, name: TopicName, opening: Opening
+) -> None:
     subscription = connection.text(body.subscription)
     try:
-        topic = await _topic(connection, body, name)
+        topic = await _topic(broker, connection, body, name)
         check_subscribe(topic, connection, body, subscription)
         if body.HasField("schema"):
             await topic.check_consumer_schema(body.schema)
@@ -73,9 +85,9 @@ async def _open(connection: Connection, body: CommandSubscribe, name: TopicName,
         it.subscription.check_end()
 
 
-async def _topic(connection: Connection, body: CommandSubscribe, name: TopicName) -> AnyTopic:
+async def _topic(broker: Broker, connection: Connection, body: CommandSubscribe, name: TopicName) -> AnyTopic:
     try:
-        return await connection.broker.topic(name, create=body.force_topic_creation)
+        return await broker.topic(name, create=body.force_topic_creation)
     except Refused as refused:
         if refused.code != "TopicNotFound":
             raise
@@ -87,7 +99,7 @@ def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
     return it if isinstance(it, Consumer) else None
 
 
-def flow(connection: Connection, body: Any, frame: Frame) -> None:
+def flow(broker: Broker, connection: Connection, body: CommandFlow, frame: Frame) -> None:
     """FLOW: more permits."""
     it = _consumer(connection, body.consumer_id)
     if it is None:
@@ -97,7 +109,7 @@ def flow(connection: Connection, body: Any, frame: Frame) -> None:
     it.flow(body.messagePermits)
 
 
-def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
+def ack(broker: Broker, connection: Connection, body: CommandAck, frame: Frame) -> None:
     """ACK. It is always answered by success, but not at all for an unknown consumer."""
     it = _consumer(connection, body.consumer_id)
     if it is None:
@@ -120,7 +132,7 @@ def ack(connection: Connection, body: CommandAck, frame: Frame) -> None:
     else:
         it.subscription.ack(it, body.message_id)
     if body.HasField("request_id"):
-        connection.cluster.journal.when_synced(_acked, connection, body.consumer_id, body.request_id)
+        broker.cluster.journal.when_synced(_acked, connection, body.consumer_id, body.request_id)
 
 
 def _ack_in_transaction(it: Consumer, txn: Id, body: CommandAck) -> None:
@@ -138,7 +150,9 @@ def _acked(connection: Connection, consumer_id: int, request_id: int) -> None:
     connection.send("ACK_RESPONSE", consumer_id=consumer_id, request_id=request_id)
 
 
-def redeliver(connection: Connection, body: Any, frame: Frame) -> None:
+def redeliver(
+    broker: Broker, connection: Connection, body: CommandRedeliverUnacknowledgedMessages, frame: Frame
+) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
     it = _consumer(connection, body.consumer_id)
     if it is None:
@@ -148,20 +162,19 @@ def redeliver(connection: Connection, body: Any, frame: Frame) -> None:
     it.subscription.redeliver(it, body.message_ids)
 
 
-def seek(connection: Connection, body: Any, frame: Frame) -> Waiting | None:
+def seek(broker: Broker, connection: Connection, body: CommandSeek, frame: Frame) -> Waiting | None:
     """SEEK, to a message or a time."""
-    it = _known(connection, body.consumer_id)
-    topic: AnyTopic = it.subscription.topic
+    subscription = _known(connection, body.consumer_id).subscription
     if not body.HasField("message_id") and not body.HasField("message_publish_time"):
         raise Refused("MetadataError", "Message id and message publish time were not present")
-    if not isinstance(topic, PersistentTopic):
+    if not isinstance(subscription, Subscription):
         connection.send("SUCCESS", request_id=body.request_id)
         return None
-    return _seek(connection, body, it, topic)
+    return _seek(connection, body, subscription)
 
 
-async def _seek(connection: Connection, body: Any, it: Consumer, topic: PersistentTopic) -> None:
-    mask, subscription = 0, it.subscription
+async def _seek(connection: Connection, body: CommandSeek, subscription: Subscription) -> None:
+    mask, topic = 0, subscription.topic
     subscription.seeks += 1
     number = subscription.seeks
     if body.HasField("message_id"):
@@ -183,12 +196,12 @@ def _known(connection: Connection, consumer_id: int) -> Consumer:
     return it
 
 
-async def _unsubscribe(connection: Connection, body: Any, it: Consumer) -> None:
+async def _unsubscribe(connection: Connection, body: CommandUnsubscribe, it: Consumer) -> None:
     await it.subscription.delete(asked_by=it, force=body.force)
     connection.send("SUCCESS", request_id=body.request_id)
 
 
-def unsubscribe(connection: Connection, body: Any, frame: Frame) -> Waiting:
+def unsubscribe(broker: Broker, connection: Connection, body: CommandUnsubscribe, frame: Frame) -> Waiting:
     """UNSUBSCRIBE: deletes the subscription."""
     it = _known(connection, body.consumer_id)
     if body.force or it.subscription.consumers == [it]:
@@ -196,23 +209,22 @@ def unsubscribe(connection: Connection, body: Any, frame: Frame) -> Waiting:
     return _unsubscribe(connection, body, it)
 
 
-def close_consumer(connection: Connection, body: Any, frame: Frame) -> None:
+def close_consumer(broker: Broker, connection: Connection, body: CommandCloseConsumer, frame: Frame) -> None:
     """CLOSE_CONSUMER. A SUBSCRIBE that waits is dropped; until then, its id cannot be used again."""
     it = connection.consumers.get(body.consumer_id)
-    if isinstance(it, Opening):
-        it.cancelled = True
-    elif it is not None:
-        del connection.consumers[body.consumer_id]
-        it.subscription.remove(it)
+    if it is not None:
+        it.leave()
+        if not isinstance(it, Opening):
+            connection.consumers.pop(body.consumer_id, None)
     connection.send("SUCCESS", request_id=body.request_id)
 
 
-def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
+def consumer_stats(broker: Broker, connection: Connection, body: CommandConsumerStats, frame: Frame) -> None:
     """CONSUMER_STATS. Rates are not measured."""
     it = connection.consumers.get(body.consumer_id)
     if it is None:
         raise Violation("CONSUMER_STATS for an unknown consumer")
-    if isinstance(it, Opening):
+    if not isinstance(it, Consumer):
         error = {
             "error_code": ServerError.ConsumerNotFound,
             "error_message": f"Consumer {body.consumer_id} not found",
@@ -235,21 +247,23 @@ def consumer_stats(connection: Connection, body: Any, frame: Frame) -> None:
         msgBacklog=getattr(it.subscription, "backlog", 0),
         msgRateExpired=0.0,
         messageAckRate=0.0,
-        type=CommandSubscribe.SubType.Name(it.kind),
+        type=CommandSubscribe.SubType.Name(it.kind),  # type: ignore[arg-type]
     )
 
 
-def get_last_message_id(connection: Connection, body: Any, frame: Frame) -> Waiting:
+def get_last_message_id(
+    broker: Broker, connection: Connection, body: CommandGetLastMessageId, frame: Frame
+) -> Waiting:
     """GET_LAST_MESSAGE_ID: the last message of the topic, and where the subscription is."""
     it = _known(connection, body.consumer_id)
-    topic: AnyTopic = it.subscription.topic
-    if not isinstance(topic, PersistentTopic):
+    subscription = it.subscription
+    if not isinstance(subscription, Subscription):
         raise Refused("UnknownError", "Failed to recover Transaction Buffer.")
-    return _last_id(connection, body.request_id, it, topic)
+    return _last_id(connection, body.request_id, it, subscription)
 
 
-async def _last_id(connection: Connection, request_id: int, it: Consumer, topic: PersistentTopic) -> None:
-    position, batch_index = Position(-1, -1), -1
+async def _last_id(connection: Connection, request_id: int, it: Consumer, subscription: Subscription) -> None:
+    position, batch_index, topic = Position(-1, -1), -1, subscription.topic
     entry = await topic.last_entry()
     if entry is not None and it.read_compacted and entry.index < topic.compaction.horizon:
         entry = await topic.compaction.last_entry()
@@ -264,7 +278,7 @@ async def _last_id(connection: Connection, request_id: int, it: Consumer, topic:
         "GET_LAST_MESSAGE_ID_RESPONSE",
         request_id=request_id,
         last_message_id=_id(position, partition=topic.partition, batch_index=batch_index),
-        consumer_mark_delete_position=_id(topic.log.before(it.subscription.cursor.mark)),
+        consumer_mark_delete_position=_id(topic.log.before(subscription.cursor.mark)),
     )
 
 

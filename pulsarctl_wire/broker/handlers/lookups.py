@@ -7,12 +7,16 @@ from pulsarctl_wire.broker.basics.names import InvalidName, TopicName, check_nam
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.clients.watchers import Watcher, compiled, matching, topics_hash, without_domain
-from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandGetTopicsOfNamespace,
+    CommandLookupTopic,
     CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
     ServerError,
 )
 
@@ -25,20 +29,20 @@ def topic_of(connection: Connection, text: str | bytes) -> TopicName:
         raise Refused("InvalidTopicName", f"Invalid topic name: {error}") from None
 
 
-def lookup(connection: Connection, body: Any, frame: Frame) -> None:
+def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, frame: Frame) -> None:
     """LOOKUP: who owns the topic. Somebody does from then on."""
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
-        if connection.cluster.owner(name) is None:
-            connection.broker.admit_lookup()
+        if broker.cluster.owner(name) is None:
+            broker.admit_lookup()
         connection.identity.check_tenant(
             name.namespace, "Exception occurred while trying to authorize lookup"
         )
         connection.identity.authorize("Lookup", name, "produce", "consume")
-        if not connection.cluster.namespaces.exists(name.namespace):
+        if not broker.cluster.namespaces.exists(name.namespace):
             raise Refused("TopicNotFound", "Namespace not found")
-        owner, response, authoritative = _find_owner(connection, name, body.authoritative)
+        owner, response, authoritative = _find_owner(broker, name, body.authoritative)
         plain, secure = owner.service_url, owner.service_url_tls
         if listener := connection.text(body.advertised_listener_name).strip():
             if listener not in owner.listeners:
@@ -56,17 +60,17 @@ def lookup(connection: Connection, body: Any, frame: Frame) -> None:
             "brokerServiceUrlTls": secure or None,
             "response": response,
             "authoritative": authoritative,
-            "proxy_through_service_url": len(connection.cluster.brokers) == 1,
+            "proxy_through_service_url": len(broker.cluster.brokers) == 1,
         }
     connection.send("LOOKUP_RESPONSE", request_id=body.request_id, **answer)
 
 
-def _find_owner(connection: Connection, name: TopicName, authoritative: bool) -> tuple[Broker, int, bool]:
+def _find_owner(broker: Broker, name: TopicName, authoritative: bool) -> tuple[Broker, int, bool]:
     """Which broker to answer with, whether to connect or ask there, and `authoritative` of the answer.
 
     If nobody owns the topic, the leader decides who will; who is asked authoritatively takes it.
     """
-    cluster, asked = connection.cluster, connection.broker
+    cluster, asked = broker.cluster, broker
     if cluster.is_moving(name):
         raise Refused("ServiceNotReady", f"Namespace bundle {cluster.bundle_of(name)} is being unloaded")
     owner = cluster.owner(name)
@@ -80,17 +84,19 @@ def _find_owner(connection: Connection, name: TopicName, authoritative: bool) ->
     return owner, CommandLookupTopicResponse.Connect, True
 
 
-def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> None:
+def partitioned_metadata(
+    broker: Broker, connection: Connection, body: CommandPartitionedTopicMetadata, frame: Frame
+) -> None:
     """PARTITIONED_METADATA: the number of partitions; a partitioned topic may be made."""
     answer: dict[str, Any]
     try:
         name = topic_of(connection, body.topic)
-        connection.broker.admit_lookup()
+        broker.admit_lookup()
         text = f"Tenant or namespace or topic does not exist: {name.namespace}"
         connection.identity.check_tenant(name.namespace, text, "TopicNotFound")
         connection.identity.authorize("Get Partition Metadata", name, "produce", "consume")
         answer = {
-            "partitions": _partitions(connection, name, create=body.metadata_auto_creation_enabled),
+            "partitions": _partitions(broker, name, create=body.metadata_auto_creation_enabled),
             "response": CommandPartitionedTopicMetadataResponse.Success,
         }
     except Refused as refused:
@@ -102,34 +108,36 @@ def partitioned_metadata(connection: Connection, body: Any, frame: Frame) -> Non
     connection.send("PARTITIONED_METADATA_RESPONSE", request_id=body.request_id, **answer)
 
 
-def _partitions(connection: Connection, name: TopicName, *, create: bool) -> int:
-    cluster = connection.cluster
+def _partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
+    cluster = broker.cluster
     partitions = cluster.namespaces.partitions(name)
-    if partitions or name.full in cluster.namespaces.topics or name.full in connection.broker.topics:
+    if partitions or name.full in cluster.namespaces.topics or name.full in broker.topics:
         return partitions
-    if not create or not cluster.may_create(name):
+    if not create or not cluster.catalogue.may_create(name):
         raise Refused("TopicNotFound", "")
     if not cluster.namespaces.exists(name.namespace):
         raise Refused("TopicNotFound", "Namespace not found")
-    partitions = cluster.default_partitions(name) if name.partition < 0 else 0
+    partitions = cluster.catalogue.default_partitions(name) if name.partition < 0 else 0
     if partitions:  # which are made when clients use them
         cluster.namespaces.create_partitioned(name, partitions, {})
     return partitions
 
 
-def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
+def get_topics(
+    broker: Broker, connection: Connection, body: CommandGetTopicsOfNamespace, frame: Frame
+) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
     namespace = _namespace(connection, body.namespace)
-    connection.broker.admit_lookup()
+    broker.admit_lookup()
     text = "Exception occurred while trying to authorize GetTopicsOfNamespace"
     connection.identity.check_tenant(namespace, text)
     connection.identity.authorize_list(namespace, "Client is not authorized to GetTopicsOfNamespace")
     mode = body.mode
     names: list[TopicName] = []
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        names += connection.cluster.namespaces.stored_topics(namespace)
+        names += broker.cluster.namespaces.stored_topics(namespace)
     if mode != CommandGetTopicsOfNamespace.PERSISTENT:
-        names += _loaded_volatile(connection, namespace)
+        names += _loaded_volatile(broker, namespace)
     names = [name for name in names if not name.is_system]
     pattern, settings = connection.text(body.topics_pattern), connection.settings
     filtered = (
@@ -152,9 +160,9 @@ def get_topics(connection: Connection, body: Any, frame: Frame) -> None:
     )
 
 
-def _loaded_volatile(connection: Connection, namespace: str) -> Iterable[TopicName]:
+def _loaded_volatile(broker: Broker, namespace: str) -> Iterable[TopicName]:
     """Those that are used, in the order of their names."""
-    loaded = [topic for broker in connection.cluster.brokers for topic in broker.topics.values()]
+    loaded = [topic for broker in broker.cluster.brokers for topic in broker.topics.values()]
     used = [topic.name for topic in loaded if topic.producers or topic.subscriptions]
     return sorted(name for name in used if name.namespace == namespace and not name.is_persistent)
 
@@ -166,7 +174,7 @@ def _namespace(connection: Connection, text: str | bytes) -> str:
         raise Violation(str(error)) from None
 
 
-def watch(connection: Connection, body: Any, frame: Frame) -> None:
+def watch(broker: Broker, connection: Connection, body: CommandWatchTopicList, frame: Frame) -> None:
     """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
     namespace = _namespace(connection, body.namespace)
     failed = "Exception occurred while trying to handle command WatchTopicList"
@@ -188,7 +196,7 @@ def watch(connection: Connection, body: Any, frame: Frame) -> None:
     except Refused as refused:
         text = str(refused).partition(": ")[2]
         raise Refused("InvalidTopicName", f"Invalid topics pattern: {text}") from None
-    watchers = connection.cluster.watchers
+    watchers = broker.cluster.watchers
     watcher = watchers.add(Watcher(connection, body.watcher_id, namespace, wanted))
     topics = watchers.topics(watcher)
     known = topics_hash(topics)
@@ -201,7 +209,9 @@ def watch(connection: Connection, body: Any, frame: Frame) -> None:
     )
 
 
-def close_watch(connection: Connection, body: Any, frame: Frame) -> None:
+def close_watch(
+    broker: Broker, connection: Connection, body: CommandWatchTopicListClose, frame: Frame
+) -> None:
     """WATCH_TOPIC_LIST_CLOSE."""
-    connection.cluster.watchers.remove(connection, body.watcher_id)
+    broker.cluster.watchers.remove(connection, body.watcher_id)
     connection.send("SUCCESS", request_id=body.request_id)

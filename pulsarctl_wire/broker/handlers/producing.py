@@ -1,22 +1,25 @@
 """PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
 
-from typing import Any
-
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection, Opening, Waiting
-from pulsarctl_wire.broker.cluster.broker import AnyTopic
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
 from pulsarctl_wire.broker.handlers.lookups import topic_of
 from pulsarctl_wire.broker.schemas.registry import SchemaRefused, check_wire
 from pulsarctl_wire.broker.storage.transactions import id_of
-from pulsarctl_wire.broker.topics.producer import Producer
+from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandCloseProducer,
+    CommandProducer,
+    CommandSend,
+    MessageMetadata,
+)
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
-def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
+def producer(broker: Broker, connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
     """PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
     check_wire(body.schema)
     name = topic_of(connection, body.topic)
@@ -26,19 +29,21 @@ def producer(connection: Connection, body: CommandProducer, frame: Frame) -> Wai
     if initial := connection.text(body.initial_subscription_name):
         identity.authorize("Produce", name, "consume", subscription=initial)
     known = connection.producers.get(body.producer_id)
-    if isinstance(known, Opening):
-        raise Refused("ServiceNotReady", "Producer is already present on the connection")
-    if known is not None:
+    if isinstance(known, Producer):
         _success(connection, body.request_id, known, -1)
         return None
+    if known is not None:
+        raise Refused("ServiceNotReady", "Producer is already present on the connection")
     connection.producers[body.producer_id] = opening = Opening()
-    return _open(connection, body, name, opening)
+    return _open(broker, connection, body, name, opening)
 
 
-async def _open(connection: Connection, body: CommandProducer, name: TopicName, opening: Opening) -> None:
+async def _open(
+    broker: Broker, connection: Connection, body: CommandProducer, name: TopicName, opening: Opening
+) -> None:
     try:
-        topic = await connection.broker.topic(name, create=True)
-        await _join(connection, body, topic, opening)
+        topic = await broker.topic(name, create=True)
+        await _join(broker, connection, body, topic, opening)
     except Refused:
         if not opening.cancelled:  # otherwise it was closed meanwhile, and needs no answer
             raise
@@ -47,7 +52,9 @@ async def _open(connection: Connection, body: CommandProducer, name: TopicName, 
             del connection.producers[body.producer_id]
 
 
-async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, opening: Opening) -> None:
+async def _join(
+    broker: Broker, connection: Connection, body: CommandProducer, topic: AnyTopic, opening: Opening
+) -> None:
     if topic.migrated is not None:
         connection.tell_migrated(body.producer_id, topic.migrated, producer=True)
         connection.send("CLOSE_PRODUCER", producer_id=body.producer_id, request_id=NO_REQUEST)
@@ -70,7 +77,7 @@ async def _join(connection: Connection, body: CommandProducer, topic: AnyTopic, 
     if body.initial_subscription_name:
         await topic.create_initial(connection.text(body.initial_subscription_name))
     own = body.HasField("producer_name")
-    name = connection.text(body.producer_name) if own else connection.broker.producer_name()
+    name = connection.text(body.producer_name) if own else broker.producer_name()
     if not own:
         await topic.journal.synced()
     if connection.producers.get(body.producer_id) is not opening:
@@ -110,7 +117,7 @@ def _success(
     )
 
 
-def send(connection: Connection, body: CommandSend, frame: Frame) -> None:
+def send(broker: Broker, connection: Connection, body: CommandSend, frame: Frame) -> None:
     """SEND."""
     it = connection.producers.get(body.producer_id)
     if not isinstance(it, Producer):
@@ -164,17 +171,17 @@ def _metadata(frame: Frame) -> MessageMetadata:
     return frame.metadata
 
 
-def close_producer(connection: Connection, body: Any, frame: Frame) -> Waiting | None:
+def close_producer(
+    broker: Broker, connection: Connection, body: CommandCloseProducer, frame: Frame
+) -> Waiting | None:
     """CLOSE_PRODUCER: answered once all SENDs before it are. A PRODUCER that waits is dropped."""
     it = connection.producers.get(body.producer_id)
-    if it is not None and not isinstance(it, Opening) and it.pending:
+    if isinstance(it, Producer) and it.pending:
         it.closing = True
         return _close_when_idle(connection, body.request_id, it)
     connection.producers.pop(body.producer_id, None)
-    if isinstance(it, Opening):
-        it.cancelled = True
-    elif it is not None:
-        it.topic.remove_producer(it)
+    if it is not None:
+        it.leave()
     connection.send("SUCCESS", request_id=body.request_id)
     return None
 

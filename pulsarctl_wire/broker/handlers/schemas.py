@@ -5,12 +5,13 @@ from typing import Any
 from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.schemas.registry import check_wire
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetOrCreateSchema, CommandGetSchema, Schema, ServerError
 
 
-def get_schema(connection: Connection, body: Any, frame: Frame) -> None:
+def get_schema(broker: Broker, connection: Connection, body: CommandGetSchema, frame: Frame) -> None:
     """GET_SCHEMA: a topic's schema, the latest one unless a version is given."""
     topic, version = connection.text(body.topic), body.schema_version
     if 0 < len(version) < 8:
@@ -20,7 +21,7 @@ def get_schema(connection: Connection, body: Any, frame: Frame) -> None:
         if body.HasField("schema_version") and not version:
             raise Refused("IncompatibleSchema", "Empty schema version")
         name = parse_topic(topic)
-        schemas = connection.cluster.schemas
+        schemas = broker.cluster.schemas
         found = schemas.get(name, version[:8]) if version else schemas.latest(name)
         if found is None:
             raise Refused("TopicNotFound", f"Topic not found or no-schema {topic}")
@@ -36,12 +37,14 @@ def _failed(refused: Refused) -> dict[str, Any]:
     return {"error_code": ServerError.Value(refused.code), "error_message": str(refused)}
 
 
-async def get_or_create_schema(connection: Connection, body: Any, frame: Frame) -> None:
+async def get_or_create_schema(
+    broker: Broker, connection: Connection, body: CommandGetOrCreateSchema, frame: Frame
+) -> None:
     """GET_OR_CREATE_SCHEMA: registers a schema with a topic that is loaded."""
     check_wire(body.schema)
     text = connection.text(body.topic)
     try:
-        topic = connection.broker.topics.get(parse_topic(text).full)
+        topic = broker.topics.get(parse_topic(text).full)
     except InvalidName as error:
         raise Violation(str(error)) from None
     answer: dict[str, Any]

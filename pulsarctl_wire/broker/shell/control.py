@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.cluster import housekeeping
-from pulsarctl_wire.broker.cluster.broker import AnyTopic, Broker
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
 from pulsarctl_wire.broker.cluster.state import state_of
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.errors import RequestTimeout, SettingsError, WireError
 from pulsarctl_wire.net.control import FAULT_REQUESTS
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.broker.shell.running import Running
-    from pulsarctl_wire.broker.shell.server import Server
+    from pulsarctl_wire.broker.shell.server import Ports, Server
 
 PREFIX: Final = "/pwire/"
 """Where HTTP has these requests."""
@@ -87,7 +86,7 @@ async def _compact(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]
 async def _unload(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     async def unload() -> None:
         topic = await _topic(server, asked)
-        await topic.broker.unload(topic)
+        await server.cluster.broker_of(topic).unload(topic)
 
     await server.run(unload())
     return {}
@@ -152,12 +151,12 @@ async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     broker = _broker(server, asked.get("broker"))
     if sum(each.alive for each in server.cluster.brokers) == 1:
         raise SettingsError("the last broker cannot be killed: end pwire broker")
-    await _running(server).kill(broker)
+    await _ports(server).kill(broker)
     return {}
 
 
 async def _start(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    await _running(server).start(_broker(server, asked.get("broker"), alive=False))
+    await _ports(server).start(_broker(server, asked.get("broker"), alive=False))
     return {}
 
 
@@ -167,9 +166,9 @@ async def _restart(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]
     return {}
 
 
-def _running(server: "Server") -> "Running":
-    assert server.running is not None, "a server without ports of its own"
-    return server.running
+def _ports(server: "Server") -> "Ports":
+    assert server.ports is not None, "a server whose ports are others'"
+    return server.ports
 
 
 def _broker(server: "Server", number: object, *, alive: bool = True) -> Broker:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from pulsarctl_wire.broker.admin import Answer
-from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.shell.control import PREFIX, answer_http
 from pulsarctl_wire.broker.shell.server import report
 from pulsarctl_wire.broker.tenancy.access import Refusal, common_name

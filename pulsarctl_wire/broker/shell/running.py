@@ -17,7 +17,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.settings import Settings
-from pulsarctl_wire.broker.cluster.broker import Broker
+from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.shell.server import Server
 from pulsarctl_wire.broker.shell.sqlite import Memory, Sqlite
 from pulsarctl_wire.broker.tenancy.access import Keys
@@ -224,7 +224,7 @@ class Running:
             raise
         for text in self.server.cluster.access.gaps():
             note(text)
-        self.server.running = self
+        self.server.ports = self
         self._changing = asyncio.Lock()
         self._loading: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -322,7 +322,7 @@ class Running:
                 f"{topic}={partitions}: it has {there} partitions, and can have more but not fewer"
             )
         if there < partitions:
-            await cluster.create_partitioned(name, partitions)
+            await cluster.catalogue.create_partitioned(name, partitions)
         await cluster.journal.synced()
 
     # -- the admin API

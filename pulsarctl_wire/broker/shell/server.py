@@ -1,4 +1,4 @@
-"""The embedded broker as a server: sockets and storage around the pure core (`cluster.py`)."""
+"""The embedded broker as a server: sockets and storage around the pure core (`core.py`)."""
 
 import asyncio
 import socket
@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from pulsarctl_wire.broker.admin import Answer, answer
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.cluster.broker import Broker
-from pulsarctl_wire.broker.cluster.cluster import NO_KEYS, Cluster
+from pulsarctl_wire.broker.cluster.cluster import NO_KEYS, Broker
+from pulsarctl_wire.broker.core import Core
 from pulsarctl_wire.broker.shell.sqlite import Memory, Storage, Worker
 from pulsarctl_wire.broker.storage.journal import Commit, Read
 from pulsarctl_wire.broker.tenancy.access import Keys, common_name
@@ -31,15 +31,12 @@ from pulsarctl_wire.wire.framing.proxy_header import header_size, may_be_header,
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.faulty import FaultyConnection
-    from pulsarctl_wire.broker.shell.running import Running
     from pulsarctl_wire.faults.lanes import Faults
 
 _EARLY: Final = 100
 """Entries whose storing begins while more are being received."""
 
-_AGAIN: Final = 1.0
-"""Seconds until a commit or read that failed is tried again."""
-
+_AGAIN: Final = 1.0  # seconds until a commit or read that failed is tried again
 _MOST_WAITING: Final = 8 << 20
 """Bytes of answers that may wait for a client to read them before it is read no further."""
 
@@ -215,6 +212,16 @@ class Peer(FrameSocket):
         self._server.note(f"connection {self.connection.index}: {text}")
 
 
+class Ports(Protocol):
+    """The ports of the brokers of a server."""
+
+    async def kill(self, broker: Broker) -> None:
+        """Kill a broker: its connections end without a word, and its ports are closed."""
+
+    async def start(self, broker: Broker) -> None:
+        """Start a broker that was killed, at the same ports."""
+
+
 class Server:
     """Runs a cluster in the current event loop. Its clock is `offset` ns ahead of the machine's.
 
@@ -240,10 +247,10 @@ class Server:
         self.storage = storage or Memory()
         self.offset = 0
         now = time.perf_counter_ns(), time.time_ns()
-        self.cluster = Cluster(settings, self.storage.rows(), self.storage.ends(), brokers, keys, now)
+        self.cluster = Core(settings, self.storage.rows(), self.storage.ends(), brokers, keys, now)
         self.peers: dict[Connection, Peer] = {}
-        self.running: Running | None = None
-        """What has opened the ports, and can open them again."""
+        self.ports: Ports | None = None
+        """What has opened the ports of the brokers, if that can open them again."""
         self._listeners: dict[Broker, list[Listener]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._in_work = 0
@@ -401,9 +408,7 @@ class Server:
         for read in cluster.journal.take_reads():
             self._read(read)
         if not self._committing:
-            commit = cluster.journal.take_commit()
-            if commit is not None:
-                self._commit(commit)
+            self._commit(cluster.journal.take_commit())
         if not self._in_work:
             self._quiet.set()
         for failure in cluster.scheduler.failures:
@@ -414,14 +419,13 @@ class Server:
     def commit_early(self) -> None:
         """Begin to store what there is while more is being received, if it is much."""
         if not self._committing and len(self.cluster.journal.entries) >= _EARLY:
-            commit = self.cluster.journal.take_commit()
-            if commit is not None:
-                self._commit(commit)
+            self._commit(self.cluster.journal.take_commit())
 
-    def _commit(self, commit: Commit) -> None:
-        self._committing = True
-        self._in_work += 1
-        self._writer.put(commit)
+    def _commit(self, commit: Commit | None) -> None:
+        if commit is not None:
+            self._committing = True
+            self._in_work += 1
+            self._writer.put(commit)
 
     def _stored(self, commit: Commit, error: Exception | None) -> None:
         self._in_work -= 1
@@ -463,9 +467,8 @@ class Server:
             if isinstance(item, Commit):
                 self._commit(item)
         await self.idle()
-        last = None if self._committing else self.cluster.journal.take_commit(everything=True)
-        if last is not None:
-            self._commit(last)
+        if not self._committing:
+            self._commit(self.cluster.journal.take_commit(everything=True))
         await self.idle()
         for timer in self._failed.values():
             timer.cancel()

@@ -13,20 +13,19 @@ Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from pulsarctl_wire.broker.storage.journal import entry_key
-from pulsarctl_wire.broker.storage.log import READ_BYTES, Entry, read_entry
+from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.storage.cursor import Cursor
+from pulsarctl_wire.broker.storage.journal import Journal, entry_key
+from pulsarctl_wire.broker.storage.log import READ_BYTES, Entry, Log, read_entry
 from pulsarctl_wire.wire.entry import Stamp
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import PayloadError, decompress
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 SUBSCRIPTION: Final = "__compaction"
 """The subscription that keeps what is not compacted yet."""
@@ -37,10 +36,32 @@ _MANY: Final = 1000
 Single = tuple[SingleMessageMetadata, bytes]
 
 
+class Compactable(Protocol):
+    """A topic that can be compacted."""
+
+    journal: Journal
+    log: Log
+    scheduler: Scheduler
+    closed: bool
+
+    @property
+    def readable(self) -> int:
+        """Entries before this index are compacted."""
+
+    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
+        """Whether an entry was sent in a transaction that was aborted."""
+
+    def compaction_cursor(self) -> Cursor:
+        """The cursor of the subscription that keeps what is not compacted yet."""
+
+    def trim(self) -> None:
+        """Delete what nobody needs any more."""
+
+
 class Compaction:
     """The compacted copy of a topic, and the making of it. `status` is as in the admin API."""
 
-    def __init__(self, topic: "PersistentTopic") -> None:
+    def __init__(self, topic: Compactable) -> None:
         self._topic = topic
         row = topic.journal.table("compacted").get(str(topic.log.number))
         self.log: int | None = None if row is None else row["log"]

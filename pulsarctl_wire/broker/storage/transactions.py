@@ -1,27 +1,24 @@
-"""Transactions (PIP-31): the coordinators, and what topics and subscriptions know of transactions.
+"""Transactions (PIP-31): what topics and subscriptions know of them.
 
-    Coordinators    which transactions are open, and what they touched; ends them
     Buffer          of a topic: which transactions have messages in it, and which were aborted
     PendingAcks     of a subscription: what transactions have acknowledged
 
 All share one storage, so a transaction ends in a single commit: markers in its topics, acknowledgements, and
-the coordinator's row. Stored as rows:
+the coordinator's row (coordinators.py). Stored as rows:
 
-    transactions             most/least -> {ttl, opened, owner, topics, subscriptions}
     txn-open/LOG             most/least -> {first}: the index of its first message
     txn-aborted/LOG          most/least -> {first, last}: the indexes of its first message and its marker
     txn-acks/LOG/NAME        most/least -> {entries: [[index, open messages or null, batch size]], until}
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
-from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused
-from pulsarctl_wire.broker.basics.scheduler import Timer
-from pulsarctl_wire.broker.storage.cursor import mask_of
-from pulsarctl_wire.broker.storage.journal import Row
-from pulsarctl_wire.broker.storage.log import signed
+from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.storage.cursor import Cursor, mask_of
+from pulsarctl_wire.broker.storage.journal import Journal, Row
+from pulsarctl_wire.broker.storage.log import Log, signed
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -32,16 +29,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageIdData,
     MessageMetadata,
 )
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.cluster.cluster import Cluster
-    from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-    from pulsarctl_wire.broker.topics.subscription import Subscription
-
-ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
-"""The partitioned topic whose owners run the coordinators, one a partition."""
-
-COORDINATORS: Final = 1
 
 _LARGEST_BATCH: Final = 1 << 20
 """Messages; what clients say beyond that is not believed."""
@@ -99,126 +86,23 @@ def marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetada
     return build_frame(command, metadata)[8 + command.ByteSize() :], metadata
 
 
-class Coordinators:
-    """The transaction coordinators of a cluster."""
-
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
-        self._rows = cluster.journal.table("transactions")
-        self._loaded: set[int] = set()
-        self._timers: dict[Id, Timer] = {}
-        self._ending: dict[Id, str] = {}
-        """Those whose END_TXN is being carried out -> their status."""
-        if cluster.settings.transactionCoordinatorEnabled:
-            cluster.namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
-            cluster.scheduler.ready.append(self._restore)
-
-    def _restore(self) -> None:
-        """Go on with the transactions that are stored, once the time is known."""
-        for key, row in self._rows.items():
-            self._expire_later(id_of_key(key), row)
-
-    def load(self, number: int) -> None:
-        """A client wants to use a coordinator."""
-        self._loaded.add(number)
-
-    async def new(self, number: int, ttl_ms: int, owner: str) -> Id:
-        """Open a transaction for a role. Raises Refused."""
-        if number not in self._loaded:
-            text = f"Transaction coordinator with id {number} not found!"
-            raise Refused("TransactionCoordinatorNotFound", text)
-        most = self._cluster.settings.maxActiveTransactionsPerCoordinator
-        if most and sum(key.startswith(f"{number}/") for key in self._rows) >= most:
-            await self._cluster.scheduler.completion()  # as Pulsar: without an answer
-        txn = number, self._cluster.journal.next_number(f"transactions {number}")
-        opened = self._cluster.scheduler.time_ms
-        row: Row = {"ttl": ttl_ms, "opened": opened, "owner": owner, "topics": [], "subscriptions": []}
-        self._cluster.journal.put("transactions", key_of(txn), row)
-        self._expire_later(txn, row)
-        await self._cluster.journal.synced()
-        return txn
-
-    def _expire_later(self, txn: Id, row: Row) -> None:
-        scheduler = self._cluster.scheduler
-        seconds = max(row["opened"] + row["ttl"] - scheduler.time_ms, 0) / 1000
-        self._timers[txn] = scheduler.later(seconds, lambda: scheduler.start(self._expire(txn)))
-
-    async def _expire(self, txn: Id) -> None:
-        self.load(txn[0])
-        try:
-            await self.end(txn, commit=False)
-        except Refused:
-            if key_of(txn) in self._rows:  # a topic of it cannot be loaded now, or it is being ended
-                scheduler = self._cluster.scheduler
-                self._timers[txn] = scheduler.later(1, lambda: scheduler.start(self._expire(txn)))
-
-    def get(self, txn: Id) -> Row:
-        """The row of an open transaction. Raises Refused."""
-        if txn[0] not in self._loaded:
-            text = f"Transaction coordinator with id {txn[0]} not found!"
-            raise Refused("TransactionCoordinatorNotFound", text)
-        row = self._rows.get(key_of(txn))
-        if row is None:
-            text = f"The transaction with this txdID `{text_of(txn)}`not found "
-            raise Refused("TransactionNotFound", text)
-        return row
-
-    def get_open(self, txn: Id) -> Row:
-        """The row of an open transaction that is not being ended. Raises Refused."""
-        if (status := self._ending.get(txn)) is not None:
-            text = f"Expect Txn `{text_of(txn)}` to be in OPEN status but it is in {status} status"
-            raise Refused("InvalidTxnStatus", text)
-        return self.get(txn)
-
-    async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
-        """The transaction will touch these topics and subscriptions (topic, name), as clients name them.
-
-        Raises Refused.
-        """
-        row = self.get_open(txn)
-        for known, new in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
-            known += [each for each in new if each not in known]
-        self._cluster.journal.put("transactions", key_of(txn), row)
-        await self._cluster.journal.synced()
-
-    async def end(self, txn: Id, *, commit: bool) -> None:
-        """Commit or abort a transaction. Raises Refused."""
-        row = self.get_open(txn)
-        self._ending[txn] = "COMMITTING" if commit else "ABORTING"
-        try:
-            await self._end(txn, row, commit=commit)
-        except InvalidName as error:  # names are not checked when they are added
-            raise Refused("UnknownError", str(error)) from None
-        finally:
-            del self._ending[txn]
-
-    async def _end(self, txn: Id, row: Row, *, commit: bool) -> None:
-        topics: dict[str, PersistentTopic | None] = {}
-        while names := [name for name in _touched(row) if _is_missing(topics, name)]:
-            for name in names:
-                topics[name] = await self._cluster.loaded(name)
-            row = self.get(txn)  # it may have ended meanwhile
-        for name in row["topics"]:
-            if (topic := topics[name]) is not None:
-                topic.transactions.end(txn, commit=commit)
-        for name, subscription in row["subscriptions"]:
-            topic = topics[name]
-            found = None if topic is None else topic.subscriptions.get(subscription)
-            if found is not None:
-                found.transactions.end(txn, commit=commit)
-        self._cluster.journal.delete("transactions", key_of(txn))
-        self._timers.pop(txn).cancel()
-        await self._cluster.journal.synced()
-
-
 class Buffer:
-    """The transactions that have messages in a topic."""
+    """The transactions that have messages in a topic; `append_own` adds an entry, and returns its index."""
 
-    def __init__(self, topic: "PersistentTopic") -> None:
-        self._topic = topic
-        self._begun = topic.journal.table("transactions")
-        self._open = topic.journal.table(f"txn-open/{topic.log.number}")
-        self._aborted = topic.journal.table(f"txn-aborted/{topic.log.number}")
+    def __init__(
+        self,
+        journal: Journal,
+        log: Log,
+        scheduler: Scheduler,
+        append_own: Callable[[bytes, MessageMetadata], int],
+    ) -> None:
+        self._journal = journal
+        self._log = log
+        self._scheduler = scheduler
+        self._append_own = append_own
+        self._begun = journal.table("transactions")
+        self._open = journal.table(f"txn-open/{log.number}")
+        self._aborted = journal.table(f"txn-aborted/{log.number}")
 
     @property
     def first_open(self) -> int | None:
@@ -236,12 +120,12 @@ class Buffer:
         if key in self._aborted:
             self._abort(key, index, index)
         elif key not in self._open:
-            self._topic.journal.put(f"txn-open/{self._topic.log.number}", key, {"first": index})
+            self._journal.put(f"txn-open/{self._log.number}", key, {"first": index})
 
     def _abort(self, key: str, first: int, last: int) -> None:
         row = self._aborted.get(key, {"first": first})
         aborted = {"first": row["first"], "last": last}
-        self._topic.journal.put(f"txn-aborted/{self._topic.log.number}", key, aborted)
+        self._journal.put(f"txn-aborted/{self._log.number}", key, aborted)
 
     def end(self, txn: Id, *, commit: bool) -> None:
         """A transaction ends; a marker says how."""
@@ -251,12 +135,12 @@ class Buffer:
             self._end(over, commit=False)
 
     def _end(self, txn: Id, *, commit: bool) -> None:
-        topic, key = self._topic, key_of(txn)
-        data, metadata = marker(txn, commit=commit, time_ms=topic.scheduler.time_ms)
-        index = topic.append_own(data, metadata)
+        key = key_of(txn)
+        data, metadata = marker(txn, commit=commit, time_ms=self._scheduler.time_ms)
+        index = self._append_own(data, metadata)
         if not commit and key in self._open:
             self._abort(key, self._open[key]["first"], index)
-        topic.journal.delete(f"txn-open/{topic.log.number}", key)
+        self._journal.delete(f"txn-open/{self._log.number}", key)
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
         """Whether an entry was sent in a transaction that was aborted, or over."""
@@ -267,13 +151,13 @@ class Buffer:
 
     def trim(self) -> None:
         """Forget aborted transactions whose messages are deleted."""
-        for key in [key for key, row in self._aborted.items() if row["last"] < self._topic.log.first]:
-            self._topic.journal.delete(f"txn-aborted/{self._topic.log.number}", key)
+        for key in [key for key, row in self._aborted.items() if row["last"] < self._log.first]:
+            self._journal.delete(f"txn-aborted/{self._log.number}", key)
 
     def delete(self) -> None:
         """Delete all rows."""
         for table in ("txn-open", "txn-aborted"):
-            self._topic.journal.delete_table(f"{table}/{self._topic.log.number}")
+            self._journal.delete_table(f"{table}/{self._log.number}")
 
 
 def _merged(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, int | None, int]]:
@@ -286,6 +170,27 @@ def _merged(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, i
     return [(index, mask, size) for index, (mask, size) in found.items()]
 
 
+class Acknowledged(Protocol):
+    """A subscription, as transactions that acknowledge in it see it."""
+
+    cursor: Cursor
+    log: Log
+    journal: Journal
+
+    @property
+    def full_name(self) -> str:
+        """Its topic and its name, as in Pulsar's messages."""
+
+    def settle(self, index: int) -> None:
+        """An entry is not pending any more, whoever has it."""
+
+    def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
+        """Acknowledge what a transaction has: all before an entry; entries, or some messages of them."""
+
+    def deliver_again(self, indexes: list[int]) -> None:
+        """Deliver entries again whose acknowledgement was aborted."""
+
+
 class PendingAcks:
     """What transactions have acknowledged in a subscription, until they end.
 
@@ -293,9 +198,9 @@ class PendingAcks:
     some messages are acknowledged: a mask of the others.
     """
 
-    def __init__(self, subscription: "Subscription") -> None:
+    def __init__(self, subscription: Acknowledged) -> None:
         self._subscription = subscription
-        self._journal = subscription.topic.journal
+        self._journal = subscription.journal
         self._table = f"txn-acks/{subscription.cursor.key}"
         self._rows = self._journal.table(self._table)
         self.hidden: set[int] = set()
@@ -328,7 +233,7 @@ class PendingAcks:
         """Acknowledge messages in a transaction, which need not be open. Raises Refused; then none is."""
         entries: list[tuple[int, int | None, int]] = []
         for each in ids:
-            index, there = self._subscription.topic.log.locate(each.ledgerId, each.entryId)
+            index, there = self._subscription.log.locate(each.ledgerId, each.entryId)
             mask = mask_of(each.ack_set)
             size = min(max(each.batch_size, mask.bit_length(), 1), _LARGEST_BATCH)
             if why := self._conflict(index, there, mask, size):
@@ -350,7 +255,7 @@ class PendingAcks:
         cursor, part = self._subscription.cursor, self.parts.get(index)
         acked = (1 << size) - 1 & ~mask
         if not there:
-            acked_already = index <= cursor.mark and index < self._subscription.topic.log.end
+            acked_already = index <= cursor.mark and index < self._subscription.log.end
             return "already acked before" if acked_already else ""
         if cursor.is_acked(index) or (mask and acked & ~cursor.masks.get(index, -1)):
             return "already acked before"
@@ -359,12 +264,12 @@ class PendingAcks:
         return ""
 
     def _refusal(self, txn: Id, what: str) -> Refused:
-        name = f"[{self._subscription.topic.name.full}][{self._subscription.name}]"
+        name = self._subscription.full_name
         return Refused("TransactionConflict", f"{_CONFLICT}{name} Transaction:{text_of(txn)} try to {what}")
 
     def ack_until(self, txn: Id, message_id: MessageIdData) -> None:
         """Acknowledge everything up to a message in a transaction. Raises Refused."""
-        log, key = self._subscription.topic.log, key_of(txn)
+        log, key = self._subscription.log, key_of(txn)
         index, there = log.locate(message_id.ledgerId, message_id.entryId)
         until, mark = index + there, self._subscription.cursor.mark
         ack = f"ack position: {_position(message_id)} within range of"
@@ -406,14 +311,3 @@ class PendingAcks:
 
 def _position(message_id: MessageIdData) -> str:
     return f"{signed(message_id.ledgerId)}:{signed(message_id.entryId)}"
-
-
-def _touched(row: Row) -> list[str]:
-    """The topics that a transaction has touched."""
-    return [*row["topics"], *(topic for topic, _ in row["subscriptions"])]
-
-
-def _is_missing(topics: "dict[str, PersistentTopic | None]", name: str) -> bool:
-    """Whether a topic must be loaded, maybe again as it was unloaded meanwhile."""
-    topic = topics.get(name)
-    return name not in topics or (topic is not None and topic.closed)

@@ -3,13 +3,12 @@
 Both levels are stored with the names that Pulsar's admin API has for them (`TopicPolicies`, `Policies`).
 """
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.broker.basics.scheduler import Scheduler
+from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.settings import Settings
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.topic import Topic
+from pulsarctl_wire.broker.tenancy.limits import Rate
+from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 
 # what -> name of the topic's policy, and of the namespace's
 _NAMES: Final[dict[str, tuple[str, str]]] = {
@@ -67,61 +66,6 @@ class Quota(NamedTuple):
     policy: str
 
 
-def policy(topic: "Topic", what: str) -> Any:
-    """A policy by its name in this module; None if neither the topic nor its namespace has it."""
-    of_topic, of_namespace = _NAMES[what]
-    if of_topic and (value := topic.policies.get(of_topic)) is not None:
-        return value
-    value = topic.broker.cluster.namespaces.policies(topic.name.namespace).get(of_namespace)
-    if value is not None and what in _BY_CLUSTER:
-        return value.get(topic.settings.clusterName)
-    return value
-
-
-def limit(topic: "Topic", what: str, default: int) -> int:
-    """A policy that is a number; `default` if there is none."""
-    value = policy(topic, what)
-    return default if value is None else int(value)
-
-
-def retention(topic: "Topic") -> Retention:
-    """How much of a topic is kept that is acknowledged."""
-    found = policy(topic, "retention")
-    if found is None:
-        settings = topic.settings
-        return Retention(settings.defaultRetentionTimeInMinutes, settings.defaultRetentionSizeInMB)
-    return Retention(int(found["retentionTimeInMinutes"]), int(found["retentionSizeInMB"]))
-
-
-def quotas(topic: "Topic") -> list[Quota]:
-    """The backlog quotas of a topic: one in bytes, one in seconds."""
-    found, settings = policy(topic, "backlog quotas") or {}, topic.settings
-    size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
-    default: dict[str, Any] = {
-        "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
-        "limitTime": settings.backlogQuotaDefaultLimitSecond,
-        "policy": settings.backlogQuotaDefaultRetentionPolicy,
-    }
-    of_size, of_age = (found.get(kind) or default for kind in ("destination_storage", "message_age"))
-    return [
-        Quota(of_size["limitSize"], -1, of_size["policy"]),
-        Quota(-1, of_age["limitTime"], of_age["policy"]),
-    ]
-
-
-class Rate(NamedTuple):
-    """Messages and bytes a second; 0 or less: no limit. As many as in `period` seconds may come at once."""
-
-    messages: float
-    bytes: float
-    period: float = 1
-
-    @property
-    def limits(self) -> bool:
-        """Whether there is a limit."""
-        return self.messages > 0 or self.bytes > 0
-
-
 class SendRules(NamedTuple):
     """What policies mean for each SEND.
 
@@ -135,18 +79,6 @@ class SendRules(NamedTuple):
     limits_rate: bool
 
 
-def send_rules(topic: "Topic") -> SendRules:
-    """The rules for SENDs to a topic."""
-    largest = limit(topic, "max message size", 0)
-    return SendRules(
-        bool(policy(topic, "encryption")),
-        largest if largest < topic.settings.maxMessageSize else 0,
-        longest_delay_ms(topic),
-        deduplicates(topic),
-        publish_rate(topic).limits or rate_of_all(topic.settings).limits,
-    )
-
-
 class DispatchRules(NamedTuple):
     """What policies mean for deliveries.
 
@@ -158,52 +90,6 @@ class DispatchRules(NamedTuple):
     most_unacked: int
 
 
-def dispatch_rules(topic: "Topic") -> DispatchRules:
-    """The rules for deliveries from a topic."""
-    settings = topic.settings
-    rates = (
-        Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte),
-        dispatch_rate(topic, "dispatch rate", settings),
-        dispatch_rate(topic, "subscription dispatch rate", settings),
-    )
-    default = settings.maxUnackedMessagesPerSubscription
-    return DispatchRules(rates, limit(topic, "max unacked of subscription", default))
-
-
-def may_subscribe(topic: "Topic") -> bool:
-    """Whether subscriptions may be made because a client uses them."""
-    found = policy(topic, "automatic subscriptions")
-    default = topic.settings.allowAutoSubscriptionCreation
-    return default if found is None else bool(found["allowAutoSubscriptionCreation"])
-
-
-def longest_delay_ms(topic: "Topic") -> int:
-    """For how long the delivery of a message may be delayed; 0: without limit."""
-    if not topic.name.is_persistent:
-        return 0
-    found = topic.broker.cluster.namespaces.policy(topic.name, "delayed_delivery_policies")
-    if found is not None:
-        return found.get("maxDeliveryDelayInMillis") or 0 if found.get("active") else 0
-    settings = topic.settings
-    return settings.delayedDeliveryMaxDelayInMillis if settings.delayedDeliveryEnabled else 0
-
-
-def deduplicates(topic: "Topic") -> bool:
-    """Whether a sequence id that a producer has sent before is refused."""
-    own = policy(topic, "deduplication")
-    return topic.settings.brokerDeduplicationEnabled if own is None else bool(own)
-
-
-def publish_rate(topic: "Topic") -> Rate:
-    """How fast a topic may be published to."""
-    found = policy(topic, "publish rate") or {}
-    settings = topic.settings
-    return Rate(
-        found.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
-        found.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
-    )
-
-
 def rate_of_all(settings: Settings) -> Rate:
     """How fast all topics of a broker together may be published to."""
     return Rate(
@@ -211,56 +97,125 @@ def rate_of_all(settings: Settings) -> Rate:
     )
 
 
-def dispatch_rate(topic: "Topic", what: str, settings: Settings) -> Rate:
-    """How fast messages of a topic, or of each of its subscriptions, may be delivered."""
-    found = policy(topic, what)
-    if found:
-        period = found.get("ratePeriodInSecond") or 1
-        return Rate(
-            found.get("dispatchThrottlingRateInMsg", -1) / period,
-            found.get("dispatchThrottlingRateInByte", -1) / period,
-            period,
+class TopicPolicies:
+    """The policies of a loaded topic. `own` are those of the topic itself, once they have been read."""
+
+    def __init__(self, name: TopicName, namespaces: Namespaces, settings: Settings) -> None:
+        self._name = name
+        self._namespaces = namespaces
+        self._settings = settings
+        self.own: dict[str, Any] = {}
+
+    def read(self) -> None:
+        """Read the topic's own policies again: they have changed."""
+        self.own = self._namespaces.topic_policies(self._name)
+
+    def policy(self, what: str) -> Any:
+        """A policy by its name in this module; None if neither the topic nor its namespace has it."""
+        of_topic, of_namespace = _NAMES[what]
+        if of_topic and (value := self.own.get(of_topic)) is not None:
+            return value
+        value = self._namespaces.policies(self._name.namespace).get(of_namespace)
+        if value is not None and what in _BY_CLUSTER:
+            return value.get(self._settings.clusterName)
+        return value
+
+    def limit(self, what: str, default: int) -> int:
+        """A policy that is a number; `default` if there is none."""
+        value = self.policy(what)
+        return default if value is None else int(value)
+
+    def retention(self) -> Retention:
+        """How much of a topic is kept that is acknowledged."""
+        found = self.policy("retention")
+        if found is None:
+            settings = self._settings
+            return Retention(settings.defaultRetentionTimeInMinutes, settings.defaultRetentionSizeInMB)
+        return Retention(int(found["retentionTimeInMinutes"]), int(found["retentionSizeInMB"]))
+
+    def quotas(self) -> list[Quota]:
+        """The backlog quotas of a topic: one in bytes, one in seconds."""
+        found, settings = self.policy("backlog quotas") or {}, self._settings
+        size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
+        default: dict[str, Any] = {
+            "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
+            "limitTime": settings.backlogQuotaDefaultLimitSecond,
+            "policy": settings.backlogQuotaDefaultRetentionPolicy,
+        }
+        of_size, of_age = (found.get(kind) or default for kind in ("destination_storage", "message_age"))
+        return [
+            Quota(of_size["limitSize"], -1, of_size["policy"]),
+            Quota(-1, of_age["limitTime"], of_age["policy"]),
+        ]
+
+    def send_rules(self) -> SendRules:
+        """The rules for SENDs to a topic."""
+        largest = self.limit("max message size", 0)
+        return SendRules(
+            bool(self.policy("encryption")),
+            largest if largest < self._settings.maxMessageSize else 0,
+            self._longest_delay_ms(),
+            self._deduplicates(),
+            self.publish_rate().limits or rate_of_all(self._settings).limits,
         )
-    if what == "dispatch rate":
-        return Rate(
-            settings.dispatchThrottlingRatePerTopicInMsg, settings.dispatchThrottlingRatePerTopicInByte
+
+    def dispatch_rules(self) -> DispatchRules:
+        """The rules for deliveries from a topic."""
+        settings = self._settings
+        rates = (
+            Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte),
+            self._dispatch_rate("dispatch rate"),
+            self._dispatch_rate("subscription dispatch rate"),
         )
-    return Rate(
-        settings.dispatchThrottlingRatePerSubscriptionInMsg,
-        settings.dispatchThrottlingRatePerSubscriptionInByte,
-    )
+        default = settings.maxUnackedMessagesPerSubscription
+        return DispatchRules(rates, self.limit("max unacked of subscription", default))
 
+    def may_subscribe(self) -> bool:
+        """Whether subscriptions may be made because a client uses them."""
+        found = self.policy("automatic subscriptions")
+        default = self._settings.allowAutoSubscriptionCreation
+        return default if found is None else bool(found["allowAutoSubscriptionCreation"])
 
-UNLIMITED: Final = 1 << 31
-"""More messages than can be delivered at once."""
+    def _longest_delay_ms(self) -> int:
+        """For how long the delivery of a message may be delayed; 0: without limit."""
+        if not self._name.is_persistent:
+            return 0
+        found = self._namespaces.policy(self._name, "delayed_delivery_policies")
+        if found is not None:
+            return found.get("maxDeliveryDelayInMillis") or 0 if found.get("active") else 0
+        settings = self._settings
+        return settings.delayedDeliveryMaxDelayInMillis if settings.delayedDeliveryEnabled else 0
 
+    def _deduplicates(self) -> bool:
+        """Whether a sequence id that a producer has sent before is refused."""
+        own = self.policy("deduplication")
+        return self._settings.brokerDeduplicationEnabled if own is None else bool(own)
 
-class Limiter:
-    """Measures how far something is beyond its rate."""
+    def publish_rate(self) -> Rate:
+        """How fast a topic may be published to."""
+        found = self.policy("publish rate") or {}
+        settings = self._settings
+        return Rate(
+            found.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
+            found.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
+        )
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._left = [0.0, 0.0]
-        self._at = scheduler.ticks
-        self._full = True
-
-    def room(self, rate: Rate) -> int:
-        """How many messages may pass now, if any may."""
-        seconds, once = (self._scheduler.ticks - self._at) / 1e9, rate.messages * rate.period
-        left = once if self._full else min(self._left[0] + seconds * rate.messages, once)
-        return max(int(left), 1) if rate.messages > 0 else UNLIMITED
-
-    def take(self, rate: Rate, messages: int, size: int) -> float:
-        """So much has passed. Returns for how many seconds nothing more may pass."""
-        seconds, self._at = (self._scheduler.ticks - self._at) / 1e9, self._scheduler.ticks
-        wait = 0.0
-        for which, (most, taken) in enumerate(zip(rate[:2], (messages, size), strict=True)):
-            if most <= 0:
-                continue
-            once = most * rate.period
-            left = once if self._full else min(self._left[which] + seconds * most, once)
-            self._left[which] = left = left - taken
-            if left < 1:  # until there is room for one more
-                wait = max(wait, (1 - left) / most)
-        self._full = False
-        return wait
+    def _dispatch_rate(self, what: str) -> Rate:
+        """How fast messages of a topic, or of each of its subscriptions, may be delivered."""
+        found = self.policy(what)
+        if found:
+            period = found.get("ratePeriodInSecond") or 1
+            return Rate(
+                found.get("dispatchThrottlingRateInMsg", -1) / period,
+                found.get("dispatchThrottlingRateInByte", -1) / period,
+                period,
+            )
+        settings = self._settings
+        if what == "dispatch rate":
+            return Rate(
+                settings.dispatchThrottlingRatePerTopicInMsg, settings.dispatchThrottlingRatePerTopicInByte
+            )
+        return Rate(
+            settings.dispatchThrottlingRatePerSubscriptionInMsg,
+            settings.dispatchThrottlingRatePerSubscriptionInByte,
+        )

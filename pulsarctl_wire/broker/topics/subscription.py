@@ -1,7 +1,7 @@
 """A subscription of a persistent topic: its cursor, its consumers, and what they may ask for."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
@@ -11,63 +11,30 @@ from pulsarctl_wire.broker.delivery.shared import Shared
 from pulsarctl_wire.broker.delivery.single_active import SingleActive
 from pulsarctl_wire.broker.storage.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.storage.transactions import PendingAcks
-from pulsarctl_wire.broker.tenancy.policies import UNLIMITED, Limiter, Rate, limit
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode, MessageIdData
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-    from pulsarctl_wire.broker.topics.volatile import VolatileSubscription
+from pulsarctl_wire.broker.tenancy.limits import UNLIMITED, Limiter, Rate
+from pulsarctl_wire.broker.topics.joining import check_joins
+from pulsarctl_wire.broker.topics.stored import StoredTopic
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData
 
 _BACKLOGGED: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
 
 
-def _check_fits(consumer: Consumer, other: Consumer) -> None:
-    """Raises Refused if a consumer cannot join a subscription that has this other one."""
-    wanted, active = consumer.key_shared, other.key_shared
-    if consumer.kind != other.kind:
-        kinds = [CommandSubscribe.SubType.Name(each.kind) for each in (other, consumer)]  # type: ignore[arg-type]
-        text = "subscription type of '{}' is different than the connecting consumer's type '{}'"
-        text = text.format(*kinds)
-    elif consumer.kind != KEY_SHARED:
-        return
-    elif wanted.keySharedMode != active.keySharedMode:
-        modes = [KeySharedMode.Name(each.keySharedMode) for each in (active, wanted)]
-        text = "subscription key_shared mode of '{}' is different than the connecting consumer's"
-        text = f"{text} key_shared mode '{{}}'".format(*modes)
-    elif wanted.allowOutOfOrderDelivery == active.allowOutOfOrderDelivery:
-        return
-    elif active.allowOutOfOrderDelivery:
-        text = "subscription allows out of order delivery while the connecting consumer does not allow it"
-    else:
-        text = "subscription does not allow out of order delivery while the connecting consumer allows it"
-    raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
-
-
-async def check_joins(subscription: "Subscription | VolatileSubscription", consumer: Consumer) -> None:
-    """Raises Refused if a consumer cannot join; first waits until an Exclusive one is known to be alive."""
-    if subscription.consumers:
-        _check_fits(consumer, subscription.consumers[0])
-    if subscription.consumers and subscription.kind == EXCLUSIVE:
-        alive = await subscription.consumers[0].connection.is_alive()
-        if alive or subscription.consumers:
-            raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
-    default = subscription.topic.settings.maxConsumersPerSubscription
-    most = limit(subscription.topic, "max consumers of subscription", default)
-    if most and len(subscription.consumers) >= most:
-        raise Refused("ConsumerBusy", "Subscription reached max consumers limit")
-
-
 class Subscription:
     """A subscription, whose consumers are all of the type `kind` while there are any."""
 
-    def __init__(self, topic: "PersistentTopic", name: str, cursor: Cursor) -> None:
+    def __init__(self, topic: StoredTopic["Subscription"], name: str, cursor: Cursor) -> None:
         self.topic = topic
+        self.topic_name, self.partition = topic.name.full, topic.partition
+        self.scheduler, self.settings, self.journal = topic.scheduler, topic.settings, topic.journal
+        self.log, self.compaction = topic.log, topic.compaction
         self.name = name
         self.cursor = cursor
         self.kind: int | None = None
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
+        self.is_aborted = topic.is_aborted
+        self.hides, self.left = self.transactions.hides, self.transactions.left
         self.stored = False
         """Whether it is known to be durable; until then, nobody may be told that it exists."""
         self.expired_messages = 0
@@ -78,6 +45,8 @@ class Subscription:
         self.last_ms: dict[str, int] = {}
         """When consumers that have left last got a message, asked or acknowledged (`Consumer.last_…`)."""
         self._soon = False
+        self._has_skipped = False
+        """Whether entries may be pending that were skipped."""
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
@@ -96,6 +65,21 @@ class Subscription:
         return [] if self.dispatcher is None else self.dispatcher.consumers
 
     @property
+    def readable(self) -> int:
+        """Consumers may see entries before this index."""
+        return self.topic.readable
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the topic takes no more messages."""
+        return self.topic.terminated
+
+    @property
+    def full_name(self) -> str:
+        """Its topic and its name, as in Pulsar's messages."""
+        return f"[{self.topic_name}][{self.name}]"
+
+    @property
     def reads_compacted(self) -> bool:
         """Whether its consumers want the compacted copy, where there is one."""
         return any(each.read_compacted for each in self.consumers)
@@ -105,25 +89,25 @@ class Subscription:
         """Messages that a consumer may have without acknowledging any; 0: no limit."""
         if not self.cursor.durable:
             return 0
-        return limit(self.topic, "max unacked", self.topic.settings.maxUnackedMessagesPerConsumer)
+        return self.topic.policies.limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
 
     @property
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
-        return self.cursor.backlog(self.topic.log.stored)
+        return self.cursor.backlog(self.log.stored)
 
     # -- consumers
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        await check_joins(self, consumer)
+        await check_joins(self, self.topic, consumer)
         if self.topic.closed or self.topic.subscriptions.get(self.name) is not self:
             raise Refused("ServiceNotReady", "Subscription is fenced")  # it went while the consumer waited
         if not self.consumers:
             self._begin(consumer)
         assert self.dispatcher is not None
         self.dispatcher.add(consumer)
-        self.cursor.last_active_ms = self.topic.scheduler.time_ms
+        self.cursor.last_active_ms = self.scheduler.time_ms
         self.dispatch_soon()
 
     def _begin(self, consumer: Consumer) -> None:
@@ -147,7 +131,7 @@ class Subscription:
             consumer.closed = True
             self._remember(consumer)
             dispatcher.remove(consumer)
-            self.cursor.last_active_ms = self.topic.scheduler.time_ms
+            self.cursor.last_active_ms = self.scheduler.time_ms
             self.topic.consumer_left(self)
 
     def _remember(self, consumer: Consumer) -> None:
@@ -163,7 +147,7 @@ class Subscription:
             if only is None or consumer is only:
                 self.remove(consumer)
                 if consumer is not but:
-                    consumer.connection.close_consumer(consumer, **told)
+                    consumer.connection.close_consumer(consumer.id, **told)
 
     # -- dispatching
 
@@ -171,16 +155,18 @@ class Subscription:
         """Have deliverable entries delivered, once the current call is done."""
         if not self._soon and self.dispatcher is not None:
             self._soon = True
-            self.topic.scheduler.ready.append(self._dispatch)
+            self.scheduler.ready.append(self._dispatch)
 
     def _dispatch(self) -> None:
         self._soon = False
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
+        if self._has_skipped and any(each.available for each in self.consumers):
+            self._settle_skipped()
         topic, rules = self.topic, self.topic.dispatch_rules
         self._blocks_at = rules.most_unacked if self.cursor.durable else 0
-        limiters = topic.broker.dispatch_limiter, topic.dispatch_limiter, self._limiter
-        throttled = topic.settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
+        limiters = topic.environment.dispatch_limiter, topic.dispatch_limiter, self._limiter
+        throttled = self.settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
         self._rates = [
             each for each in zip(limiters, rules.rates, strict=True) if throttled and each[1].limits
         ]
@@ -190,7 +176,7 @@ class Subscription:
     @property
     def is_throttled(self) -> bool:
         """Whether nothing is delivered for now, as it went too fast."""
-        return self._held_until > self.topic.scheduler.ticks
+        return self._held_until > self.scheduler.ticks
 
     def count_unacked(self, messages: int) -> None:
         """So many more messages, or fewer, are delivered and not acknowledged."""
@@ -206,9 +192,8 @@ class Subscription:
         for limiter, rate in self._rates:
             wait = limiter.take(rate, messages, size)
             if wait > 0:
-                scheduler = self.topic.scheduler
-                self._held_until = max(self._held_until, scheduler.ticks + int(wait * 1e9))
-                scheduler.later(wait, self.wake)
+                self._held_until = max(self._held_until, self.scheduler.ticks + int(wait * 1e9))
+                self.scheduler.later(wait, self.wake)
 
     def wake(self) -> None:
         """Consumers may get more than before: of permits, of what can be written to them, or of time."""
@@ -228,7 +213,7 @@ class Subscription:
         self.dispatch_soon()
 
     def _locate(self, message_id: MessageIdData) -> tuple[int, bool]:
-        return self.topic.log.locate(message_id.ledgerId, message_id.entryId)
+        return self.log.locate(message_id.ledgerId, message_id.entryId)
 
     # -- acknowledgements
 
@@ -237,7 +222,7 @@ class Subscription:
         mark, beyond = self.cursor.mark, False
         for message_id in ids:
             index, there = self._locate(message_id)
-            beyond = beyond or index >= self.topic.log.stored
+            beyond = beyond or index >= self.log.stored
             if beyond and there:
                 self.settle(index)
             if beyond or not there:
@@ -246,14 +231,14 @@ class Subscription:
                 self.dispatcher.redelivered.pop(index, None)
             if not message_id.ack_set:
                 self._ack_entry(index)
-            elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
+            elif self.settings.acknowledgmentAtBatchIndexLevelEnabled:
                 self._ack_some(index, message_id)
         self._was_acked(consumer, mark)
         self.check_end()
 
     def _was_acked(self, consumer: Consumer, mark: int) -> None:
         """A consumer has acknowledged something; the mark was at `mark`."""
-        consumer.last_acked_ms = now = self.topic.scheduler.time_ms
+        consumer.last_acked_ms = now = self.scheduler.time_ms
         if self.cursor.mark != mark:
             self.last_moved_ms = now
             if self.cursor.durable:
@@ -277,7 +262,7 @@ class Subscription:
         for index, mask, size in entries:
             if mask is None:
                 self._ack_entry(index)
-            elif self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled:
+            elif self.settings.acknowledgmentAtBatchIndexLevelEnabled:
                 self.cursor.ack_some(index, size, mask)
         self.check_end()
 
@@ -312,7 +297,7 @@ class Subscription:
     def ack_until(self, consumer: Consumer, message_id: MessageIdData) -> None:
         """Acknowledge everything up to a message."""
         index, there = self._locate(message_id)
-        if there and index < self.topic.log.stored:
+        if there and index < self.log.stored:
             self._ack_until(consumer, index, message_id)
         self.check_end()
 
@@ -323,7 +308,7 @@ class Subscription:
         else:
             self.cursor.ack_before(index)
             still_open = mask_of(message_id.ack_set)
-            by_index = self.topic.settings.acknowledgmentAtBatchIndexLevelEnabled
+            by_index = self.settings.acknowledgmentAtBatchIndexLevelEnabled
             if by_index and still_open and not self.cursor.is_acked(index):
                 self.cursor.set_open(index, still_open)
         self._was_acked(consumer, mark)
@@ -336,7 +321,7 @@ class Subscription:
     def expire(self, index: int) -> None:
         """Acknowledge everything before an entry, as it is too old."""
         backlog = self.backlog
-        self.last_expired_ms = self.topic.scheduler.time_ms
+        self.last_expired_ms = self.scheduler.time_ms
         self.skip_before(index)
         self.expired_messages += backlog - self.backlog
 
@@ -348,7 +333,7 @@ class Subscription:
             if self.topic.migrated is not None:
                 self.remove(consumer)
                 consumer.connection.tell_migrated(consumer.id, self.topic.migrated, producer=False)
-                consumer.connection.close_consumer(consumer)
+                consumer.connection.close_consumer(consumer.id)
             elif self.topic.terminated:
                 consumer.tell_end()
 
@@ -363,11 +348,22 @@ class Subscription:
 
     def skip_before(self, index: int) -> None:
         """Acknowledge every entry before an index, whoever has it."""
-        index = min(index, self.topic.log.stored)
+        index = min(index, self.log.stored)
         if self.cursor.ack_before(index):
-            self.last_moved_ms = self.topic.scheduler.time_ms
+            self.last_moved_ms = self.scheduler.time_ms
+            self._has_skipped = True
             self.check_end()
             self.dispatch_soon()
+
+    def _settle_skipped(self) -> None:
+        """Have no entry pending that was skipped; as in Pulsar, once a consumer can get another one."""
+        assert self.dispatcher is not None
+        self._has_skipped = False
+        for consumer in self.consumers:
+            for index in [each for each in consumer.pending if each < self.cursor.mark]:
+                slot = consumer.settle(index)
+                assert slot is not None
+                self.dispatcher.settled(consumer, slot)
 
     def nth_open(self, number: int) -> int | None:
         """The index of the entry that is the nth one, from 1, of those not acknowledged."""
@@ -381,7 +377,7 @@ class Subscription:
     @property
     def backlog_size(self) -> int:
         """About the bytes of the entries from the first one on that is not acknowledged."""
-        return self.topic.log.size_from(self.cursor.mark) if self.backlog else 0
+        return self.log.size_from(self.cursor.mark) if self.backlog else 0
 
     def set_properties(self, properties: dict[str, str]) -> None:
         """Set its properties."""
@@ -392,8 +388,8 @@ class Subscription:
 
     async def reset(self, index: int, still_open: int = 0) -> None:
         """Go to an entry: all consumers that get messages are disconnected, and told so."""
-        first = self.topic.log.first
-        if not self.reads_compacted or self.topic.compaction.log is None:
+        first = self.log.first
+        if not self.reads_compacted or self.compaction.log is None:
             index = max(index, first)
         elif index == first:
             index = 0  # the copy has entries that the topic has no more
@@ -410,7 +406,7 @@ class Subscription:
             self.topic.reset_to[self.name] = self.cursor.mark, still_open
         if self.dispatcher is not None:
             self.dispatcher.rewind()
-        await self.topic.journal.synced()
+        await self.journal.synced()
 
     async def delete(self, *, asked_by: Consumer | None, force: bool) -> None:
         """Delete it. Raises Refused if others are connected, unless `force`."""
@@ -422,7 +418,7 @@ class Subscription:
         self.topic.gone_messages_out += self.gone_messages_out
         self.topic.gone_bytes_out += self.gone_bytes_out
         self.forget()
-        await self.topic.journal.synced()
+        await self.journal.synced()
 
     def forget(self) -> None:
         """Delete what is stored of it."""

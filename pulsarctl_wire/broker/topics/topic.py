@@ -6,28 +6,21 @@ who was. Source: b/AbstractTopic (4.0).
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
+from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, thrown
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
-from pulsarctl_wire.broker.delivery.consumer import Consumer
+from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
 from pulsarctl_wire.broker.schemas.registry import SchemaRefused, Stored, from_wire
 from pulsarctl_wire.broker.storage.journal import Journal
-from pulsarctl_wire.broker.tenancy.policies import (
-    DispatchRules,
-    Limiter,
-    SendRules,
-    dispatch_rules,
-    limit,
-    policy,
-    publish_rate,
-    rate_of_all,
-    send_rules,
-)
-from pulsarctl_wire.broker.topics.joining import SubscribeLimiter
-from pulsarctl_wire.broker.topics.producer import Producer
+from pulsarctl_wire.broker.tenancy.limits import Limiter, SubscribeLimiter
+from pulsarctl_wire.broker.tenancy.policies import DispatchRules, SendRules, TopicPolicies, rate_of_all
+from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandProducer,
     CommandSend,
     Exclusive,
     MessageMetadata,
@@ -36,32 +29,98 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.basics.names import TopicName
-    from pulsarctl_wire.broker.cluster.broker import Broker
-    from pulsarctl_wire.broker.topics.subscription import Subscription
+S = TypeVar("S", bound=Subscribed)
 
 _FENCED = thrown("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
 
 
-class Topic:
+class Producer:
+    """A producer, made from its PRODUCER; `name` is the one it asks for, or a generated one.
+
+    `pending` counts its SENDs that have no receipt yet.
+    """
+
+    def __init__(
+        self, connection: Connection, command: CommandProducer, topic: "Topic[Any]", name: str
+    ) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.id: int = command.producer_id
+        self.name = name
+        self.epoch: int = command.epoch
+        self.mode: int = command.producer_access_mode
+        self.topic_epoch: int | None = command.topic_epoch if command.HasField("topic_epoch") else None
+        self.encrypted: bool = command.encrypted
+        self.metadata = connection.pairs(command.metadata)
+        self.schema_version = b""
+        self.since_ms = connection.scheduler.time_ms
+        self.closed = False
+        self.closing = False
+        """Whether it will be closed once what was sent is stored."""
+        self.pending = 0
+        self.messages_in = 0
+        self.bytes_in = 0
+        self._when_idle: list[Completion[None]] = []
+
+    def succeeds(self, other: "Producer") -> bool:
+        """Whether it is `other`, made again by the client after it lost track of it."""
+        return self.connection is other.connection and self.id == other.id and self.epoch > other.epoch
+
+    def leave(self) -> None:
+        """Its connection has ended."""
+        self.topic.remove_producer(self)
+
+    # -- SENDs
+
+    def begun(self, size: int) -> None:
+        """A SEND of so many bytes is being stored."""
+        self.pending += 1
+        self.connection.publishing(1, size)
+
+    def _ended(self, size: int) -> None:
+        self.pending -= 1
+        self.connection.publishing(-1, -size)
+        if not self.pending:
+            waiting, self._when_idle = self._when_idle, []
+            for completion in waiting:
+                completion.resolve(None)
+
+    def receipt(self, sequence: int, highest: int, ledger: int, entry: int, size: int) -> None:
+        """Answer a SEND of so many bytes that was `begun`."""
+        if not self.closed:
+            self.connection.send_receipt(self.id, sequence, highest, ledger, entry)
+        self._ended(size)
+
+    def error(self, sequence: int, highest: int, code: str, text: str) -> None:
+        """Answer a SEND by SEND_ERROR; it was not `begun`."""
+        self.connection.send_error(self.id, max(sequence, highest), code, text)
+
+    async def idle(self) -> None:
+        """Wait until no SEND is being stored."""
+        if self.pending:
+            completion = self.connection.scheduler.completion()
+            self._when_idle.append(completion)
+            await completion
+
+
+class Topic(Generic[S]):
     """A loaded topic. `epoch` counts its exclusive producers; None if there was none."""
 
-    def __init__(self, broker: "Broker", name: "TopicName") -> None:
-        self.broker = broker
+    def __init__(self, environment: Environment, name: TopicName) -> None:
+        self.environment = environment
         self.name = name
         self.partition = name.partition
-        self.scheduler: Scheduler = broker.scheduler
-        self.settings = broker.settings
-        self.journal: Journal = broker.journal
-        self.policies: dict[str, Any] = {}
+        self.scheduler: Scheduler = environment.scheduler
+        self.settings = environment.settings
+        self.journal: Journal = environment.journal
+        self.policies = TopicPolicies(name, environment.namespaces, environment.settings)
         self.last_active_ms = self.scheduler.time_ms
         self._limiter = Limiter(self.scheduler)
         self.subscribe_limiter = SubscribeLimiter(self.scheduler)
         self._rules: SendRules | None = None
         self._dispatch_rules: DispatchRules | None = None
         self.producers: dict[str, Producer] = {}
-        self.subscriptions: dict[str, Any] = {}
+        self.subscriptions: dict[str, S] = {}
         self.closed = False
         self.terminated = False
         self.migrated: tuple[str, str] | None = None
@@ -104,7 +163,7 @@ class Topic:
 
     def check_room(self) -> None:
         """Raises Refused if the topic has as many producers as it may."""
-        most = limit(self, "max producers", self.settings.maxProducersPerTopic)
+        most = self.policies.limit("max producers", self.settings.maxProducersPerTopic)
         if most and len(self.producers) >= most:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
 
@@ -118,19 +177,19 @@ class Topic:
     def rules(self) -> SendRules:
         """The rules for SENDs."""
         if self._rules is None:
-            self._rules = send_rules(self)
+            self._rules = self.policies.send_rules()
         return self._rules
 
     @property
     def dispatch_rules(self) -> DispatchRules:
         """The rules for deliveries."""
         if self._dispatch_rules is None:
-            self._dispatch_rules = dispatch_rules(self)
+            self._dispatch_rules = self.policies.dispatch_rules()
         return self._dispatch_rules
 
     def policies_changed(self) -> None:
         """A policy of the topic or of its namespace was changed."""
-        self.policies = self.broker.cluster.namespaces.topic_policies(self.name)
+        self.policies.read()
         self._rules = self._dispatch_rules = None
         self._close_refused()
 
@@ -140,17 +199,19 @@ class Topic:
             for consumer in list(subscription.consumers):
                 if not consumer.connection.identity.may(self.name, "consume", subscription=subscription.name):
                     subscription.remove(consumer)
-                    consumer.connection.close_consumer(consumer)
+                    consumer.connection.close_consumer(consumer.id)
         for producer in list(self.producers.values()):
             allowed = producer.connection.identity.may(self.name, "produce")
             if not allowed or (self.rules.encrypted and not producer.encrypted):
                 self.remove_producer(producer)
-                producer.connection.close_producer(producer)
+                producer.connection.close_producer(producer.id)
 
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Messages were published: if that is too fast, the producer's connection is not read for a while."""
-        broker = self.broker
-        limits = (self._limiter, publish_rate(self)), (broker.publish_limiter, rate_of_all(self.settings))
+        limits = (
+            (self._limiter, self.policies.publish_rate()),
+            (self.environment.publish_limiter, rate_of_all(self.settings)),
+        )
         for limiter, rate in limits:
             if rate.limits and (wait := limiter.take(rate, messages, size)) > 0:
                 producer.connection.hold(wait)
@@ -165,8 +226,8 @@ class Topic:
         return stored.version
 
     def _add_schema(self, schema: WireSchema) -> Stored:
-        schemas, it = self.broker.cluster.schemas, from_wire(schema)
-        updates = policy(self, "schema updates")
+        schemas, it = self.environment.schemas, from_wire(schema)
+        updates = self.policies.policy("schema updates")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
             return schemas.add(self.name, it, self.strategy, self.scheduler.time_ms)
         if (known := schemas.known(self.name, it)) is not None:
@@ -175,8 +236,8 @@ class Topic:
 
     def check_no_schema(self) -> None:
         """Raises SchemaRefused if producers must have a schema."""
-        enforced = policy(self, "schema validation") or self.settings.isSchemaValidationEnforced
-        if enforced and self.broker.cluster.schemas.get(self.name) is not None:
+        enforced = self.policies.policy("schema validation") or self.settings.isSchemaValidationEnforced
+        if enforced and self.environment.schemas.get(self.name) is not None:
             text = "Producers cannot connect or send message without a schema to topics with a schema"
             text = f"{text}when SchemaValidationEnforced is enabled"  # there is no blank in Pulsar's either
             raise SchemaRefused("incompatible", text).thrown()
@@ -188,7 +249,7 @@ class Topic:
         """
         if schema.type == WireSchema.AutoConsume:
             return
-        schemas = self.broker.cluster.schemas
+        schemas = self.environment.schemas
         reads = any(not each.takes_any_schema for each in self.consumers)
         used = self.producers or self.has_messages or reads
         if used or schemas.get(self.name) is not None:
@@ -211,7 +272,9 @@ class Topic:
     @property
     def strategy(self) -> str:
         """How compatible schemas must be."""
-        strategy: str = policy(self, "schema compatibility") or self.settings.schemaCompatibilityStrategy
+        strategy: str = (
+            self.policies.policy("schema compatibility") or self.settings.schemaCompatibilityStrategy
+        )
         return strategy
 
     def check_open(self) -> None:
@@ -304,7 +367,7 @@ class Topic:
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
             producer.connection.tell_migrated(producer.id, self.migrated, producer=True)
-            producer.connection.close_producer(producer)
+            producer.connection.close_producer(producer.id)
         for subscription in list(self.subscriptions.values()):
             subscription.check_end()
 
@@ -321,7 +384,7 @@ class Topic:
         """The highest sequence id stored from a producer; -1 if unknown."""
         return -1
 
-    def consumer_left(self, subscription: "Subscription") -> None:
+    def consumer_left(self, subscription: S) -> None:
         """A consumer of a subscription left."""
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
@@ -337,7 +400,7 @@ class Topic:
         """Tell all producers to reconnect. `told` are fields of CLOSE_PRODUCER."""
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
-            producer.connection.close_producer(producer, **told)
+            producer.connection.close_producer(producer.id, **told)
         for _, turn in self.waiting:
             turn.fail(_FENCED)
         self.waiting.clear()

@@ -1,21 +1,18 @@
 """A non-persistent topic: messages go to the consumers that have permits now, or nowhere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, int32
 from pulsarctl_wire.broker.delivery.key_ranges import Selector, selector_for, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry, Position
-from pulsarctl_wire.broker.topics.producer import Producer
-from pulsarctl_wire.broker.topics.subscription import check_joins
-from pulsarctl_wire.broker.topics.topic import Topic
+from pulsarctl_wire.broker.topics.joining import check_joins
+from pulsarctl_wire.broker.topics.topic import Producer, Topic
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSend, CommandSubscribe, MessageIdData
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.broker.clients.connection import Connection
 
 ID: Final = Position(0, 0)
 """The message id of every message."""
@@ -26,6 +23,7 @@ class VolatileSubscription:
 
     def __init__(self, topic: "VolatileTopic", name: str, kind: int) -> None:
         self.topic = topic
+        self.topic_name, self.partition = topic.name.full, topic.partition
         self.name = name
         self.kind = kind
         self.consumers: list[Consumer] = []
@@ -39,7 +37,7 @@ class VolatileSubscription:
 
     async def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
-        await check_joins(self, consumer)
+        await check_joins(self, self.topic, consumer)
         self.kind = consumer.kind
         if self.kind == KEY_SHARED:
             if not self.consumers:
@@ -68,7 +66,7 @@ class VolatileSubscription:
             return None
         ordered = sorted(self.consumers, key=lambda each: (each.priority, each.name))
         first = [each for each in ordered if each.priority == ordered[0].priority]
-        return first[max(self.topic.partition, 0) % len(first)]
+        return first[max(self.partition, 0) % len(first)]
 
     def deliver(self, entry: Entry) -> None:
         """Send an entry to a consumer with permits. Without one, or unreadable, it is dropped."""
@@ -82,7 +80,7 @@ class VolatileSubscription:
         consumer.messages_out += entry.count
         consumer.bytes_out += len(entry.data)
         consumer.last_sent_ms = self.topic.scheduler.time_ms
-        consumer.connection.send_message(consumer, entry, ID, 0, ())
+        consumer.connection.send_message(consumer.id, entry, ID, self.partition, consumer.sent_epoch)
 
     def _choose(self, entry: Entry) -> Consumer | None:
         if not self.consumers:
@@ -118,7 +116,7 @@ class VolatileSubscription:
         for consumer in list(self.consumers):
             self.remove(consumer)
             if consumer is not but:
-                consumer.connection.close_consumer(consumer, **told)
+                consumer.connection.close_consumer(consumer.id, **told)
 
     async def delete(self, *, asked_by: Consumer | None, force: bool) -> None:
         """Delete it. Raises Refused if others are connected, unless `force`."""
@@ -138,17 +136,27 @@ class VolatileSubscription:
     def wake(self) -> None:
         """New permits only count for new messages."""
 
-    def ack(self, consumer: Consumer, ids: Any) -> None:
+    def delivered(self, messages: int, size: int) -> None:
+        """No rate limits deliveries."""
+
+    def count_unacked(self, messages: int) -> None:
+        """No message is ever acknowledged."""
+
+    def left(self, index: int) -> int | None:
+        """Nothing is delivered in part."""
+        return None
+
+    def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
         """There is nothing to acknowledge."""
 
-    def ack_until(self, consumer: Consumer, message_id: Any) -> None:
+    def ack_until(self, consumer: Consumer, message_id: MessageIdData) -> None:
         """There is nothing to acknowledge."""
 
-    def redeliver(self, consumer: Consumer, ids: Any) -> None:
+    def redeliver(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
         """There is nothing to send again."""
 
 
-class VolatileTopic(Topic):
+class VolatileTopic(Topic[VolatileSubscription]):
     """A loaded non-persistent topic."""
 
     def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
@@ -163,7 +171,7 @@ class VolatileTopic(Topic):
         for subscription in self.subscriptions.values():
             subscription.deliver(entry)
 
-    async def subscribe(self, connection: "Connection", command: CommandSubscribe, name: str) -> Consumer:
+    async def subscribe(self, connection: Connection, command: CommandSubscribe, name: str) -> Consumer:
         """A consumer joins a subscription, which is made if there is none. Raises Refused."""
         if command.read_compacted:
             raise Refused("NotAllowedError", "readCompacted only valid on persistent topics")
@@ -174,7 +182,7 @@ class VolatileTopic(Topic):
         await subscription.add(consumer)
         return consumer
 
-    def consumer_left(self, subscription: Any) -> None:
+    def consumer_left(self, subscription: VolatileSubscription) -> None:
         """A consumer of a subscription left: it goes with its last one."""
         if not subscription.consumers and self.subscriptions.pop(subscription.name, None) is not None:
             self.gone_messages_out += subscription.gone_messages_out

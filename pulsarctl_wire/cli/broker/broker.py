@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asyncio import Event
 
     from pulsarctl_wire.broker.basics.settings import Settings
-    from pulsarctl_wire.broker.cluster.broker import Broker
+    from pulsarctl_wire.broker.cluster.cluster import Broker
     from pulsarctl_wire.broker.shell.running import Plan, Running, Sockets
     from pulsarctl_wire.cli.broker.watched import Watched
     from pulsarctl_wire.faults.lanes import Faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
@@ -28,6 +29,8 @@ def doctor(options: DoctorOptions) -> int:
     if options.tree and options.output in ("json", "sarif"):
         console.fail(f"doctor: --tree cannot be combined with -o {options.output}")
     from pulsarctl_wire.cli.capture.doctor_job import DoctorJob
+    from pulsarctl_wire.cli.capture.reading import captures_of
 
+    options = replace(options, sources=captures_of(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return DoctorJob(options, stack).run()

@@ -26,7 +26,7 @@ class DoctorOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
         default=list,
     )
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")

@@ -30,7 +30,7 @@ class StatsOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
         default=list,
     )
     output: Literal["table", "json"] = OUTPUT(default="table")
@@ -60,7 +60,9 @@ def stats(options: StatsOptions) -> int:
         if kind not in NAMES:
             hint = did_you_mean(kind, NAMES) or f"; use one of {', '.join(NAMES)}"
             console.fail(f"--by {kind}: unknown{hint}")
-    options = replace(options, by=list(dict.fromkeys(kinds)))
+    from pulsarctl_wire.cli.capture.reading import captures_of
+
+    options = replace(options, by=list(dict.fromkeys(kinds)), sources=captures_of(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return StatsJob(options, stack).run()
 

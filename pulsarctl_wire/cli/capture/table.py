@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Final
@@ -39,11 +39,13 @@ def table(options: TableOptions) -> int:
         console.fail(
             "--findings: reads the sources twice, and stdin can be read once; save it to a file first"
         )
+    from pulsarctl_wire.cli.capture.reading import captures_of
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
+    captured = replace(options, sources=captures_of(options.sources))
     try:
         with ExitStack() as stack:
-            return TableJob(options, options.out, stack).run()
+            return TableJob(captured, options.out, stack).run()
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:

@@ -3,11 +3,12 @@
 In a directory, only files whose contents are a capture are inputs.
 """
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pyarrow import ArrowException, fs
 
@@ -125,8 +126,11 @@ def _find(argument: str) -> tuple[list[Input], bool]:
         base = base or ("/" if path.startswith("/") else ".")
     else:
         raise CaptureError(f"{argument}: no such file")
-    selector = fs.FileSelector(base, recursive=True)
-    inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
+    if isinstance(system, fs.LocalFileSystem):
+        below: Any = list(_walk(base))
+    else:
+        below = fs.FileSelector(base, recursive=True)
+    inside = [each for each in system.get_file_info(below) if each.type == fs.FileType.File]
     roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
     tables = tuple(root + name for root in roots for name in _TABLE)
     named = (
@@ -137,6 +141,23 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     )
     chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]
     return sorted(chosen, key=lambda each: natural(each.name)), is_directory
+
+
+def _walk(base: str) -> Iterator[str]:
+    """The paths of files below a local directory. Where links lead to one again, it is left out."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise CaptureError(f"{error.filename}: {reason(error)}") from error
+
+    seen: set[str] = set()
+    for directory, below, names in os.walk(base, onerror=fail, followlinks=True):
+        real = os.path.realpath(directory)
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+        yield from (os.path.join(directory, name) for name in names)
 
 
 def _path(info: Any) -> str:

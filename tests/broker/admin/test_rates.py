@@ -7,7 +7,7 @@ from broker.targets import EmbeddedTarget
 from net.scripted import run
 
 from pulsarctl_wire.broker.basics.settings import parse_settings
-from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.core import Core
 
 
 def test_rates_are_those_of_the_last_minute() -> None:
@@ -43,7 +43,7 @@ def test_policies_and_sizes_survive() -> None:
             assert (await target.rest("GET", at(topic, "maxProducers"))) == 3
             server = target.server
             await target.advance(1)
-            cluster = Cluster(parse_settings({}), server.storage.rows(), server.storage.ends())
+            cluster = Core(parse_settings({}), server.storage.rows(), server.storage.ends())
             policies = cluster.namespaces.topics[topic]["policies"]
         assert policies == {"maxProducerPerTopic": 3}
         assert size > 0
