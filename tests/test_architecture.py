@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -121,6 +122,57 @@ def test_imports_stay_within_the_table(path: Path) -> None:
             impure = {"time", "random", "os", "io", "sys", "logging"}
             impure -= {"faults": {"random"}, "render": {"io"}}.get(part, set())
             assert top not in impure, f"{part} imports {name}"
+
+
+MAX_MODULES = 25
+"""Of a folder."""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def reachable(imports: dict[str, set[str]], name: str) -> set[str]:
+    """The modules that a module imports, directly or not."""
+    found, todo = set[str](), [name]
+    while todo:
+        new = imports[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
+
+
+def circles_of(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The modules that import each other, in any number of steps."""
+    below = {name: reachable(imports, name) for name in imports}
+    circles = {
+        frozenset(other for other in below[name] if name in below[other])
+        for name in imports
+        if name in below[name]
+    }
+    return sorted(map(sorted, circles))
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a", "d"}}
+    assert circles_of(imports) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports under TYPE_CHECKING and in functions count, too: so they do for whoever reads."""
+    names = {module_name(path) for path in MODULES}
+    imports = {}
+    for path in MODULES:
+        name = module_name(path)
+        targets = (each if each in names else each.rpartition(".")[0] for each in imported(path))
+        imports[name] = {each for each in targets if each in names} - {name}
+    assert not circles_of(imports)
+
+
+def test_folders_are_not_crowded() -> None:
+    modules = Counter(path.parent for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+    assert not {folder: number for folder, number in modules.items() if number > MAX_MODULES}
 
 
 def room_of(part: str, names: list[str]) -> str:

@@ -33,9 +33,9 @@ def commands(incomplete: str) -> list[str]:
 
 def kinds(incomplete: str) -> list[str]:
     """Values of `--by`."""
-    from pulsarctl_wire.cli.capture.stats import KINDS
+    from pulsarctl_wire.stats.rows import NAMES
 
-    return _last_of_list(KINDS, incomplete)
+    return _last_of_list(NAMES, incomplete)
 
 
 def reports(incomplete: str) -> list[tuple[str, str]]:

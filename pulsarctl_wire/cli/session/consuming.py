@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.select import Rule
 from pulsarctl_wire.cli.options import parse_time
-from pulsarctl_wire.cli.session.consume import ReceiveOptions
 from pulsarctl_wire.cli.session.produce import Pace, message_schema
+from pulsarctl_wire.cli.session.receive_options import ReceiveOptions
 from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.net.session.client import Client

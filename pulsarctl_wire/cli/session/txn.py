@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session.consume import Type
 from pulsarctl_wire.cli.session.lookup import Output, say
+from pulsarctl_wire.cli.session.receive_options import Type
 from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.errors import BrokerError, RequestTimeout, SessionError
