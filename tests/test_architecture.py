@@ -4,6 +4,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,18 @@ MAY_IMPORT = {
     "testing": {"errors", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
 }
+ROOMS = {
+    "wire": [".", "framing", "session"],
+    "net": [".", "session", "proxy", "replay"],
+    "pipeline": ["files", "decoding", "storage", "upkeep", "."],
+    "broker": [
+        *("basics", "storage", "schemas", "tenancy", "clients", "delivery", "topics", "cluster"),
+        *("handlers", "admin", ".", "shell"),
+    ],
+}
+"""The rooms of the larger parts: each imports only those before it. "." is the part's own folder."""
+NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
+"""Rooms of a part that do not import each other either."""
 ONLY_IN = {
     "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"},
     "scapy": {"capture"},
@@ -69,6 +83,7 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
 def imported(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -107,6 +122,75 @@ def test_imports_stay_within_the_table(path: Path) -> None:
             impure = {"time", "random", "os", "io", "sys", "logging"}
             impure -= {"faults": {"random"}, "render": {"io"}}.get(part, set())
             assert top not in impure, f"{part} imports {name}"
+
+
+MAX_MODULES = 25
+"""Of a folder."""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def reachable(imports: dict[str, set[str]], name: str) -> set[str]:
+    """The modules that a module imports, directly or not."""
+    found, todo = set[str](), [name]
+    while todo:
+        new = imports[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
+
+
+def circles_of(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The modules that import each other, in any number of steps."""
+    below = {name: reachable(imports, name) for name in imports}
+    circles = {
+        frozenset(other for other in below[name] if name in below[other])
+        for name in imports
+        if name in below[name]
+    }
+    return sorted(map(sorted, circles))
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a", "d"}}
+    assert circles_of(imports) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports under TYPE_CHECKING and in functions count, too: so they do for whoever reads."""
+    names = {module_name(path) for path in MODULES}
+    imports = {}
+    for path in MODULES:
+        name = module_name(path)
+        targets = (each if each in names else each.rpartition(".")[0] for each in imported(path))
+        imports[name] = {each for each in targets if each in names} - {name}
+    assert not circles_of(imports)
+
+
+def test_folders_are_not_crowded() -> None:
+    modules = Counter(path.parent for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+    assert not {folder: number for folder, number in modules.items() if number > MAX_MODULES}
+
+
+def room_of(part: str, names: list[str]) -> str:
+    """The room of a module by its names below the part."""
+    return names[0] if len(names) > 1 and (PACKAGE / part / names[0]).is_dir() else "."
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_import_only_those_before_them(path: Path) -> None:
+    part, *names = path.relative_to(PACKAGE).with_suffix("").parts
+    if part not in ROOMS:
+        return
+    order, room = ROOMS[part], room_of(part, names)
+    for name in imported(path):
+        if name.startswith(f"pulsarctl_wire.{part}."):
+            other = room_of(part, name.split(".")[2:])
+            assert order.index(other) <= order.index(room), f"{room} imports {name}"
+            assert (part, other, room) not in NOT_BETWEEN, f"{room} imports {name}"
 
 
 MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_PARAMETERS = 500, 60, 8

@@ -6,8 +6,10 @@ import pytest
 from examples import EXAMPLES, module
 from typer.testing import CliRunner
 
-from pulsarctl_wire import checks, read_frames, views
 from pulsarctl_wire import faults as catalogue
+from pulsarctl_wire import read_frames, views
+from pulsarctl_wire.checks import registry
+from pulsarctl_wire.checks.rule import paragraphs
 from pulsarctl_wire.cli import console, verbs
 from pulsarctl_wire.faults.base import Send
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
@@ -62,12 +64,12 @@ def test_the_fault_changes_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rule_finds_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = module("A rule", "pulsarctl_wire.checks.topics", monkeypatch).TopicTerminated
-    monkeypatch.setattr(checks, "RULES", (*checks.RULES, rule))
+    rule = module("A rule", "pulsarctl_wire.checks.rules.topics", monkeypatch).TopicTerminated
+    monkeypatch.setattr(registry, "RULES", (*registry.RULES, rule))
     done = CliRunner().invoke(verbs.app, ["doctor", "--only", rule.id, str(SAMPLE.parent / "errors.pcap")])
     head, explanation, _, asks, refused, advice = done.stdout.splitlines()
     assert head.startswith("topic_terminated  certain  persistent://public/default/errors-")
-    assert explanation.strip() == checks.rule.paragraphs(rule)[""]
+    assert explanation.strip() == paragraphs(rule)[""]
     assert " → PRODUCER " in asks
     assert "TopicTerminatedError" in refused
     assert advice == "  → Stop the producer, or give it another topic."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +50,7 @@ TERMINAL = """\
 def terminal(command: str, rows: int) -> str:
     """A terminal of this many rows after a command."""
     run = pwire(*shlex.split(command)[1:], "--color", "always")
-    console = Console(width=COLUMNS, record=True, file=io.StringIO(), legacy_windows=False)
+    console = Console(width=COLUMNS, record=True, file=io.StringIO(), no_color=False)
     lines = [f"\x1b[1m$ {command}\x1b[0m", *run.lines, *run.err.splitlines()]
     shown = lines if len(lines) <= rows else [*lines[: rows - 1], "…"]
     for line in shown:
@@ -67,17 +66,13 @@ def diagram(command: str) -> str:
 def page(command: str, height: int) -> str:
     """The upper part of an HTML page that a command writes, 1,280 pixels wide."""
     html = pwire(*shlex.split(command)[1:]).out.decode()
-    style, body = (
-        re.search("<style>(.*?)</style>", html, re.DOTALL),
-        re.search("<body>.*</body>", html, re.DOTALL),
-    )
-    assert style is not None
-    assert body is not None
-    wide = style[1].replace("(max-width:640px)", "(max-width:0)")  # the picture may be small
-    content = body[0].replace("<body", '<body xmlns="http://www.w3.org/1999/xhtml"')
+    style = html.partition("<style>")[2].partition("</style>")[0]
+    style = style.replace("(max-width:640px)", "(max-width:0)")  # however small the picture is shown
+    body = html.partition("</head>")[2].partition("</html>")[0]
+    content = body.replace("<body", '<body xmlns="http://www.w3.org/1999/xhtml"')
     content = content.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"')
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1280 {height}"><style>{wide}</style>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1280 {height}"><style>{style}</style>'
         f'<foreignObject width="1280" height="{height}">{content}</foreignObject></svg>\n'
     )
 

@@ -48,6 +48,12 @@ def test_links_lead_to_a_file_and_a_heading(document: Path) -> None:
             assert not anchor or anchor in anchors(path), target
 
 
+def test_each_document_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r" (\w+\.md)$", navigation, re.MULTILINE)
+    assert sorted(listed) == [path.name for path in DOCUMENTS if path.parent.name == "docs"]
+
+
 def anchors(document: Path) -> set[str]:
     """What links to the headings of a document are called, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)

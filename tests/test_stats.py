@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Stats, counting, records, rows, total_record
-from pulsarctl_wire.stats.latencies import EXACT, Latencies
+from pulsarctl_wire.stats import counting, rows
+from pulsarctl_wire.stats.counting import Stats
+from pulsarctl_wire.stats.latencies import EXACT, PERCENTILES, Latencies
+from pulsarctl_wire.stats.report import records, total_record
+from pulsarctl_wire.stats.rows import NAMES, OTHERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from segments import build
 
 from pulsarctl_wire.capture.sources import Decoder, open_source
-from pulsarctl_wire.stats import OTHERS, Stats, records, total_record
+from pulsarctl_wire.stats.counting import Stats
 from pulsarctl_wire.stats.live import KEPT, MAX_TOPICS, Live
 from pulsarctl_wire.stats.meters import BOUNDS, SECOND, WINDOW, Meter, Passage, Timer
+from pulsarctl_wire.stats.report import records, total_record
+from pulsarctl_wire.stats.rows import OTHERS
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, Snapshot, Traffic
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream

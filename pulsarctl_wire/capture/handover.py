@@ -8,11 +8,12 @@ for numbers that count from the beginning of the connection, which are shifted (
 """
 
 import heapq
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, LifeState, Tcp, extend_life, life_state
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
+from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.session.knowledge import Identity, Unanswered
 from pulsarctl_wire.wire.session.part import Known, KnownState
 
@@ -66,7 +67,7 @@ class Handover(NamedTuple):
     """All that is needed to continue with a connection. A stream is None if it got no bytes."""
 
     halves: tuple[HalfState, HalfState]
-    streams: tuple[tuple[Any, ...] | None, tuple[Any, ...] | None]
+    streams: tuple[StreamState | None, StreamState | None]
     known: Known
     limit: int
     ended: bool

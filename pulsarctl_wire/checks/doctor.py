@@ -13,10 +13,10 @@ order; so "now and then" is some frames later, with the time of before.
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from pulsarctl_wire.checks import RULES
 from pulsarctl_wire.checks.facts import MOST_HELD, Facts
-from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Subject
-from pulsarctl_wire.checks.ledgers import Consumer, Producer
+from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Sighting, Subject
+from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
+from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.checks.rule import (
     CAPTURE,
     DEFAULTS,
@@ -211,7 +211,7 @@ class Doctor(Sink):
         for look in self._hooks["consumer_due" if isinstance(who, Consumer) else "producer_due"]:
             look(who, now_ns)
 
-    def frame(self, state: CheckState, frame: Frame, seen: Any) -> None:
+    def frame(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """A frame of a type that rules ask for was tracked."""
         for method in self._by_type[frame.type]:
             method(state, frame, seen)
@@ -244,7 +244,7 @@ class Doctor(Sink):
     def found(
         self,
         rule: Rule,
-        state: CheckState,
+        state: SightedState,
         subject: Subject,
         evidence: list[Evidence],
         explanation: str,
@@ -274,7 +274,7 @@ class Doctor(Sink):
             finding.count += 1
             self._on_finding(finding, is_new)
 
-    def _made(self, rule: Rule, finding: Finding, state: CheckState) -> None:
+    def _made(self, rule: Rule, finding: Finding, state: SightedState) -> None:
         """Note when a finding was made: a hole may take it back."""
         finding.made_at = state.frames
         if rule.relies_on != FRAME:

@@ -1,6 +1,6 @@
 """Open consumers and producers as the rules see them: ledgers, and frames that may become evidence."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -8,6 +8,7 @@ from pulsarctl_wire.checks.facts import (
     MOST_HELD,
     NOWHERE,
     Entry,
+    Facts,
     Publisher,
     Sent,
     Subscription,
@@ -16,17 +17,66 @@ from pulsarctl_wire.checks.facts import (
     text_of,
 )
 from pulsarctl_wire.checks.finding import Sighting, Subject
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.exchanges import Sent as Pending
-from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered, LedgerState
 
 MOST_RETURNED: Final = 4_096
 """The most entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SightedState(LedgerState):
+    """A connection's state as its consumers, its producers and reports about them need it.
+
+    whole       no byte was missed that may have been Pulsar's
+    facts       what is known over all connections
+    """
+
+    # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
+    whole: bool = True
+    seen: Sighting = Sighting(Connection(-1), True)
+    """The current frame."""
+    is_chunk: bool = False
+    """Whether the current frame is a chunk."""
+    facts: Facts
+    _marks: dict[str, Any] | None = None
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """What rules note about this connection, by their id."""
+        if self._marks is None:
+            self._marks = {}
+        return self._marks
+
+    @property
+    def frames(self) -> int:
+        """How many frames were seen on all connections, the current one included."""
+        return max(self._knowledge.frames, self.seen.number)
+
+    def consumer(self, consumer_id: int) -> "Consumer | None":
+        """The open consumer with this id, if its SUBSCRIBE was seen."""
+        found = self.consumers.get(consumer_id)
+        return found if isinstance(found, Consumer) else None
+
+    def producer(self, producer_id: int) -> "Producer | None":
+        """The producer with this id."""
+        found = self.producers.get(producer_id)
+        return found if isinstance(found, Producer) else None
+
+    def move(self, frame: Frame, consumer: "Consumer") -> None:
+        """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
+        raise NotImplementedError
+
+    def delivered(self, frame: Frame, consumer: "Consumer", entry: Entry) -> None:
+        """A consumer gets an entry; it counts already."""
+        raise NotImplementedError
+
+    def forget_held(self) -> None:
+        """Too many unacknowledged entries are remembered: forget some, of any connection."""
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -58,7 +108,7 @@ class Consumer(ConsumerLedger):
         *("opened", "partly", "shared", "state"),
     )
 
-    def __init__(self, state: "CheckState", seen: Sighting, body: Any, shared: Subscription) -> None:
+    def __init__(self, state: SightedState, seen: Sighting, body: Any, shared: Subscription) -> None:
         super().__init__(shared.topic.name, shared.name, getattr(body, "consumer_epoch", 0))
         self.state = state
         self.seen = seen
@@ -85,7 +135,7 @@ class Consumer(ConsumerLedger):
         facts = state.facts
         facts.held += 1
         if facts.held > MOST_HELD:
-            state.doctor.forget_held()
+            state.forget_held()
         state.delivered(frame, self, entry)
         self.last_message = seen
         self.deliveries += 1
@@ -140,7 +190,7 @@ class Producer(ProducerLedger):
         *("producer_id", "publisher", "request", "sent_count", "state"),
     )
 
-    def __init__(self, state: "CheckState", producer_id: int, topic: str | None) -> None:
+    def __init__(self, state: SightedState, producer_id: int, topic: str | None) -> None:
         super().__init__(topic)
         self.state = state
         self.producer_id = producer_id

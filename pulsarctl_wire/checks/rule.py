@@ -15,18 +15,16 @@ Rules call `found` as soon as they are sure.
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Protocol
 
+from pulsarctl_wire.checks.facts import Facts
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
-from pulsarctl_wire.checks.ledgers import Consumer, Producer
+from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.state import Owner
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.checks.doctor import Doctor
 
 SECOND: Final = 1_000_000_000
 """In ns."""
@@ -71,6 +69,28 @@ DEFAULTS: Final = Thresholds()
 """For real traffic."""
 
 
+class Findings(Protocol):
+    """What a rule asks of its doctor, and to whom it reports.
+
+    `states` are those of the open connections, by their index.
+    """
+
+    facts: Facts
+    thresholds: Thresholds
+    states: dict[int, CheckState]
+
+    def found(
+        self,
+        rule: "Rule",
+        state: SightedState,
+        subject: Subject,
+        evidence: list[Evidence],
+        explanation: str,
+        certainty: str,
+    ) -> None:
+        """Report something, or that it has happened again."""
+
+
 class Rule:
     """The base class of rules."""
 
@@ -79,7 +99,7 @@ class Rule:
     relies_on: ClassVar[str] = FRAME
     on: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, doctor: "Doctor") -> None:
+    def __init__(self, doctor: Findings) -> None:
         self.doctor = doctor
         self.facts = doctor.facts
         self.thresholds = doctor.thresholds
@@ -107,7 +127,7 @@ class Rule:
 
     def found(
         self,
-        state: CheckState,
+        state: SightedState,
         subject: Subject,
         evidence: Sequence[tuple[Sighting, str]],
         explanation: str = "",
@@ -117,7 +137,7 @@ class Rule:
         rows = [Evidence(*each) for each in evidence]
         self.doctor.found(self, state, subject, rows, explanation or paragraphs(type(self))[""], certainty)
 
-    def can_count(self, state: CheckState) -> bool:
+    def can_count(self, state: SightedState) -> bool:
         """Whether no bytes were missed that matter to this rule."""
         return state.whole if self.relies_on == CONNECTION else self.relies_on == FRAME or self.facts.whole
 
@@ -172,6 +192,6 @@ _LONG: Final = {"days": 86_400, "h": 3_600, "min": 60}
 """Units above the second, in seconds, the longest first."""
 
 
-def defines(rule: Any, name: str) -> bool:
+def defines(rule: Rule, name: str) -> bool:
     """Whether a rule defines a method that the doctor calls."""
     return getattr(type(rule), name, None) is not getattr(Rule, name, None)

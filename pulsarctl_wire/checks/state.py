@@ -7,14 +7,14 @@ something is unusual.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, Sent
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Sent
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.ledgers import MOST_RETURNED, Consumer, Held, Producer, Returned
+from pulsarctl_wire.checks.ledgers import MOST_RETURNED, Consumer, Held, Producer, Returned, SightedState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
@@ -33,11 +33,32 @@ from pulsarctl_wire.wire.session.counts import MOST_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.exchanges import Sent as Pending
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState, entry_of
+from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, entry_of
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, Asked
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.checks.doctor import Doctor
+
+class Observer(Protocol):
+    """What happens on a connection is told to it: the doctor."""
+
+    facts: Facts
+
+    def advance(self, time_ns: int, number: int) -> None:
+        """The frame with this number and time comes next."""
+
+    def frame(self, state: "CheckState", frame: Frame, seen: Sighting) -> None:
+        """A frame of a type that rules ask for was tracked."""
+
+    def lost(self, state: "CheckState", event: Malformed | Gap) -> None:
+        """Bytes were missed, or are no frame."""
+
+    def moment(self, name: str, state: "CheckState", frame: Frame, *what: Any) -> None:
+        """Something unusual has happened (`rule.MOMENTS`)."""
+
+    def due(self, who: Consumer | Producer, now_ns: int) -> None:
+        """Time has passed for a consumer or producer."""
+
+    def forget_held(self) -> None:
+        """Forget the unacknowledged entries of the consumers that hold most, if there are too many."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -58,31 +79,24 @@ class Way:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class CheckState(LedgerState):
+class CheckState(SightedState):
     """Tracks a connection for the doctor.
 
     to_client, to_broker     what is known of both directions
-    whole       no byte was missed that may have been Pulsar's
     limit       largest legal frame in bytes, as the broker announced it
     """
 
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
-    whole: bool = True
     limit: int = MAX_FRAME_SIZE
     first_ns: int = 0
-    seen: Sighting = Sighting(Connection(-1), True)
-    """The current frame."""
     answered: Asked | None = None
     """The request that the current frame answers, unless that is a SEND."""
     request: Sighting | None = None
     """Its frame."""
-    is_chunk: bool = False
-    """Whether the current frame is a chunk."""
     left_consumers: Sequence[Consumer] = ()
     left_producers: Sequence[Producer] = ()
     _is_strange: bool = False  # it began with bytes that are no frame
     _highest: Entry = NOWHERE  # entry that the current ACK names
-    _marks: dict[str, Any] | None = None
     _requests: dict[int, Sighting] | None = None  # by frame number
 
     def __init__(
@@ -91,7 +105,7 @@ class CheckState(LedgerState):
         knowledge: Knowledge,
         streams: Iterable[FrameStream] = (),
         *,
-        doctor: "Doctor",
+        doctor: Observer,
         types: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
@@ -99,13 +113,6 @@ class CheckState(LedgerState):
         self.facts = doctor.facts
         self._types = types
         self.to_client, self.to_broker = Way(), Way()
-
-    @property
-    def marks(self) -> dict[str, Any]:
-        """What rules note about this connection, by their id."""
-        if self._marks is None:
-            self._marks = {}
-        return self._marks
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
@@ -149,11 +156,6 @@ class CheckState(LedgerState):
                 way.heard = number
                 if time_ns > way.heard_ns:
                     way.heard_ns = time_ns
-
-    @property
-    def frames(self) -> int:
-        """How many frames were seen on all connections, the current one included."""
-        return max(self._knowledge.frames, self.seen.number)
 
     def is_unanswered(self, ping: Sighting) -> bool:
         """Whether the receiver of a PING has sent nothing after it, neither by order nor by time."""
@@ -201,16 +203,6 @@ class CheckState(LedgerState):
         super().apply_limit(frame)
         announced = frame.base.connected.max_message_size if frame.base is not None else 0
         self.limit = (announced if announced > 0 else MAX_MESSAGE_SIZE) + FRAME_PADDING
-
-    def consumer(self, consumer_id: int) -> Consumer | None:
-        """The open consumer with this id, if its SUBSCRIBE was seen."""
-        found = self.consumers.get(consumer_id)
-        return found if isinstance(found, Consumer) else None
-
-    def producer(self, producer_id: int) -> Producer | None:
-        """The producer with this id."""
-        found = self.producers.get(producer_id)
-        return found if isinstance(found, Producer) else None
 
     # -- producers
 
@@ -354,7 +346,7 @@ class CheckState(LedgerState):
             self.doctor.moment("granted", self, frame, consumer)
 
     def move(self, frame: Frame, consumer: Consumer) -> None:
-        """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
+        """A FLOW or MESSAGE of a consumer comes, and may end a pause. Overrides the parent's method."""
         time_ns, quiet_ns, last = self.seen.time_ns, self.facts.quiet_ns, consumer.last_message
         if time_ns - consumer.moved_ns >= quiet_ns or (
             frame.type == _MESSAGE and last is not None and time_ns - last.time_ns >= quiet_ns
@@ -382,7 +374,7 @@ class CheckState(LedgerState):
         self.is_chunk = head.chunks > 1 and not frame.partial
 
     def delivered(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
-        """A consumer gets an entry; it counts already."""
+        """A consumer gets an entry; it counts already. Overrides the parent's method."""
         head = frame.head
         if consumer.epoch:
             self.doctor.moment("epoch", self, frame, consumer)
@@ -390,6 +382,10 @@ class CheckState(LedgerState):
             self.doctor.moment("delayed", self, frame, consumer)
         if consumer.returned:
             self._came_again(frame, consumer, entry)
+
+    def forget_held(self) -> None:
+        """Too many unacknowledged entries are remembered: forget some. Overrides the parent's method."""
+        self.doctor.forget_held()
 
     def _came_again(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
         """Count a delivery after a REDELIVER of the same entry."""

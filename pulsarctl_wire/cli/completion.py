@@ -33,9 +33,9 @@ def commands(incomplete: str) -> list[str]:
 
 def kinds(incomplete: str) -> list[str]:
     """Values of `--by`."""
-    from pulsarctl_wire.cli.capture.stats import KINDS
+    from pulsarctl_wire.stats.rows import NAMES
 
-    return _last_of_list(KINDS, incomplete)
+    return _last_of_list(NAMES, incomplete)
 
 
 def reports(incomplete: str) -> list[tuple[str, str]]:
@@ -102,6 +102,6 @@ def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
 
 def rules(incomplete: str) -> list[str]:
     """Rules of the doctor, for `--only` and `--ignore`."""
-    from pulsarctl_wire.checks import RULES
+    from pulsarctl_wire.checks.registry import RULES
 
     return _last_of_list([rule.id for rule in RULES], incomplete)

@@ -51,7 +51,7 @@ class CheckOptions:
 
     def rules(self) -> tuple[type[Rule], ...]:
         """The rules that apply. Unknown names end the command."""
-        from pulsarctl_wire.checks import RULES
+        from pulsarctl_wire.checks.registry import RULES
 
         known = [rule.id for rule in RULES]
         only, ignored = _names("--only", self.only, known), _names("--ignore", self.ignore, known)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
 from pulsarctl_wire.pipeline.cache import table_of
-from pulsarctl_wire.pipeline.files.inputs import absolute
+from pulsarctl_wire.pipeline.files.paths import absolute
 from pulsarctl_wire.pipeline.storage.tables import Found, find, is_table
 from pulsarctl_wire.reports import GROUPING, REPORTS
 from pulsarctl_wire.reports.ddl import Dialect, statements

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from pulsarctl_wire.errors import QueryError
 from pulsarctl_wire.pipeline.cache import findings_in
-from pulsarctl_wire.pipeline.files.inputs import filesystem
-from pulsarctl_wire.pipeline.files.splits import is_uri
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
+from pulsarctl_wire.pipeline.files.paths import is_uri
 from pulsarctl_wire.pipeline.storage.findings import read
 from pulsarctl_wire.pipeline.storage.tables import Files, Found, has_messages, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine

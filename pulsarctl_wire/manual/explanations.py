@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
-from pulsarctl_wire.checks import RULES
+from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.checks.rule import paragraphs
 from pulsarctl_wire.manual import errors, fields, services, sessions, values, versions
 from pulsarctl_wire.manual.pages import Page

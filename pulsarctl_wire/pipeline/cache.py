@@ -24,8 +24,9 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.counting import SPLIT, cores, pool
 from pulsarctl_wire.pipeline.decoding.progress import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.paths import reason
 from pulsarctl_wire.pipeline.files.private import cache_directory
-from pulsarctl_wire.pipeline.files.splits import Input, reason
+from pulsarctl_wire.pipeline.files.splits import Input
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import VERSION

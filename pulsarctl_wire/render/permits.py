@@ -12,7 +12,7 @@ from rich.text import Text
 from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid, measured
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import clean, human_time, rich_text
-from pulsarctl_wire.stats import Figures
+from pulsarctl_wire.stats.report import Figures
 from pulsarctl_wire.wire.session.counts import MOST_PERMITS
 
 DETAILED: Final = 10

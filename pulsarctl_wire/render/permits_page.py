@@ -24,7 +24,7 @@ from pulsarctl_wire.render.permits import (
     warnings,
     without_detail,
 )
-from pulsarctl_wire.stats import Figures
+from pulsarctl_wire.stats.report import Figures
 
 _LINES: Final = {"permits": PALETTE[0], "unacked": PALETTE[1]}
 _EMPTY: Final = PALETTE[6]

@@ -9,7 +9,7 @@ from rich.text import Text
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.permits import Shown, is_empty
 from pulsarctl_wire.render.stats_page import LEVELS
-from pulsarctl_wire.stats import Figures
+from pulsarctl_wire.stats.report import Figures
 
 _WIDTH: Final = 100  # cells without a terminal
 _CHARTS: Final[dict[str, tuple[int, str, Callable[[list[int]], int]]]] = {

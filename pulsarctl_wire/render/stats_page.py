@@ -13,7 +13,9 @@ from rich.text import Text
 
 from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid, measured, rate_text
 from pulsarctl_wire.render.text import human_bytes, human_time, rich_text
-from pulsarctl_wire.stats import NAMES, OTHERS, PERCENTILES, Figures
+from pulsarctl_wire.stats.latencies import PERCENTILES
+from pulsarctl_wire.stats.report import Figures
+from pulsarctl_wire.stats.rows import NAMES, OTHERS
 from pulsarctl_wire.wire.session.ending import PULSAR, without_data_in_words
 
 LEVELS: Final = " ▁▂▃▄▅▆▇█"

@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pulsarctl_wire.pipeline.files.inputs import absolute
-from pulsarctl_wire.pipeline.files.splits import is_uri
+from pulsarctl_wire.pipeline.files.paths import absolute, is_uri
 
 
 def spark_uri(path: str) -> str:

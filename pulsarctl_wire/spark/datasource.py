@@ -129,7 +129,7 @@ class _Rows:
         """Arrow batches of the rows in a file."""
         import pyarrow as pa
 
-        from pulsarctl_wire.pipeline.files.splits import reason
+        from pulsarctl_wire.pipeline.files.paths import reason
         from pulsarctl_wire.spark.columns import plain
         from pulsarctl_wire.table import TABLES
 
@@ -161,7 +161,7 @@ class _Rows:
         """Which rows of a merged file are those of the inputs that are wanted."""
         import pyarrow.parquet as pq
 
-        from pulsarctl_wire.pipeline.files.inputs import filesystem
+        from pulsarctl_wire.pipeline.files.filesystems import filesystem
         from pulsarctl_wire.pipeline.files.splits import inputs_of
         from pulsarctl_wire.pipeline.upkeep.optimize import splits_of
 
@@ -191,7 +191,7 @@ class _Rows:
     def _fragment(self, path: str, groups: list[int] | None = None) -> Any:
         from pyarrow.dataset import ParquetFileFormat
 
-        from pulsarctl_wire.pipeline.files.inputs import filesystem
+        from pulsarctl_wire.pipeline.files.filesystems import filesystem
 
         system, inside = filesystem(path)
         return ParquetFileFormat().make_fragment(inside, system, row_groups=groups)

@@ -11,10 +11,3 @@ command, connection, topic and so on.
 Memory is bounded: the rows of a kind and their names (later ones are counted together as `OTHERS`), the bytes
 of latencies (later rows have none), and the buckets of a series (their width doubles as the capture goes on).
 """
-
-from pulsarctl_wire.stats.counting import Stats
-from pulsarctl_wire.stats.latencies import PERCENTILES
-from pulsarctl_wire.stats.report import Figures, records, total_record
-from pulsarctl_wire.stats.rows import NAMES, OTHERS
-
-__all__ = ["NAMES", "OTHERS", "PERCENTILES", "Figures", "Stats", "records", "total_record"]

@@ -16,9 +16,10 @@ number of values. Libraries that a schema type needs are imported when the first
 
 from __future__ import annotations
 
-from pulsarctl_wire.views import avro, json_view, keyvalue, primitives, protobuf
+from pulsarctl_wire.views import avro, json_view, primitives, protobuf
 from pulsarctl_wire.views.content import FAILED_COST, MAX_FRAME_VALUES, Content, Room, Shown, View, reason
 from pulsarctl_wire.views.encoding import Encoded, encode
+from pulsarctl_wire.views.keyvalue import KeyValueView
 from pulsarctl_wire.views.schemas import parse_schema
 from pulsarctl_wire.views.values import plain_text
 from pulsarctl_wire.wire import PulsarApi_pb2
@@ -36,9 +37,6 @@ __all__ = [
     "show",
     "show_plain",
 ]
-
-VIEWS: tuple[View, ...] = (json_view, avro, protobuf, keyvalue, primitives)
-"""All views; the first one that fits a schema is used."""
 
 
 def show_plain(payload: bytes) -> tuple[str, str]:
@@ -64,3 +62,7 @@ def show(content: Content) -> Shown:
             kind = PulsarApi_pb2.Schema.Type.Name(schema.type)
             note = f"Not shown by its {kind} schema: {reason(error)}."
     return Shown(*show_plain(content.payload), note)
+
+
+VIEWS: tuple[View, ...] = (json_view, avro, protobuf, KeyValueView(show), primitives)
+"""All views; the first one that fits a schema is used."""

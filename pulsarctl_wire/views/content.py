@@ -72,7 +72,7 @@ class Shown(NamedTuple):
 
 
 class View(Protocol):
-    """What each module in the VIEWS tuple must have."""
+    """What each module or object in the VIEWS tuple must have."""
 
     def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
         """Whether this view is for payloads with this schema. Must not raise."""

@@ -14,6 +14,7 @@ client's KeyValueSchemaInfo; a length of -1 means null):
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,39 +32,42 @@ class _Pair:
     value: PulsarApi_pb2.Schema
 
 
-def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Whether it is a KeyValue schema."""
-    return schema.type == PulsarApi_pb2.Schema.KeyValue
+class KeyValueView:
+    """The view; `show_part` shows a key or a value by its own schema: by any view, even this one."""
 
+    def __init__(self, show_part: Callable[[Content], Shown]) -> None:
+        self._show_part = show_part
 
-def show(content: Content) -> Shown:
-    """``{"key": {"view", "value"}, "value": {"view", "value"}}``, each shown by its own schema.
+    def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
+        """Whether it is a KeyValue schema."""
+        return schema.type == PulsarApi_pb2.Schema.KeyValue
 
-    A null key or value has the view "null", and so has a separated key that the message lacks.
-    ValueError if the schema, or a length in an inline payload, is wrong.
-    """
-    assert content.schema is not None
-    pair = _pairs(content.schema)
-    separate = (content.key, content.payload)
-    key, value = separate if pair.separated else _split(content.payload, "the payload")
-    notes: list[str] = []
-    parts: dict[str, Json] = {
-        "key": _part("Key", key, pair.key, content.room, notes),
-        "value": _part("Value", value, pair.value, content.room, notes),
-    }
-    return Shown("keyvalue", parts, " ".join(notes) or None)
+    def show(self, content: Content) -> Shown:
+        """``{"key": {"view", "value"}, "value": {"view", "value"}}``, each shown by its own schema.
 
+        A null key or value has the view "null", and so has a separated key that the message lacks.
+        ValueError if the schema, or a length in an inline payload, is wrong.
+        """
+        assert content.schema is not None
+        pair = _pairs(content.schema)
+        separate = (content.key, content.payload)
+        key, value = separate if pair.separated else _split(content.payload, "the payload")
+        notes: list[str] = []
+        parts: dict[str, Json] = {
+            "key": self._part("Key", key, pair.key, content.room, notes),
+            "value": self._part("Value", value, pair.value, content.room, notes),
+        }
+        return Shown("keyvalue", parts, " ".join(notes) or None)
 
-def _part(name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, room: Room, notes: list[str]) -> Json:
-    if raw is None:
-        return {"view": "null", "value": None}
-    # Imported here, as the package imports this module. A part may use any view, even this one.
-    from pulsarctl_wire.views import show as show_any
-
-    shown = show_any(Content(raw, schema, room=room))
-    if shown.note:
-        notes.append(f"{name}: {shown.note}")
-    return {"view": shown.view, "value": shown.value}
+    def _part(
+        self, name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, room: Room, notes: list[str]
+    ) -> Json:
+        if raw is None:
+            return {"view": "null", "value": None}
+        shown = self._show_part(Content(raw, schema, room=room))
+        if shown.note:
+            notes.append(f"{name}: {shown.note}")
+        return {"view": shown.view, "value": shown.value}
 
 
 def _split(raw: bytes, what: str) -> tuple[bytes | None, bytes | None]:

@@ -344,6 +344,8 @@ class Steps(Producing):
                 subscription.take(ack, position, bits if partial or not open_ else 0, settles=settles)
                 if txn.may_be_over(self.now_ms):
                     ack.undone.clear()  # nobody may get it again
+                if any(each.may_be_over(self.now_ms) and not each.over for each in subscription.txns):
+                    subscription.doubt(position)
             elif open_ and not partial:
                 pass
             else:

@@ -97,6 +97,8 @@ class Subscription:
         self.sessions: list[Session] = []
         self.done: dict[Position, int] = {}
         self.holders: dict[Position, Session] = {}
+        self.doubtful: dict[Position, Session] = {}
+        """Who may still have an entry, though it was skipped, or is in a transaction that may be over."""
         self.txns: list[Txn] = []
 
     def __repr__(self) -> str:
@@ -140,7 +142,8 @@ class Subscription:
         """Nothing is known any more."""
         self.open.clear()
         self.gone.clear()
-        self.holders.clear()
+        for position in list(self.holders):
+            self.doubt(position)
         self.done.clear()
         for txn in self.txns:
             for _, ack in txn.acks:
@@ -196,6 +199,18 @@ class Subscription:
         count = self.topic.at[position].count
         done = self.done[position] = self.done.get(position, 0) | bits
         self.take(ack, position, bits, settles=done == full(count))
+        if done == full(count):
+            self.release(position)
+
+    def release(self, position: Position) -> None:
+        """An entry is not pending any more."""
+        self.holders.pop(position, None)
+        self.doubtful.pop(position, None)
+
+    def doubt(self, position: Position) -> None:
+        """An entry may be pending, or not."""
+        if position in self.holders:
+            self.doubtful[position] = self.holders.pop(position)
 
     def ack_until(self, ack: Ack, position: Position, left: int, *, whole: bool) -> None:
         """A cumulative one; messages of the last entry in `left` stay open. `whole`: it has no ack_set."""
@@ -242,7 +257,7 @@ class Subscription:
                 continue
             done = self.done[position] = self.done.get(position, 0) | bits
             if done == full(self.topic.at[position].count):
-                self.holders.pop(position, None)
+                self.release(position)
 
     def undo(self, ack: Ack) -> None:
         """It was refused, or its transaction aborted."""
@@ -267,8 +282,8 @@ class Subscription:
         session.closed = True
         if session in self.sessions:
             self.sessions.remove(session)
-        for position in [each for each, holder in self.holders.items() if holder is session]:
-            del self.holders[position]
+        for position in self._held_by(session):
+            self.release(position)
         if not self.durable and not self.sessions:
             self.forget(no)
 
@@ -278,9 +293,18 @@ class Subscription:
             if session.active:
                 session.rewound()
             return
-        for position in [each for each, holder in self.holders.items() if holder is session]:
+        for position in self._held_by(session):
             if not positions or position in positions:
-                del self.holders[position]
+                self.release(position)
+
+    def _held_by(self, session: Session) -> list[Position]:
+        """What may be pending at a consumer."""
+        return [each for each, holder in self._pending.items() if holder is session]
+
+    @property
+    def _pending(self) -> dict[Position, Session]:
+        """Entries that may be pending, and at which consumers."""
+        return self.doubtful | self.holders
 
     # -- deliveries
 
@@ -357,6 +381,7 @@ class Subscription:
                     and self.is_owed(each, now_ms)
                 ):
                     raise Broken(f"{what} before {each} of its key")
+        self.doubtful.pop(position, None)
         self.holders[position] = session
 
     # -- when nothing more will happen by itself
@@ -382,7 +407,7 @@ class Subscription:
                     return f"{missing[0]} of {self} does not come to {session}"
             return ""
         unacked = dict.fromkeys(self.sessions, 0)
-        for position, holder in self.holders.items():
+        for position, holder in self._pending.items():
             unacked[holder] += self.topic.at[position].count
         able = [each for each in able if not limit or unacked[each] <= limit // 2]
         if self.sessions[0].kind == KEY_SHARED:
@@ -396,5 +421,5 @@ class Subscription:
             ranges = [each for session in self.sessions for each in session.ranges]
             if not any(low <= slots[1] <= high for low, high in ranges):
                 return False
-        held = [self.topic.at[each].slots for each in self.holders]
+        held = [self.topic.at[each].slots for each in self._pending]
         return all(each[0] != slots[0] and each[1] != slots[1] for each in held)

@@ -23,6 +23,9 @@ from pulsarctl_wire.broker.tenancy.access import Keys
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
 
+MOMENT = 0.005
+"""Seconds within which the embedded broker has sent whatever it need not wait for."""
+
 
 class RealTarget(Target):
     """A real standalone broker, which many cases share."""
@@ -96,6 +99,9 @@ class EmbeddedTarget(Target):
         return probe
 
     async def settle(self, seconds: float = 0.4) -> None:
+        await self.advance(MOMENT)
+
+    async def _wait(self) -> None:
         await self.server.idle()
         while not self._is_settled():
             await asyncio.sleep(0)
@@ -114,8 +120,7 @@ class EmbeddedTarget(Target):
         )
 
     async def advance(self, seconds: float) -> None:
-        await self.settle()
-        await self.server.advance(seconds, self.settle)
+        await self.server.advance(seconds, self._wait)
 
     def now_ms(self) -> int:
         self.server.set_time()

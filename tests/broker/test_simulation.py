@@ -11,7 +11,7 @@ from broker.sim_operations import Operations, path_of
 from broker.sim_producing import TOPICS
 from broker.sim_transactions import TTL_MS, Transactions
 from broker.sim_truth import Position, Txn
-from broker.simulation import Simulation, try_seed
+from broker.simulation import STEPS, Simulation, try_seed
 
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, SHARED
@@ -38,15 +38,20 @@ def test_further_seeds(first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "steps"),
     [
-        3002887303,  # a topic is unloaded as soon as it is loaded, and asked for again: that never ended
-        3291958230,  # what a transaction hides is sent again after its topic was deleted
-        4110673298,  # a transaction is committed between a reset and its answer
+        (
+            3002887303,
+            STEPS,
+        ),  # a topic is unloaded as soon as it is loaded, and asked for again: that never ended
+        (3291958230, STEPS),  # what a transaction hides is sent again after its topic was deleted
+        (4110673298, STEPS),  # a transaction is committed between a reset and its answer
+        (3758745938, STEPS),  # a consumer is blocked by messages that were skipped
+        (1579570974, 400),  # entries are acknowledged in a transaction that is over, and come again
     ],
 )
-def test_seeds_that_found_something(seed: int) -> None:
-    assert not try_seed(seed)
+def test_seeds_that_found_something(seed: int, steps: int) -> None:
+    assert not try_seed(seed, steps)
 
 
 def test_a_seed_decides_everything() -> None:

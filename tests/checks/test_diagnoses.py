@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from judge import evidence_of, examine, problems
 
-from pulsarctl_wire.checks import RULES
+from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.wire.commands import NUMBERS
 
 CAPTURES: Final = Path(__file__).parent / "captures"

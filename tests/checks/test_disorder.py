@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from judge import examine_packets
 from test_diagnoses import CAPTURES, EXPECTED, name_of
 
-from pulsarctl_wire.checks import RULES, WEAKER
 from pulsarctl_wire.checks.facts import host_of
 from pulsarctl_wire.checks.finding import CERTAIN, Finding, Subject
+from pulsarctl_wire.checks.registry import RULES, WEAKER
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEW = settings(max_examples=settings().max_examples // 10)  # for each capture

@@ -13,7 +13,8 @@ from typing import Final
 
 import pytest
 
-from pulsarctl_wire.checks import RULES, WEAKER, attempts, doctor, facts, finding, ledgers
+from pulsarctl_wire.checks import attempts, doctor, facts, finding, ledgers
+from pulsarctl_wire.checks.registry import RULES, WEAKER
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, paragraphs
 from pulsarctl_wire.checks.rules import (
     acks,

@@ -161,14 +161,3 @@ def test_the_summary_shown_is_real() -> None:
     assert first == real[0]
     assert rest[0].rstrip("…") == real[1][: len(rest[0]) - 1]
     assert rest[1:3] == real[2:4]
-
-
-def test_the_samples_are_described() -> None:
-    rows = re.findall(
-        r"^\| `([\w.-]+)` \|.*\| (\d+) \| (\d+) \|$", (SAMPLES / "README.md").read_text(), re.MULTILINE
-    )
-    assert {name for name, _, _ in rows} == {path.name for path in SAMPLES.iterdir() if ".pcap" in path.name}
-    for name, packets, frames in rows:
-        first = decode("-q", name).err.splitlines()[0]
-        assert first.startswith(f"{packets} packets, ")
-        assert f", {frames} frames" in first

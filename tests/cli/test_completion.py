@@ -12,9 +12,9 @@ import pytest
 from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire.cli import completion
-from pulsarctl_wire.cli.capture.stats import KINDS
 from pulsarctl_wire.faults import FAULTS
 from pulsarctl_wire.reports import REPORTS
+from pulsarctl_wire.stats.rows import NAMES
 from pulsarctl_wire.wire.commands import NUMBERS
 
 SAMPLE = SAMPLES / "python-partitioned.pcap"
@@ -58,7 +58,7 @@ def test_what_explain_knows(offered: Any) -> None:
 def test_reports_faults_and_kinds(offered: Any) -> None:
     assert offered("report", "") == list(REPORTS)
     assert offered("report", "th") == ["throughput"]
-    assert offered("stats", "--by", "") == list(KINDS)
+    assert offered("stats", "--by", "") == list(NAMES)
     assert offered("stats", "--by", "topic,pro") == ["topic,producer"]
     assert set(offered("proxy", "--fault", "")) == {each.name for each in FAULTS}
     for verb in ("proxy", "broker"):

@@ -38,10 +38,10 @@ def test_a_missing_file() -> None:
     assert run.complaints == ["pwire: no-such-file.pcap: no such file"]
 
 
-def test_a_directory(tmp_path: Path) -> None:
+def test_an_empty_directory(tmp_path: Path) -> None:
     run = decode(tmp_path)
     assert run.code == EXIT_SOURCE
-    assert run.complaints == [f"pwire: {tmp_path}: is a directory; name the capture files in it"]
+    assert run.complaints == [f"pwire: {tmp_path}: no capture files there"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -92,6 +92,59 @@ def test_nothing_read_nothing_summed_up() -> None:
 def test_control_characters_in_a_file_name_do_not_reach_the_terminal() -> None:
     run = decode("no\x1b[31m\nsuch.pcap")
     assert run.complaints == [r"pwire: no\x1b[31m\nsuch.pcap: no such file"]
+
+
+# -- directories
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Two captures, the earlier one further down and later by its name, among other things."""
+    below = tmp_path / "below" / "further"
+    below.mkdir(parents=True)
+    (below / "z.pcap").write_bytes(SIMPLE)
+    (tmp_path / "a.pcap.gz").write_bytes(gzip.compress((SAMPLES / "chunks-out-of-order.pcap").read_bytes()))
+    (tmp_path / "notes.txt").write_text("of the incident")
+    (tmp_path / ".hidden").write_bytes(SIMPLE)
+    (tmp_path / "empty").mkdir()
+    for name in ("again", "once-more"):  # without an end, and in twice as many ways at each level
+        (below / name).symlink_to(tmp_path)
+    return tmp_path
+
+
+def test_a_directory_stands_for_its_captures(directory: Path) -> None:
+    paths = [directory / "a.pcap.gz", directory / "below" / "further" / "z.pcap"]
+    run, named = decode(directory), decode(*paths)
+    assert (run.code, run.out) == (named.code, named.out)
+    assert run.complaints == [f"pwire: {directory}: 1 file is not a capture: notes.txt", *named.complaints]
+    assert decode(directory, paths[0]).out == run.out
+
+
+@pytest.mark.parametrize("verb", ["doctor", "stats", "sequence", "permits", "table"])
+def test_all_verbs_take_directories(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, verb: str
+) -> None:
+    out = tmp_path_factory.mktemp("out") / "frames.parquet"
+    more: list[str | Path] = ["--out", out] if verb == "table" else []
+    run = pwire(verb, directory, *more)
+    paths = [directory / "a.pcap.gz", directory / "below" / "further" / "z.pcap"]
+    named = pwire(verb, *paths, *more)
+    assert (run.code, run.out) == (named.code, named.out)
+    assert run.complaints == [f"pwire: {directory}: 1 file is not a capture: notes.txt", *named.complaints]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_directory_that_may_not_be_read(directory: Path) -> None:
+    (directory / "empty").chmod(0)
+    run = decode(directory)
+    assert run.code == EXIT_SOURCE
+    assert run.complaints == [f"pwire: {directory / 'empty'}: Permission denied"]
+
+
+def test_the_output_is_none_of_the_captures_in_a_directory(directory: Path) -> None:
+    path = directory / "below" / "further" / "z.pcap"
+    assert decode(directory, "-w", path).code == EXIT_USAGE
+    assert path.read_bytes() == SIMPLE
 
 
 # -- sources that break off

@@ -14,7 +14,7 @@ from proxied import Proxied
 from pwire_run import SAMPLES, Pcap, Run, decode, pwire
 from segments import build, conversation, send
 
-from pulsarctl_wire.checks import RULES
+from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_OUTPUT, EXIT_SOURCE, EXIT_USAGE
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 

@@ -20,8 +20,9 @@ from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.session.replay import Report, recorded_events
 from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.protocol import FrameProtocol
+from pulsarctl_wire.net.replay.comparison import ReplayTotals
 from pulsarctl_wire.net.replay.differences import Difference
-from pulsarctl_wire.net.replay.replay import ConnectionEnded, ReplayTotals
+from pulsarctl_wire.net.replay.replay import ConnectionEnded
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream

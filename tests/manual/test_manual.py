@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsarctl_wire.checks import RULES
+from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.manual import errors, fields, services, sessions, values, versions
 from pulsarctl_wire.manual.explain import everything, explanations_of, names
 from pulsarctl_wire.manual.explanations import Explanation

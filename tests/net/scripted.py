@@ -30,6 +30,7 @@ from crc32c import crc32c
 from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.net.session.producer import Producer
 from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
@@ -572,9 +573,9 @@ async def subscribed(client: Client, topic: str = TOPIC, **options: Any) -> Asyn
         await subscription.close()
 
 
-async def take(subscription: Subscription, count: int) -> list[Delivery]:
+async def take(subscription: Subscription, count: int) -> list[Delivery[Consumer]]:
     """Take `count` deliveries, and give their permits back."""
-    found: list[Delivery] = []
+    found: list[Delivery[Consumer]] = []
     while len(found) < count:
         delivery = await take_one(subscription)
         delivery.consumer.consumed(delivery)
@@ -582,14 +583,14 @@ async def take(subscription: Subscription, count: int) -> list[Delivery]:
     return found
 
 
-async def take_one(subscription: Subscription) -> Delivery:
+async def take_one(subscription: Subscription) -> Delivery[Consumer]:
     """Take a delivery, and keep its permits."""
     delivery = await subscription.take()
     assert delivery is not None
     return delivery
 
 
-def payloads(deliveries: Iterable[Delivery]) -> list[bytes | None]:
+def payloads(deliveries: Iterable[Delivery[Consumer]]) -> list[bytes | None]:
     return [message.payload for delivery in deliveries for message in delivery.messages]
 
 

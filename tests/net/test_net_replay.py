@@ -35,10 +35,11 @@ from net.scripted import (
 from strategies import frames_to_broker, names
 
 from pulsarctl_wire.errors import SettingsError, Unreachable
-from pulsarctl_wire.net.replay import player, replay
+from pulsarctl_wire.net.replay import comparison, player, replay
+from pulsarctl_wire.net.replay.comparison import ReplayTotals
 from pulsarctl_wire.net.replay.differences import Difference, differences
 from pulsarctl_wire.net.replay.remap import Names, Remap
-from pulsarctl_wire.net.replay.replay import ConnectionEnded, Pace, Replay, ReplayTotals
+from pulsarctl_wire.net.replay.replay import ConnectionEnded, Pace, Replay
 from pulsarctl_wire.net.settings import Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import METHODS, SECRETS
@@ -401,8 +402,8 @@ async def test_what_did_not_come_is_waited_for_half_as_long_the_next_time() -> N
         playing = Replay(settings, Names(), Pace(0, 0.04), on_difference=told.append, note=lambda text: None)
         await playing.run(tape.read())
     assert len(told) == 2
-    assert playing.timeout((0, "producer", 1)) == 0.01
-    assert playing.timeout((0, "requests")) == 0.04
+    assert playing.comparison.timeout((0, "producer", 1)) == 0.01
+    assert playing.comparison.timeout((0, "requests")) == 0.04
 
 
 @awaited
@@ -658,7 +659,11 @@ async def test_messages_that_do_not_come_cost_no_more_the_more_there_are() -> No
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
-        calls += event == "call" and frame.f_code.co_filename in (replay.__file__, player.__file__)
+        calls += event == "call" and frame.f_code.co_filename in (
+            comparison.__file__,
+            player.__file__,
+            replay.__file__,
+        )
 
     async with ScriptedBroker() as broker:
 
@@ -864,7 +869,7 @@ async def test_connections_without_their_beginning_are_passed_over(tape: Tape, w
 
 @awaited
 async def test_what_waits_for_its_counterpart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MAX_WAITING", 10 * replay._COST)
+    monkeypatch.setattr(comparison, "MAX_WAITING", 10 * comparison._COST)
     many = b"".join(entry(number)(2) for number in range(100))
     tape = Tape().greeted().subscribed().sent(build("PING")).came(build("PONG"))
     async with ScriptedBroker() as broker:

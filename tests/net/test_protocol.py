@@ -223,10 +223,14 @@ class Consuming:
 
     def __init__(self, **options: object) -> None:
         consumers = [self]
-        self.inbox = Inbox(consumers, Budget(Budget.RATIO))
+        self.inbox: Inbox[Any] = Inbox(consumers, Budget(Budget.RATIO))
         self.queue = ReceiveQueue(self, TOPIC, 1, ConsumerOptions("s", **options), self.inbox)  # type: ignore[arg-type]
         self.queue.command()
         self.queue.opened(at(0))
+
+    @property
+    def generation(self) -> int:
+        return self.queue.generation
 
     def sent(self) -> list[str]:
         return [frame_of(data, to_broker=True).command for data in self.queue.take_bytes()]

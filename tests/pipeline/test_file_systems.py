@@ -17,7 +17,8 @@ from pwire_run import SAMPLES, pwire
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.progress import Options
-from pulsarctl_wire.pipeline.files.inputs import filesystem, find_inputs
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.pipeline.storage.tasks import Pool

@@ -18,7 +18,8 @@ from pulsarctl_wire.pipeline.decoding.counting import CountJob, pool_until
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 from pulsarctl_wire.render.text import Paint
-from pulsarctl_wire.stats import Stats, records, total_record
+from pulsarctl_wire.stats.counting import Stats
+from pulsarctl_wire.stats.report import records, total_record
 from pulsarctl_wire.stats.rows import NAMES
 
 TESTS = Path(__file__).parents[1]

@@ -21,7 +21,8 @@ import deltalake
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.progress import Options
-from pulsarctl_wire.pipeline.files.inputs import delete_directory, find_inputs
+from pulsarctl_wire.pipeline.files.filesystems import delete_directory
+from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage import delta
 from pulsarctl_wire.pipeline.storage.store import Store

@@ -191,6 +191,12 @@ def _refused(data: bytes) -> bool:
     return False
 
 
+def test_progress_of_an_older_version_is_refused(half_done: Work) -> None:
+    older = b"pwire progress 12\n" + half_done.good[len(saved.HEAD) :]
+    with pytest.raises(CaptureError, match=r"progress/all was written by another version of pwire; .*--out"):
+        saved.load_progress(older, "progress/all")
+
+
 @settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_bytes_are_refused(half_done: Work, data: st.DataObject) -> None:

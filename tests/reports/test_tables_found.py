@@ -24,7 +24,7 @@ from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.cli.data.report import ReportOptions, report
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.inputs import arrow_uri
+from pulsarctl_wire.pipeline.files.filesystems import arrow_uri
 from pulsarctl_wire.pipeline.storage.finish import begin_file
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.reports.engine import Engine

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.cluster.cluster import AnyTopic
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 
@@ -40,7 +41,7 @@ async def names(request: Request) -> Answer:
     name = request.known_topic()
     found: dict[str, None] = {}
     if request.namespaces.partitions(name):
-        topics: list[Any] = [
+        topics: list[AnyTopic] = [
             await request.cluster.load(part, request.broker) for part in request.cluster.catalogue.parts(name)
         ]
     else:

@@ -6,12 +6,13 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.clients.connection import STATES, Connection
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Cluster
-from pulsarctl_wire.broker.delivery.consumer import Consumer
+from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
 from pulsarctl_wire.broker.delivery.key_ranges import Range
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.broker.topics.topic import Producer
+from pulsarctl_wire.broker.topics.volatile import VolatileSubscription
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ProducerAccessMode, Schema
 
 MOST_LISTED: Final = 100
@@ -59,14 +60,13 @@ def _connection(connection: Connection) -> dict[str, Any]:
         "sends_being_stored": connection.pending,
         "throttled": connection.throttled,
         "client_reads_too_slowly": connection.paused,
-        "producers": {str(id): each.name for id, each in _opened(connection.producers)},
-        "consumers": {str(id): each.name for id, each in _opened(connection.consumers)},
+        "producers": {
+            str(id): each.name for id, each in connection.producers.items() if isinstance(each, Producer)
+        },
+        "consumers": {
+            str(id): each.name for id, each in connection.consumers.items() if isinstance(each, Consumer)
+        },
     }
-
-
-def _opened(found: dict[int, Any]) -> Iterable[tuple[int, Any]]:
-    """Producers or consumers, without those that are not answered yet."""
-    return ((id, each) for id, each in found.items() if hasattr(each, "name"))
 
 
 def _topic(cluster: Cluster, topic: AnyTopic) -> dict[str, Any]:
@@ -106,11 +106,11 @@ def _producer(producer: Producer, topic: AnyTopic) -> dict[str, Any]:
     return shown
 
 
-def _subscription(subscription: Any) -> dict[str, Any]:
+def _subscription(subscription: Subscription | VolatileSubscription) -> dict[str, Any]:
     kind, dispatcher = subscription.kind, getattr(subscription, "dispatcher", None)
     owned = dispatcher.selector.ranges() if isinstance(dispatcher, KeyShared) else None
     shown: dict[str, Any] = {
-        "type": None if kind is None else CommandSubscribe.SubType.Name(kind),
+        "type": None if kind is None else CommandSubscribe.SubType.Name(kind),  # type: ignore[arg-type]
         "consumers": [_consumer(each, subscription, owned) for each in subscription.consumers],
     }
     if not isinstance(subscription, Subscription):
@@ -140,7 +140,7 @@ def _subscription(subscription: Any) -> dict[str, Any]:
     }
 
 
-def _consumer(consumer: Consumer, subscription: Any, owned: Iterable[Range] | None) -> dict[str, Any]:
+def _consumer(consumer: Consumer, subscription: Subscribed, owned: Iterable[Range] | None) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": consumer.id,
         "name": consumer.name,

@@ -29,6 +29,7 @@ class Subscribed(Protocol):
     """A subscription, as its consumers and its topic see it."""
 
     name: str
+    topic_name: str
     gone_messages_out: int
     gone_bytes_out: int
 
@@ -111,6 +112,7 @@ class Consumer:
         self.takes_any_schema = command.schema.type == Schema.AutoConsume
         self.key_shared = command.keySharedMeta
         self.read_compacted: bool = command.read_compacted
+        self._has_epoch = self.kind not in INDIVIDUAL and not self.read_compacted
         self.since_ms = connection.scheduler.time_ms
         self.permits = 0
         self._held_permits = 0  # given while it was blocked
@@ -135,7 +137,7 @@ class Consumer:
     @property
     def sent_epoch(self) -> int:
         """The epoch that its messages have; -1: none."""
-        return -1 if self.kind in INDIVIDUAL or self.read_compacted else self.epoch
+        return self.epoch if self._has_epoch else -1
 
     @property
     def reads(self) -> bool:

@@ -68,7 +68,7 @@ class Dispatcher:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.cursor = source.cursor
+        self.log, self.cursor = source.log, source.cursor
         self.consumers: list[Consumer] = []
         self.read_at = self.cursor.mark
         self.redelivered: dict[int, int] = {}
@@ -101,7 +101,7 @@ class Dispatcher:
 
         Entries up to `stop` may be read with it.
         """
-        log = self.source.log
+        log = self.log
         found = log.cached(index) or self._buffer.pop(index, None)
         if found is None and not self._reading:
             self._reading = True
@@ -119,7 +119,7 @@ class Dispatcher:
     def next_entry(self) -> Entry | None:
         """The next entry that consumers may see; None if there is none now."""
         while True:
-            index = self.cursor.next_open(max(self.read_at, self.source.log.first))
+            index = self.cursor.next_open(max(self.read_at, self.log.first))
             stop = self.source.readable
             if index >= stop:
                 self._found_end()
@@ -155,7 +155,7 @@ class Dispatcher:
 
     def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
         """Send it an entry."""
-        position = self.source.log.position(entry.index)
+        position = self.log.position(entry.index)
         consumer.deliver(entry, position, self.redelivered.get(entry.index, 0), slot)
 
     # -- what the subscription asks for

@@ -2,10 +2,18 @@
 
 from heapq import heappop, heappush
 from itertools import islice
+from typing import Final
 
+from pulsarctl_wire.broker.basics.scheduler import Timer
 from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.storage.log import Entry
+
+_FIRST_READ: Final = 0.002
+"""Seconds that a read of what is stored waits for the first FLOW of others: as long as real ones take."""
+
+_TURN: Final = 1e-9
+"""Seconds until the next read: just long enough for what clients have sent meanwhile to count."""
 
 
 class Replay:
@@ -59,6 +67,8 @@ class Shared(ManyActive):
         self.replay = Replay()
         self._turn = 0
         self._chunks: dict[str, Consumer] = {}
+        self._pause: Timer | None = None
+        """Runs until the next read."""
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins. Raises Refused."""
@@ -85,16 +95,47 @@ class Shared(ManyActive):
         super().acked(index)
         self.replay.discard(index)
 
+    def wake(self) -> None:
+        """A consumer can get more than before; others that are about to send their first FLOW share it."""
+        if all(each.last_flow_ms for each in self.consumers):
+            self._end_pause()
+        elif not self._waits and self._pause is None:
+            self._begin_pause(_FIRST_READ)
+
     def dispatch(self) -> None:
-        """Deliver what can be delivered now, in turns of reading and giving out."""
+        """Deliver what can be delivered now, in turns of reading and giving out; the rest a little later."""
+        if self._pause is not None:
+            return
         held: list[int] = []
-        while any(each.available for each in self.consumers):
+        room = self.source.settings.dispatcherMaxReadBatchSize
+        while room > 0 and any(each.available for each in self.consumers):
             entries = self._read()
             if not entries:
                 break
-            held += self._give_out(entries)
+            rest = self._give_out(entries)
+            room -= len(entries) - len(rest)
+            held += rest
         for index in held:
             self.replay.add(index)
+        if room <= 0:
+            self._begin_pause(_TURN)
+
+    def _begin_pause(self, seconds: float) -> None:
+        self._pause = self.source.scheduler.later(seconds, self._resume)
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _resume(self) -> None:
+        self._pause = None
+        self.source.dispatch_soon()
+
+    def close(self) -> None:
+        """Stop timers."""
+        super().close()
+        self._end_pause()
 
     def _read(self) -> list[Entry]:
         """As many entries as there are permits: those to be delivered again, or new ones."""

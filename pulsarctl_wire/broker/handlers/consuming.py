@@ -1,7 +1,7 @@
 """SUBSCRIBE and what consumers send. Source: b/ServerCnx (4.0)."""
 
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation, thrown
@@ -16,7 +16,18 @@ from pulsarctl_wire.broker.storage.transactions import Id, id_of
 from pulsarctl_wire.broker.topics.joining import check_subscribe
 from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, CommandSubscribe, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandAck,
+    CommandCloseConsumer,
+    CommandConsumerStats,
+    CommandFlow,
+    CommandGetLastMessageId,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSeek,
+    CommandSubscribe,
+    CommandUnsubscribe,
+    ServerError,
+)
 
 _UNSIGNED: Final = 1 << 64
 _UNDECODABLE: Final = (
@@ -88,7 +99,7 @@ def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
     return it if isinstance(it, Consumer) else None
 
 
-def flow(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def flow(broker: Broker, connection: Connection, body: CommandFlow, frame: Frame) -> None:
     """FLOW: more permits."""
     it = _consumer(connection, body.consumer_id)
     if it is None:
@@ -139,7 +150,9 @@ def _acked(connection: Connection, consumer_id: int, request_id: int) -> None:
     connection.send("ACK_RESPONSE", consumer_id=consumer_id, request_id=request_id)
 
 
-def redeliver(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def redeliver(
+    broker: Broker, connection: Connection, body: CommandRedeliverUnacknowledgedMessages, frame: Frame
+) -> None:
     """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
     it = _consumer(connection, body.consumer_id)
     if it is None:
@@ -149,7 +162,7 @@ def redeliver(broker: Broker, connection: Connection, body: Any, frame: Frame) -
     it.subscription.redeliver(it, body.message_ids)
 
 
-def seek(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting | None:
+def seek(broker: Broker, connection: Connection, body: CommandSeek, frame: Frame) -> Waiting | None:
     """SEEK, to a message or a time."""
     subscription = _known(connection, body.consumer_id).subscription
     if not body.HasField("message_id") and not body.HasField("message_publish_time"):
@@ -160,7 +173,7 @@ def seek(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Wai
     return _seek(connection, body, subscription)
 
 
-async def _seek(connection: Connection, body: Any, subscription: Subscription) -> None:
+async def _seek(connection: Connection, body: CommandSeek, subscription: Subscription) -> None:
     mask, topic = 0, subscription.topic
     subscription.seeks += 1
     number = subscription.seeks
@@ -183,12 +196,12 @@ def _known(connection: Connection, consumer_id: int) -> Consumer:
     return it
 
 
-async def _unsubscribe(connection: Connection, body: Any, it: Consumer) -> None:
+async def _unsubscribe(connection: Connection, body: CommandUnsubscribe, it: Consumer) -> None:
     await it.subscription.delete(asked_by=it, force=body.force)
     connection.send("SUCCESS", request_id=body.request_id)
 
 
-def unsubscribe(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def unsubscribe(broker: Broker, connection: Connection, body: CommandUnsubscribe, frame: Frame) -> Waiting:
     """UNSUBSCRIBE: deletes the subscription."""
     it = _known(connection, body.consumer_id)
     if body.force or it.subscription.consumers == [it]:
@@ -196,7 +209,7 @@ def unsubscribe(broker: Broker, connection: Connection, body: Any, frame: Frame)
     return _unsubscribe(connection, body, it)
 
 
-def close_consumer(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def close_consumer(broker: Broker, connection: Connection, body: CommandCloseConsumer, frame: Frame) -> None:
     """CLOSE_CONSUMER. A SUBSCRIBE that waits is dropped; until then, its id cannot be used again."""
     it = connection.consumers.get(body.consumer_id)
     if it is not None:
@@ -206,7 +219,7 @@ def close_consumer(broker: Broker, connection: Connection, body: Any, frame: Fra
     connection.send("SUCCESS", request_id=body.request_id)
 
 
-def consumer_stats(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def consumer_stats(broker: Broker, connection: Connection, body: CommandConsumerStats, frame: Frame) -> None:
     """CONSUMER_STATS. Rates are not measured."""
     it = connection.consumers.get(body.consumer_id)
     if it is None:
@@ -238,7 +251,9 @@ def consumer_stats(broker: Broker, connection: Connection, body: Any, frame: Fra
     )
 
 
-def get_last_message_id(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def get_last_message_id(
+    broker: Broker, connection: Connection, body: CommandGetLastMessageId, frame: Frame
+) -> Waiting:
     """GET_LAST_MESSAGE_ID: the last message of the topic, and where the subscription is."""
     it = _known(connection, body.consumer_id)
     subscription = it.subscription

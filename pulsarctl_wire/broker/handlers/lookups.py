@@ -11,8 +11,12 @@ from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandGetTopicsOfNamespace,
+    CommandLookupTopic,
     CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
+    CommandWatchTopicList,
+    CommandWatchTopicListClose,
     ServerError,
 )
 
@@ -25,7 +29,7 @@ def topic_of(connection: Connection, text: str | bytes) -> TopicName:
         raise Refused("InvalidTopicName", f"Invalid topic name: {error}") from None
 
 
-def lookup(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, frame: Frame) -> None:
     """LOOKUP: who owns the topic. Somebody does from then on."""
     answer: dict[str, Any]
     try:
@@ -80,7 +84,9 @@ def _find_owner(broker: Broker, name: TopicName, authoritative: bool) -> tuple[B
     return owner, CommandLookupTopicResponse.Connect, True
 
 
-def partitioned_metadata(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def partitioned_metadata(
+    broker: Broker, connection: Connection, body: CommandPartitionedTopicMetadata, frame: Frame
+) -> None:
     """PARTITIONED_METADATA: the number of partitions; a partitioned topic may be made."""
     answer: dict[str, Any]
     try:
@@ -117,7 +123,9 @@ def _partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
     return partitions
 
 
-def get_topics(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def get_topics(
+    broker: Broker, connection: Connection, body: CommandGetTopicsOfNamespace, frame: Frame
+) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
     namespace = _namespace(connection, body.namespace)
     broker.admit_lookup()
@@ -166,7 +174,7 @@ def _namespace(connection: Connection, text: str | bytes) -> str:
         raise Violation(str(error)) from None
 
 
-def watch(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def watch(broker: Broker, connection: Connection, body: CommandWatchTopicList, frame: Frame) -> None:
     """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
     namespace = _namespace(connection, body.namespace)
     failed = "Exception occurred while trying to handle command WatchTopicList"
@@ -201,7 +209,9 @@ def watch(broker: Broker, connection: Connection, body: Any, frame: Frame) -> No
     )
 
 
-def close_watch(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def close_watch(
+    broker: Broker, connection: Connection, body: CommandWatchTopicListClose, frame: Frame
+) -> None:
     """WATCH_TOPIC_LIST_CLOSE."""
     broker.cluster.watchers.remove(connection, body.watcher_id)
     connection.send("SUCCESS", request_id=body.request_id)

@@ -1,7 +1,5 @@
 """PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
 
-from typing import Any
-
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection, Opening, Waiting
@@ -12,7 +10,12 @@ from pulsarctl_wire.broker.storage.transactions import id_of
 from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandProducer, CommandSend, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    CommandCloseProducer,
+    CommandProducer,
+    CommandSend,
+    MessageMetadata,
+)
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
@@ -168,7 +171,9 @@ def _metadata(frame: Frame) -> MessageMetadata:
     return frame.metadata
 
 
-def close_producer(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting | None:
+def close_producer(
+    broker: Broker, connection: Connection, body: CommandCloseProducer, frame: Frame
+) -> Waiting | None:
     """CLOSE_PRODUCER: answered once all SENDs before it are. A PRODUCER that waits is dropped."""
     it = connection.producers.get(body.producer_id)
     if isinstance(it, Producer) and it.pending:

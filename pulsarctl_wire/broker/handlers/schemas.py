@@ -8,10 +8,10 @@ from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.schemas.registry import check_wire
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import Schema, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetOrCreateSchema, CommandGetSchema, Schema, ServerError
 
 
-def get_schema(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def get_schema(broker: Broker, connection: Connection, body: CommandGetSchema, frame: Frame) -> None:
     """GET_SCHEMA: a topic's schema, the latest one unless a version is given."""
     topic, version = connection.text(body.topic), body.schema_version
     if 0 < len(version) < 8:
@@ -37,7 +37,9 @@ def _failed(refused: Refused) -> dict[str, Any]:
     return {"error_code": ServerError.Value(refused.code), "error_message": str(refused)}
 
 
-async def get_or_create_schema(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+async def get_or_create_schema(
+    broker: Broker, connection: Connection, body: CommandGetOrCreateSchema, frame: Frame
+) -> None:
     """GET_OR_CREATE_SCHEMA: registers a schema with a topic that is loaded."""
     check_wire(body.schema)
     text = connection.text(body.topic)

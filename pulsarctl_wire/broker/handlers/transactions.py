@@ -11,7 +11,17 @@ from pulsarctl_wire.broker.cluster.coordinators import ASSIGN
 from pulsarctl_wire.broker.storage.transactions import Id, text_of
 from pulsarctl_wire.wire.commands import command_name
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import COMMIT, ServerError
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    COMMIT,
+    CommandAddPartitionToTxn,
+    CommandAddSubscriptionToTxn,
+    CommandEndTxn,
+    CommandEndTxnOnPartition,
+    CommandEndTxnOnSubscription,
+    CommandNewTxn,
+    CommandTcClientConnectRequest,
+    ServerError,
+)
 
 OFF: Final = "Transactions are not enabled."
 
@@ -21,7 +31,9 @@ def _check_on(connection: Connection) -> None:
         raise Refused("NotAllowedError", OFF)
 
 
-def connect(broker: Broker, connection: Connection, body: Any, frame: Frame) -> None:
+def connect(
+    broker: Broker, connection: Connection, body: CommandTcClientConnectRequest, frame: Frame
+) -> None:
     """TC_CLIENT_CONNECT_REQUEST: the client wants to use a coordinator, which runs where its partition is."""
     _check_on(connection)
     partition = parse_topic(f"{ASSIGN}-partition-{body.tc_id}")
@@ -33,7 +45,7 @@ def connect(broker: Broker, connection: Connection, body: Any, frame: Frame) -> 
     connection.send("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id, **fields)
 
 
-def new(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def new(broker: Broker, connection: Connection, body: CommandNewTxn, frame: Frame) -> Waiting:
     """NEW_TXN."""
     _check_on(connection)
 
@@ -106,21 +118,25 @@ def _of_client(
     return _changing(connection, frame, body, checked())
 
 
-def add_partition(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def add_partition(
+    broker: Broker, connection: Connection, body: CommandAddPartitionToTxn, frame: Frame
+) -> Waiting:
     """ADD_PARTITION_TO_TXN."""
     topics = [connection.text(each) for each in body.partitions]
     coordinators = broker.cluster.transactions
     return _of_client(broker, connection, frame, body, lambda txn: coordinators.add(txn, topics, ()))
 
 
-def add_subscription(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def add_subscription(
+    broker: Broker, connection: Connection, body: CommandAddSubscriptionToTxn, frame: Frame
+) -> Waiting:
     """ADD_SUBSCRIPTION_TO_TXN."""
     pairs = [(connection.text(each.topic), connection.text(each.subscription)) for each in body.subscription]
     coordinators = broker.cluster.transactions
     return _of_client(broker, connection, frame, body, lambda txn: coordinators.add(txn, (), pairs))
 
 
-def end(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def end(broker: Broker, connection: Connection, body: CommandEndTxn, frame: Frame) -> Waiting:
     """END_TXN."""
     commit, coordinators = body.txn_action == COMMIT, broker.cluster.transactions
     return _of_client(broker, connection, frame, body, lambda txn: coordinators.end(txn, commit=commit))
@@ -149,12 +165,16 @@ def _ended_at(
     return _changing(connection, frame, body, ended())
 
 
-def end_on_partition(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def end_on_partition(
+    broker: Broker, connection: Connection, body: CommandEndTxnOnPartition, frame: Frame
+) -> Waiting:
     """END_TXN_ON_PARTITION."""
     return _ended_at(broker, connection, frame, body, connection.text(body.topic), "")
 
 
-def end_on_subscription(broker: Broker, connection: Connection, body: Any, frame: Frame) -> Waiting:
+def end_on_subscription(
+    broker: Broker, connection: Connection, body: CommandEndTxnOnSubscription, frame: Frame
+) -> Waiting:
     """END_TXN_ON_SUBSCRIPTION."""
     text, where = connection.text, body.subscription
     return _ended_at(broker, connection, frame, body, text(where.topic), text(where.subscription))

@@ -7,11 +7,14 @@ Delays follow the broker's clock.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
+from pulsarctl_wire.broker.clients.connection import Attached, Receiving
+from pulsarctl_wire.broker.delivery.consumer import Consumer
+from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.wire.commands import build_command
@@ -72,15 +75,17 @@ class FaultyConnection:
         for way in (False, True):
             self.lanes[way].other = self.lanes[not way]
 
-    def prime(self, producers: dict[int, Any], consumers: dict[int, Any]) -> None:
+    def prime(self, producers: Mapping[int, Attached], consumers: Mapping[int, Receiving]) -> None:
         """The client has these already: faults know their topics."""
-        opened = [
-            ("PRODUCER", {"producer_id": id, "topic": it.topic.name.full}) for id, it in _made(producers)
+        opened: list[tuple[str, dict[str, object]]] = [
+            ("PRODUCER", {"producer_id": id, "topic": each.topic.name.full})
+            for id, each in producers.items()
+            if isinstance(each, Producer)
         ]
-        for id, it in _made(consumers):
-            subscription = it.subscription
-            fields = {"consumer_id": id, "topic": subscription.topic.name.full, "subType": it.kind}
-            opened.append(("SUBSCRIBE", {**fields, "subscription": subscription.name}))
+        for id, each in consumers.items():
+            if isinstance(each, Consumer):
+                names = {"topic": each.subscription.topic_name, "subscription": each.subscription.name}
+                opened.append(("SUBSCRIBE", {"consumer_id": id, "subType": each.kind, **names}))
         stream = FrameStream(self._connection, True)
         for number, (name, fields) in enumerate(opened):
             data = build_frame(build_command(name, request_id=_PRIMING + number, **fields))
@@ -132,11 +137,6 @@ class FaultyConnection:
         self.lanes[True].flush()
         for lane in self.lanes:
             lane.stop()
-
-
-def _made(found: dict[int, Any]) -> Iterable[tuple[int, Any]]:
-    """Producers or consumers, without those that are being made."""
-    return ((id, each) for id, each in found.items() if hasattr(each, "name"))
 
 
 class _Lane:

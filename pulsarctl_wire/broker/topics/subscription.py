@@ -14,7 +14,7 @@ from pulsarctl_wire.broker.storage.transactions import PendingAcks
 from pulsarctl_wire.broker.tenancy.limits import UNLIMITED, Limiter, Rate
 from pulsarctl_wire.broker.topics.joining import check_joins
 from pulsarctl_wire.broker.topics.stored import StoredTopic
-from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData
 
 _BACKLOGGED: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
@@ -25,8 +25,7 @@ class Subscription:
 
     def __init__(self, topic: StoredTopic["Subscription"], name: str, cursor: Cursor) -> None:
         self.topic = topic
-        self.topic_name = topic.name.full
-        self.partition = topic.partition
+        self.topic_name, self.partition = topic.name.full, topic.partition
         self.scheduler, self.settings, self.journal = topic.scheduler, topic.settings, topic.journal
         self.log, self.compaction = topic.log, topic.compaction
         self.name = name
@@ -34,6 +33,8 @@ class Subscription:
         self.kind: int | None = None
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
+        self.is_aborted = topic.is_aborted
+        self.hides, self.left = self.transactions.hides, self.transactions.left
         self.stored = False
         """Whether it is known to be durable; until then, nobody may be told that it exists."""
         self.expired_messages = 0
@@ -44,6 +45,8 @@ class Subscription:
         self.last_ms: dict[str, int] = {}
         """When consumers that have left last got a message, asked or acknowledged (`Consumer.last_…`)."""
         self._soon = False
+        self._has_skipped = False
+        """Whether entries may be pending that were skipped."""
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._held_until = 0
@@ -158,6 +161,8 @@ class Subscription:
         self._soon = False
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
+        if self._has_skipped and any(each.available for each in self.consumers):
+            self._settle_skipped()
         topic, rules = self.topic, self.topic.dispatch_rules
         self._blocks_at = rules.most_unacked if self.cursor.durable else 0
         limiters = topic.environment.dispatch_limiter, topic.dispatch_limiter, self._limiter
@@ -308,18 +313,6 @@ class Subscription:
                 self.cursor.set_open(index, still_open)
         self._was_acked(consumer, mark)
 
-    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted."""
-        return self.topic.is_aborted(index, metadata)
-
-    def hides(self, index: int) -> bool:
-        """Whether an entry must not be delivered, as a transaction has acknowledged it."""
-        return self.transactions.hides(index)
-
-    def left(self, index: int) -> int | None:
-        """The messages of a batch that are still to be delivered; None: all."""
-        return self.transactions.left(index)
-
     def skip(self, index: int) -> None:
         """The broker itself acknowledges an entry that no consumer may see."""
         self.cursor.ack(index)
@@ -358,8 +351,19 @@ class Subscription:
         index = min(index, self.log.stored)
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.scheduler.time_ms
+            self._has_skipped = True
             self.check_end()
             self.dispatch_soon()
+
+    def _settle_skipped(self) -> None:
+        """Have no entry pending that was skipped; as in Pulsar, once a consumer can get another one."""
+        assert self.dispatcher is not None
+        self._has_skipped = False
+        for consumer in self.consumers:
+            for index in [each for each in consumer.pending if each < self.cursor.mark]:
+                slot = consumer.settle(index)
+                assert slot is not None
+                self.dispatcher.settled(consumer, slot)
 
     def nth_open(self, number: int) -> int | None:
         """The index of the entry that is the nth one, from 1, of those not acknowledged."""

@@ -23,7 +23,7 @@ class VolatileSubscription:
 
     def __init__(self, topic: "VolatileTopic", name: str, kind: int) -> None:
         self.topic = topic
-        self.partition = topic.partition
+        self.topic_name, self.partition = topic.name.full, topic.partition
         self.name = name
         self.kind = kind
         self.consumers: list[Consumer] = []

@@ -1,10 +1,10 @@
 """The rule about chunked messages."""
 
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CAPTURE, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
@@ -77,7 +77,7 @@ class IncompleteChunks(Rule):
     id = "incomplete_chunks"
     relies_on = CAPTURE
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._walks: dict[_Key, _Walk] = {}  # the one that waits for longest comes first
         self._done: dict[_Key, bool] = {}  # complete or reported

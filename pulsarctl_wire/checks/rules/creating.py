@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import client_of
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, about_owner, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, about_owner, seconds
 from pulsarctl_wire.checks.rules.holders import owner_of
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -141,7 +141,7 @@ class StaleOwnership(Rule):
         "ERROR": "answered",
     }
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._refused: dict[Any, _Refused] = {}
         self._lookups: dict[tuple[str, str | None], int] = {}  # number of the last LOOKUP

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import Subscription
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, SilenceRule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, SilenceRule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.counts import MOST_PERMITS
@@ -159,7 +159,7 @@ class BlockedOnUnacked(SilenceRule):
     relies_on = CAPTURE
     on: ClassVar = {"CONSUMER_STATS_RESPONSE": "stats"}
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._frames = 0  # seen when these were looked at
         self._has_free: dict[Subscription, bool] = {}

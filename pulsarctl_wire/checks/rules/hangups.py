@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import Entry, client_of, text_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Held
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -59,7 +59,7 @@ class ReconnectLoopOnFrame(Rule):
     id = "reconnect_loop_on_frame"
     relies_on = CAPTURE
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._loops: dict[_Key, _Loop] = {}
 
@@ -131,7 +131,7 @@ class ClientClosesOnEndOfTopic(Rule):
     relies_on = CAPTURE
     on: ClassVar = {"REACHED_END_OF_TOPIC": "ended", "SUBSCRIBE": "subscribes"}
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._ends: dict[_Key, list[_End]] = {}
 

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, about_owner, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, about_owner, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -57,7 +57,7 @@ class _Claims(Rule):
     busy: ClassVar[int]
     """The error that means that it is taken."""
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._claims: dict[int, _Claim] = {}  # by the request's number
 

@@ -1,9 +1,9 @@
 """Rules about PING: a client or broker that no longer answers."""
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Rule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -24,7 +24,7 @@ class _Silent(Rule):
     names: ClassVar[tuple[str, str]]
     """Who is silent, and who sends the PINGs."""
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._waiting: dict[int, CheckState] = {}  # by connection
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import Topic, client_of
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import FAILED, NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -69,7 +69,7 @@ class RedirectLoop(Rule):
     relies_on = CAPTURE
     on: ClassVar = {"LOOKUP_RESPONSE": "answered"}
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._chains: dict[tuple[str, str], _Chain] = {}  # by client host and topic
 
@@ -167,7 +167,7 @@ class AdvertisedAddressUnreachable(Rule):
     relies_on = CAPTURE
     on: ClassVar = {"LOOKUP_RESPONSE": "answered", "PRODUCER": "arrived", "SUBSCRIBE": "arrived"}
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic

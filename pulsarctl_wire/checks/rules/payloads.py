@@ -1,11 +1,11 @@
 """Rules about frames and payloads: sizes, checksums, compression, metadata."""
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Sent, text_of
 from pulsarctl_wire.checks.finding import Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Held, Producer
-from pulsarctl_wire.checks.rule import SECOND, Rule
+from pulsarctl_wire.checks.rule import SECOND, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import MAX_PARSED, Event, Frame, Gap
@@ -177,7 +177,7 @@ class SendCorrupt(Rule):
 
     id = "send_corrupt"
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._waiting: dict[tuple[str | None, int, int], tuple[CheckState, Producer, Sent]] = {}
 

@@ -1,11 +1,11 @@
 """Rules about the wrong peer on a port: a client that the server cannot understand, and hangs up on."""
 
 import re
-from typing import Any, ClassVar, Final, TypeGuard
+from typing import ClassVar, Final, TypeGuard
 
 from pulsarctl_wire.checks.attempts import ClientRule
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, bytes_seen
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Findings, bytes_seen
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V2
@@ -105,7 +105,7 @@ class PlainClientOnTlsPort(ClientRule):
     relies_on = CONNECTION
     on: ClassVar = {"CONNECT": "connect", "CONNECTED": "connected"}
 
-    def __init__(self, doctor: Any) -> None:
+    def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
         self._plain: dict[str, None] = {}  # servers that answered CONNECT

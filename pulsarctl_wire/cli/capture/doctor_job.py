@@ -12,7 +12,7 @@ from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.doctor import DoctorOptions
+from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.findings import Sayer, exit_code, verdict

@@ -13,7 +13,7 @@ from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
-from pulsarctl_wire.cli.capture.decode import DecodeOptions
+from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.summary import Summary

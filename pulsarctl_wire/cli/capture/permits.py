@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +28,7 @@ class PermitsOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
         default=list,
     )
     subscriptions: list[str] = several(
@@ -62,6 +62,9 @@ def permits(options: PermitsOptions) -> int:
     """Show each consumer's permits, deliveries, acknowledgements and redeliveries over time."""
     if not options.sources:
         console.fail("permits: name a SOURCE (a file, or - for stdin); see pwire permits --help")
+    from pulsarctl_wire.cli.capture.reading import captures_of
+
+    options = replace(options, sources=captures_of(options.sources))
     with console.errors_reported():
         found, code, end_ns, origin = _read(options)
         if not found.consumers:

@@ -1,5 +1,6 @@
 """Reads the sources that a command line names, and reports their problems on stderr."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,6 +13,23 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, Progress, Watched
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event
+
+
+def captures_of(sources: list[str]) -> list[str]:
+    """Return the sources, with the captures below a directory in its place; notes name other files there.
+
+    Ends the command if a directory holds no captures or cannot be read.
+    """
+    if not any(map(os.path.isdir, sources)):
+        return sources
+    from pulsarctl_wire.pipeline.files.inputs import list_inputs  # imports pyarrow
+
+    paths: list[str] = []
+    with console.errors_reported():
+        for source in sources:
+            inside = list_inputs([source], console.warn) if os.path.isdir(source) else None
+            paths += [source] if inside is None else [each.path for each in inside]
+    return list(dict.fromkeys(paths))
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,7 +28,7 @@ class SequenceOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
     )
     output: Literal["text", "svg", "html"] = OUTPUT(default="text")
     html: str | None = option("--html FILE", "Write the diagram as an HTML page.")
@@ -51,6 +51,9 @@ class SequenceOptions:
 
 def sequence(options: SequenceOptions) -> int:
     """Draw captured sessions as a sequence diagram: who sent what to whom, and how long it took."""
+    from pulsarctl_wire.cli.capture.reading import captures_of
+
+    options = replace(options, sources=captures_of(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return SequenceJob(options, stack).run()
 

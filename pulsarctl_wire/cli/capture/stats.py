@@ -14,14 +14,12 @@ from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
 from pulsarctl_wire.cli.signature import argument, flag, option, several
 from pulsarctl_wire.render.text import Paint, did_you_mean
+from pulsarctl_wire.stats.rows import NAMES
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.finding import Finding
     from pulsarctl_wire.wire.frame import Event
     from pulsarctl_wire.wire.session.ending import EndedConnection
-
-KINDS: Final = ("command", "connection", "topic", "producer", "subscription", "error")
-"""The values of `--by`."""
 
 _GATHERED: Final = 64  # events that are counted together
 
@@ -32,13 +30,13 @@ class StatsOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin.",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
         default=list,
     )
     output: Literal["table", "json"] = OUTPUT(default="table")
     by: list[str] = several(
         "--by WHAT",
-        f"Group by {', '.join(KINDS)}; several with commas.",
+        f"Group by {', '.join(NAMES)}; several with commas.",
         show_default="all that occur",
         autocompletion=completion.kinds,
     )
@@ -59,10 +57,12 @@ def stats(options: StatsOptions) -> int:
         console.fail("stats: name a SOURCE (a file, or - for stdin); see pwire stats --help")
     kinds = [kind.strip().lower() for each in options.by for kind in each.split(",")]
     for kind in kinds:
-        if kind not in KINDS:
-            hint = did_you_mean(kind, KINDS) or f"; use one of {', '.join(KINDS)}"
+        if kind not in NAMES:
+            hint = did_you_mean(kind, NAMES) or f"; use one of {', '.join(NAMES)}"
             console.fail(f"--by {kind}: unknown{hint}")
-    options = replace(options, by=list(dict.fromkeys(kinds)))
+    from pulsarctl_wire.cli.capture.reading import captures_of
+
+    options = replace(options, by=list(dict.fromkeys(kinds)), sources=captures_of(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return StatsJob(options, stack).run()
 
@@ -71,7 +71,7 @@ class StatsJob:
     """One run: counts the sources, and shows the result."""
 
     def __init__(self, options: StatsOptions, stack: ExitStack) -> None:
-        from pulsarctl_wire.stats import Stats
+        from pulsarctl_wire.stats.counting import Stats
 
         self.options = options
         self.stack = stack
@@ -151,7 +151,7 @@ class StatsJob:
         """Count in several processes: the counter, the reader, and the function that runs both."""
         from pulsarctl_wire.cli.capture.pooled import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
-        from pulsarctl_wire.stats import Stats
+        from pulsarctl_wire.stats.counting import Stats
 
         limit = self.options.max_frame_size
         if self.options.is_examined:
@@ -203,10 +203,10 @@ class StatsJob:
     def _show(self) -> None:
         from pulsarctl_wire.render.findings import FindingText, finding_record, first_of_each
         from pulsarctl_wire.render.line import Clock
-        from pulsarctl_wire.stats import records, total_record
+        from pulsarctl_wire.stats.report import records, total_record
 
         total, findings = total_record(self.stats), self.found
-        kinds = self.options.by or [kind for kind in KINDS if self.stats.rows[kind]]
+        kinds = self.options.by or [kind for kind in NAMES if self.stats.rows[kind]]
         tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line

@@ -3,49 +3,16 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import JOBS, RowOptions, parse_time, partition_by, size_of
-from pulsarctl_wire.cli.signature import argument, flag, group, option
+from pulsarctl_wire.cli.capture.table_options import TableOptions
+from pulsarctl_wire.cli.options import parse_time, partition_by, size_of
 from pulsarctl_wire.errors import SettingsError, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """The command line of `table`."""
-
-    sources: list[str] = argument(
-        "SOURCE...",
-        "pcap or pcapng files (also .gz, .zst), hex dumps, raw frames; - is stdin. "
-        "Several sources are read as one capture. "
-        "Or: optimize TABLE, to merge the small files of a table of pwire analyze, or the row groups of a "
-        "FILE.parquet; delete TABLE --before TIME, of a table of pwire analyze.",
-    )
-    out: str | None = option(
-        "--out FILE.parquet",
-        "The file of frames; beside it are FILE.gaps.parquet and FILE.connections.parquet.",
-    )
-    size: str | None = option("--size SIZE", "With optimize: bytes of a file.", show_default="128MiB")
-    partition_by: str | None = option(
-        "--partition-by COLUMNS", "With optimize: move the files into directories by other columns."
-    )
-    before: str | None = option(
-        "--before TIME", "With delete: rows older than 7d, or than a date or time (ISO 8601)."
-    )
-    exact: bool = flag("--exact", "With delete: also from files that have newer rows, which are rewritten.")
-    dry_run: bool = flag("--dry-run", "With delete: say what would be deleted.")
-    rows: RowOptions = group(RowOptions)
-    findings: bool = flag(
-        "--findings",
-        "Also look for findings, as doctor does: FILE.findings.parquet, for the report findings.",
-    )
-    jobs: int | None = JOBS()
-
 
 _VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exact", "dry_run"}}
 """What is done to a table instead, and the options of that."""
@@ -72,11 +39,13 @@ def table(options: TableOptions) -> int:
         console.fail(
             "--findings: reads the sources twice, and stdin can be read once; save it to a file first"
         )
+    from pulsarctl_wire.cli.capture.reading import captures_of
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
+    captured = replace(options, sources=captures_of(options.sources))
     try:
         with ExitStack() as stack:
-            return TableJob(options, options.out, stack).run()
+            return TableJob(captured, options.out, stack).run()
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:
@@ -106,7 +75,7 @@ def _optimize(table: str, options: TableOptions) -> str:
     size = size_of("--size", options.size or "128MiB")
     if not size:
         console.fail(f"--size {options.size}: must be at least 1 byte")
-    from pulsarctl_wire.pipeline.files.inputs import is_file
+    from pulsarctl_wire.pipeline.files.filesystems import is_file
     from pulsarctl_wire.pipeline.upkeep.optimize import optimize, rewrite
     from pulsarctl_wire.pipeline.upkeep.repartition import repartition
 

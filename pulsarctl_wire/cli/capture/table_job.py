@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.examining import Examined, examine_beside
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.cli.capture.table_options import TableOptions
 from pulsarctl_wire.pipeline.decoding.progress import Options, Result, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.decoding.rows import (
     Stitched,
@@ -35,14 +36,11 @@ from pulsarctl_wire.table.rows import uid_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.cli.capture.table import TableOptions
-
 
 class TableJob:
     """One run. If it fails, it leaves no files behind."""
 
-    def __init__(self, options: "TableOptions", out: str, stack: ExitStack) -> None:
+    def __init__(self, options: TableOptions, out: str, stack: ExitStack) -> None:
         self._options = options
         self._out = out
         self._work: Options = options.rows.work(SPLIT_SIZE)

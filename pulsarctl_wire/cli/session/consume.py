@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import PAYLOAD_RATIO
 from pulsarctl_wire.cli.session.lookup import TOPIC, checked_pattern
+from pulsarctl_wire.cli.session.receive_options import END, FLOW, ReceiveOptions, Type
 from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.cli.signature import flag, group, option
 
@@ -19,64 +19,9 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.session.dead_letters import DeadLetters
     from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
 
-SUB, SHOW, END, FLOW, FAIL = (
-    "The subscription",
-    "What to show",
-    "When it ends",
-    "Permits",
-    "Refusing messages",
-)
-
-Type = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
-"""Subscription types."""
+SUB, FAIL = "The subscription", "Refusing messages"
 
 READ_COMPACTED = partial(flag, "--read-compacted", "Read the compacted topic.", SUB)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReceiveOptions:
-    """The options that `consume` and `read` share: when to end, what to show, and how fast."""
-
-    at_end: bool = flag(
-        "-e --exit-at-end",
-        "End after the last message that existed at the start, or after 3 s without a message.",
-        END,
-    )
-    idle: float | None = option("--idle SECONDS", "End after this time without a message.", END, min=0)
-    output: Literal["text", "line", "json", "none"] = option(
-        "-o --output",
-        "text: payloads; line: one line per message with id, key and so on; json; none.",
-        SHOW,
-        default="text",
-    )
-    template: str | None = option(
-        "-f --format FORMAT",
-        "Format as in kcat: %s payload, %S size, %k key, %h properties, %t topic, %p partition, %o entry, "
-        "%T time, %i message id, %b batch index, %r redelivered, %x hex; \\n, \\t, \\xNN.",
-        SHOW,
-    )
-    filter: str | None = option(
-        "--filter EXPR", "Show only matching messages: 'properties.kind == \"a\" and size > 9'.", SHOW
-    )
-    hexadecimal: bool = flag("--hex", "Show payloads as hex digits.", SHOW)
-    schema: str = option(
-        "--schema -st --schema-type TYPE[:FILE]",
-        "Decode by this schema; auto: by each message's own, from the broker; bytes: do not decode.",
-        SHOW,
-        default="auto",
-    )
-    hide_content: bool = flag("--hide-content", "Do not print messages, only their number.", SHOW)
-    payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
-    queue_size: int = option(
-        "-q --queue-size N",
-        "Number of permits; granted again when half of them are used.",
-        FLOW,
-        default=1000,
-        min=1,
-        max=2**31 - 1,
-    )
-    rate: float | None = option("-r --rate N", "Maximum number of messages per second.", FLOW, min=0.001)
-    quiet: bool = flag("--quiet", "Do not print a summary.")
 
 
 @dataclass(frozen=True, kw_only=True)

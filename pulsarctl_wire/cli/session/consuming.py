@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.select import Rule
 from pulsarctl_wire.cli.options import parse_time
-from pulsarctl_wire.cli.session.consume import ReceiveOptions
 from pulsarctl_wire.cli.session.produce import Pace, message_schema
+from pulsarctl_wire.cli.session.receive_options import ReceiveOptions
 from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.net.session.client import Client
@@ -76,7 +76,7 @@ class View:
         self.rule = None if filter_ is None else Rule(filter_, NAMES, "--filter", "docs/cli.md")
         self.since_ms = since_ms
 
-    def hides(self, delivery: Delivery, message: Message, schema: Schema | None) -> bool:
+    def hides(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bool:
         """Whether not to show a message."""
         entry = delivery.frame.metadata
         if entry is not None and entry.publish_time < self.since_ms:
@@ -194,7 +194,7 @@ class ConsumeRun:
             self._passed(delivery)
         return True
 
-    async def _consume(self, delivery: Delivery) -> None:
+    async def _consume(self, delivery: Delivery[Consumer]) -> None:
         consumer, letters = delivery.consumer, self._letters
         if letters is not None and not self._retry and delivery.redelivered > letters.limit:
             for message in delivery.messages:
@@ -221,13 +221,13 @@ class ConsumeRun:
                 await self._settle(delivery, message, schema)
         self._passed(delivery)
 
-    def _passed(self, delivery: Delivery) -> None:
+    def _passed(self, delivery: Delivery[Consumer]) -> None:
         delivery.consumer.consumed(delivery)
         end = self._ends.get(delivery.consumer)
         if end is not None and delivery.id >= end:
             del self._ends[delivery.consumer]
 
-    def _show(self, delivery: Delivery, messages: list[Message], schema: Schema | None) -> None:
+    def _show(self, delivery: Delivery[Consumer], messages: list[Message], schema: Schema | None) -> None:
         view = self._view
         if view.rule is not None or view.since_ms:
             shown = [each for each in messages if not view.hides(delivery, each, schema)]
@@ -239,7 +239,7 @@ class ConsumeRun:
         if self._left < _NEVER:
             self._left -= len(messages)
 
-    def _acknowledge(self, delivery: Delivery, message: Message | None) -> None:
+    def _acknowledge(self, delivery: Delivery[Consumer], message: Message | None) -> None:
         if self._ack == "none":
             return
         self._out.flush()  # acknowledge only what was shown
@@ -248,7 +248,7 @@ class ConsumeRun:
         else:
             delivery.consumer.ack(delivery, message)
 
-    async def _settle(self, delivery: Delivery, message: Message, schema: Schema | None) -> None:
+    async def _settle(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> None:
         """Acknowledge or refuse a message."""
         rule, letters = self._nack, self._letters
         if rule is None or not rule.matches(message_record(delivery, message, schema)):

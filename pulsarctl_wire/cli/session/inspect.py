@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session.consume import Type
 from pulsarctl_wire.cli.session.lookup import TOPIC, Output, say
+from pulsarctl_wire.cli.session.receive_options import Type
 from pulsarctl_wire.cli.session.verb import Session
 from pulsarctl_wire.cli.signature import flag, option
 from pulsarctl_wire.errors import BrokerError, SessionError

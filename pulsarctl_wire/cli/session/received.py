@@ -12,6 +12,7 @@ from typing import Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.record import MAX_SHOWN, Record, key_bytes, pay, room_of
 from pulsarctl_wire.render.jsonl import json_line
@@ -40,7 +41,7 @@ _GROWS: Final = 16  # bytes of memory that JSON may need per byte: \u0000, in a 
 _SIZE: Final = struct.Struct(">i").pack
 
 
-def message_record(delivery: Delivery, message: Message, schema: Schema | None) -> Record:
+def message_record(delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> Record:
     """A consumed message as plain JSON values, which `produce --json` accepts."""
     frame, metadata = delivery.frame, message.metadata
     entry = frame.metadata
@@ -79,7 +80,7 @@ def message_record(delivery: Delivery, message: Message, schema: Schema | None) 
     return record
 
 
-def _payload(delivery: Delivery, message: Message, schema: Schema | None, payload: bytes) -> Record:
+def _payload(delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes) -> Record:
     entry = delivery.frame.metadata
     if entry is not None and entry.encryption_keys:
         keys = [as_text(each.key) for each in entry.encryption_keys]
@@ -92,7 +93,9 @@ def _payload(delivery: Delivery, message: Message, schema: Schema | None, payloa
     return {"view": shown.view, "payload": _as_produced(shown)}
 
 
-def _shown(delivery: Delivery, message: Message, schema: Schema | None, payload: bytes) -> Shown | None:
+def _shown(
+    delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes
+) -> Shown | None:
     """The view of a payload; None if it would show only a part."""
     if len(payload) > MAX_SHOWN:
         return None
@@ -119,12 +122,12 @@ def _as_produced(shown: Shown) -> Json:
     return {name: each.get("value") if isinstance(each, dict) else each for name, each in value.items()}
 
 
-def message_id(delivery: Delivery, message: Message) -> str:
+def message_id(delivery: Delivery[Consumer], message: Message) -> str:
     """The id of a message as text."""
     return id_text(delivery.ids, delivery.consumer.partition, message.index)
 
 
-Show = Callable[[Delivery, Message, "Schema | None"], bytes]
+Show = Callable[[Delivery[Consumer], Message, "Schema | None"], bytes]
 """Makes the output of a message, including the line end."""
 
 
@@ -145,7 +148,7 @@ def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
     if hexadecimal:
         return lambda delivery, message, schema: (message.payload or b"").hex().encode() + b"\n"
 
-    def text(delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+    def text(delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bytes:
         payload = message.payload or b""
         if schema is not None:
             payload = _text(message_record(delivery, message, schema))
@@ -188,7 +191,7 @@ class _Lines:
         self._hexadecimal = hexadecimal
         self._clock = Clock("utc", Origin())
 
-    def __call__(self, delivery: Delivery, message: Message, schema: Schema | None) -> bytes:
+    def __call__(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bytes:
         record = message_record(delivery, message, schema)
         paint = self._paint
         topic = clean(record["topic"].removeprefix("persistent://"))
@@ -222,7 +225,7 @@ def _cut(text: str) -> str:
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN: Final = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\([ntr0\\])|([^%\\]+|.)", re.DOTALL)
-_Part = Callable[[Delivery, Message], bytes]
+_Part = Callable[[Delivery[Consumer], Message], bytes]
 
 
 def _key(message: Message) -> bytes:

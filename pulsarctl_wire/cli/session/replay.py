@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from pulsarctl_wire.capture.halves import Tcp
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.capture.reading import Sources
+    from pulsarctl_wire.net.replay.comparison import ReplayTotals
     from pulsarctl_wire.net.replay.differences import Difference
     from pulsarctl_wire.net.replay.remap import Names
-    from pulsarctl_wire.net.replay.replay import ConnectionEnded, Replay, ReplayTotals
+    from pulsarctl_wire.net.replay.replay import ConnectionEnded, Replay
     from pulsarctl_wire.wire.frame import Event, Frame
 
 NAMES = "Renaming"
@@ -78,7 +79,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     sent only after the answers that preceded it in the capture have come. Exit code 9: the answers differ.
     """
     from pulsarctl_wire.capture.sources import Decoder
-    from pulsarctl_wire.cli.capture.reading import Sources
+    from pulsarctl_wire.cli.capture.reading import Sources, captures_of
     from pulsarctl_wire.cli.capture.select import by_connection
     from pulsarctl_wire.net.replay.replay import Pace, Replay
 
@@ -93,7 +94,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     wanted = by_connection(options.connection) if options.connection else None
     with ExitStack() as stack:
         thread = ReaderThread(stack)
-        read = Sources(options.sources, stack, bar=False, flush=thread.hand_over, buffered=False)
+        read = Sources(captures_of(options.sources), stack, bar=False, flush=thread.hand_over, buffered=False)
         events: Iterator[Event | ConnectionEnded] = recorded_events(read, Decoder(join_chunks=False))
         if wanted is not None:
             events = (event for event in events if wanted(event))  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session.consume import Type
 from pulsarctl_wire.cli.session.lookup import Output, say
+from pulsarctl_wire.cli.session.receive_options import Type
 from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.errors import BrokerError, RequestTimeout, SessionError
@@ -270,7 +270,9 @@ class _Work:
         feed = Subscription(self._client, [source.topic], options)
         await feed.open()
         self._opened.append(feed)
-        found: dict[tuple[str, str], tuple[Delivery, Message]] = {}  # by topic and id, as some may come twice
+        found: dict[
+            tuple[str, str], tuple[Delivery[Consumer], Message]
+        ] = {}  # by topic and id, as some may come twice
         while len(found) < source.wanted:
             try:
                 delivery = await asyncio.wait_for(feed.take(), self._deadline - time.monotonic())
@@ -290,9 +292,9 @@ class _Work:
         await self._acknowledge(source.subscription, found)
 
     async def _acknowledge(
-        self, subscription: str, found: dict[tuple[str, str], tuple[Delivery, Message]]
+        self, subscription: str, found: dict[tuple[str, str], tuple[Delivery[Consumer], Message]]
     ) -> None:
-        taken: dict[Consumer, dict[Delivery, list[Message]]] = {}
+        taken: dict[Consumer, dict[Delivery[Consumer], list[Message]]] = {}
         ids: dict[Consumer, list[str]] = {}
         for (_, name), (delivery, message) in found.items():
             taken.setdefault(delivery.consumer, {}).setdefault(delivery, []).append(message)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.session.consume import Type
+from pulsarctl_wire.cli.session.receive_options import Type
 from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SessionError, SettingsError
 from pulsarctl_wire.net.session.acks import Position, id_data

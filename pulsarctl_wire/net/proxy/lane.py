@@ -12,20 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 from weakref import ref
 
 from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
-from pulsarctl_wire.faults.lanes import FaultLane
-from pulsarctl_wire.net.proxy.tap import TapWriter
+from pulsarctl_wire.faults.lanes import FaultLane, Faults
+from pulsarctl_wire.net.proxy.tap import TapRing, TapWriter
 from pulsarctl_wire.wire.addresses import CARRIERS
-from pulsarctl_wire.wire.frame import KEPT_FRAME, Frame, with_command
+from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, with_command
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.framing.walk import HEAD, FrameWalk
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.net.proxy.relay import Relay
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 MOST_DELAYED: Final = 4 * 1024 * 1024
 """Maximum bytes that faults may hold back in a lane; beyond that its source is not read."""
@@ -40,14 +38,87 @@ _INSPECTED: Final = (
 )
 
 
+class Side(Protocol):
+    """What a lane asks of its source and its target."""
+
+    transport: Any
+    full: bool
+    gone: bool
+    half_closes: bool
+
+    def end(self) -> None:
+        """Send an end of file after what was sent before."""
+
+
+class LaneOwner(Protocol):
+    """What a lane asks of its relay, which describes it. Pairs are indexed by whether it is the broker's."""
+
+    connection: Connection
+    order: int
+    tap: TapRing
+    faults: Faults
+    session: ExchangeState
+    loop: asyncio.AbstractEventLoop
+    carried: list[int]
+    blackholed: bool
+    draining: bool
+    dialling: bool
+    over: bool
+    unsettled: bool
+
+    @property
+    def legs(self) -> "tuple[Side, Side]":
+        """The connections with the client and with the broker."""
+
+    @property
+    def lanes(self) -> "tuple[RelayLane, RelayLane]":
+        """The lanes to the client and to the broker."""
+
+    def now(self) -> float:
+        """The loop's time, in seconds."""
+
+    def admits(self, data: bytes, to_broker: bool) -> bool:
+        """Whether these bytes may pass; lanes ask while the relay is `unsettled`."""
+
+    def connecting(self, frame: Frame) -> bool:
+        """Choose the route for the client's CONNECT; return whether the frame was changed for that."""
+
+    def rewrite(self, command: BaseCommand) -> bool:
+        """Rewrite the addresses in a command to the client; return whether anything changed."""
+
+    def url(self) -> str:
+        """The service URL that the client used."""
+
+    def dial(self) -> None:
+        """Start connecting to the broker, unless that has been started."""
+
+    def tap_opened(self) -> None:
+        """Write the start of the connection to the tap, once."""
+
+    def balance(self) -> None:
+        """Pause or resume reading from both sides."""
+
+    def note(self, text: str) -> None:
+        """Show the user a note about this connection."""
+
+    def close(self) -> None:
+        """Close both legs after sending everything that waits to be sent."""
+
+    def reset(self) -> None:
+        """Reset both legs (RST)."""
+
+    def blackhole(self) -> None:
+        """Stop passing bytes in either direction."""
+
+
 class RelayLane:
     """One direction of a relay."""
 
-    def __init__(self, relay: "Relay", to_broker: bool) -> None:
+    def __init__(self, relay: LaneOwner, to_broker: bool) -> None:
         self.to_broker = to_broker
         self.ended = False  # its source has sent an end of file, and that was passed on
         self._relay = relay
-        self.tap_writer = TapWriter(relay.host.tap, relay.connection, to_broker)
+        self.tap_writer = TapWriter(relay.tap, relay.connection, to_broker)
         self._walk = FrameWalk(_INSPECTED[to_broker])
         self._stream: FrameStream | None = None
         self._faults: FaultLane | None = None
@@ -125,9 +196,9 @@ class RelayLane:
         if frame is not None and frame.base is not None:
             changed = False
             if frame.type == BaseCommand.CONNECT:
-                changed = relay.host.connecting(relay, frame)
+                changed = relay.connecting(frame)
             elif not self.to_broker and frame.type in CARRIERS:
-                changed = relay.host.rewrite(relay, frame.base)
+                changed = relay.rewrite(frame.base)
             if changed:
                 raw = with_command(frame.raw, frame.base)
                 frame = self._decode(raw) or frame
@@ -151,12 +222,12 @@ class RelayLane:
 
     def _sync_faults(self) -> None:
         """Inspect every frame while there are faults."""
-        faults = self._relay.host.faults
+        faults = self._relay.faults
         if bool(faults) == (self._faults is not None):
             return
         if self._faults is None:
             relay = self._relay
-            self._faults = FaultLane(faults, relay.order, self.to_broker, relay.host.url(relay))
+            self._faults = FaultLane(faults, relay.order, self.to_broker, relay.url())
         else:
             before, self._faults = self._faults, None
             self._act(before.flush(self._relay.now()))

@@ -10,18 +10,20 @@ reading its source; an end of file is passed on after everything before it; a re
 import asyncio
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.proxy.lane import RelayLane
 from pulsarctl_wire.net.proxy.routing import Route
+from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import LINGER
-from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.net.proxy.proxy import Proxy
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 CHUNK: Final = 256 * 1024
 """Maximum bytes read at a time."""
@@ -111,6 +113,40 @@ class Leg(asyncio.BufferedProtocol):
             transport.close()
 
 
+class Host(Protocol):
+    """What relays ask of the proxy that they belong to."""
+
+    tap: TapRing
+    faults: Faults
+    knowledge: Knowledge
+    buffer: memoryview
+    numbers: Iterator[int]
+
+    def greeted(self, relay: "Relay", data: bytes) -> None:
+        """A client has sent its first bytes."""
+
+    def hold(self, relay: "Relay", size: int) -> None:
+        """Count `size` more bytes (maybe negative) that wait for a broker."""
+
+    def dial(self, relay: "Relay") -> None:
+        """Start connecting the leg to the broker."""
+
+    def preface(self, relay: "Relay") -> bytes:
+        """The first bytes to send to the broker."""
+
+    def connecting(self, relay: "Relay", frame: Frame) -> bool:
+        """Choose the route for the client's CONNECT; return whether the frame was changed for that."""
+
+    def rewrite(self, relay: "Relay", command: BaseCommand) -> bool:
+        """Rewrite the addresses in a command to the client; return whether anything changed."""
+
+    def url(self, relay: "Relay") -> str:
+        """The service URL that its client used to reach us."""
+
+    def ended(self, relay: "Relay") -> None:
+        """Both legs of a relay have ended."""
+
+
 class Relay:
     """A client's connection, and the connection to a broker that belongs to it.
 
@@ -118,8 +154,10 @@ class Relay:
     clients; `connection` gets its number only when it is written to the tap.
     """
 
-    def __init__(self, host: "Proxy", order: int, client: Address, route: Route) -> None:
+    def __init__(self, host: Host, order: int, client: Address, route: Route) -> None:
         self.host = host
+        self.tap = host.tap
+        self.faults = host.faults
         self.order = order
         self.client = client
         self.loop = asyncio.get_running_loop()
@@ -143,19 +181,19 @@ class Relay:
         if not self._opened:
             self._opened = True
             self.connection.index = next(self.host.numbers)
-            self.host.tap.opened(self.connection, time.time_ns())
+            self.tap.opened(self.connection, time.time_ns())
 
     def restart_tap(self) -> None:
         """A new watcher has started: write the start of the connection again, and go on with whole frames."""
         if self._opened:
-            self.host.tap.opened(self.connection, time.time_ns())
+            self.tap.opened(self.connection, time.time_ns())
             for lane in self.lanes:
                 lane.tap_writer.restart()
 
     def note(self, text: str) -> None:
         """Show the user a note about this connection."""
         self.tap_opened()
-        self.host.tap.note(f"connection {self.connection.index}: {text}")
+        self.tap.note(f"connection {self.connection.index}: {text}")
 
     def note_loss(self, how: str) -> None:
         """Note that the broker has ended this connection, unless the client or we ended it before."""
@@ -175,6 +213,18 @@ class Relay:
                 self.host.hold(self, len(data))
         self.unsettled = not self._greeted or self.legs[True].transport is None
         return not self.over
+
+    def connecting(self, frame: Frame) -> bool:
+        """Choose the route for the client's CONNECT; return whether the frame was changed for that."""
+        return self.host.connecting(self, frame)
+
+    def rewrite(self, command: BaseCommand) -> bool:
+        """Rewrite the addresses in a command to the client; return whether anything changed."""
+        return self.host.rewrite(self, command)
+
+    def url(self) -> str:
+        """The service URL that its client used to reach us."""
+        return self.host.url(self)
 
     def _release(self) -> None:
         """Nothing waits for the leg to the broker any more."""
@@ -233,7 +283,7 @@ class Relay:
         leg.gone = True
         if other.gone or other.transport is None:
             if self._opened:
-                self.host.tap.closed(self.connection, time.time_ns(), self._ended_by_broker)
+                self.tap.closed(self.connection, time.time_ns(), self._ended_by_broker)
             self.host.ended(self)
 
     def fail(self, why: str = "") -> None:

@@ -3,13 +3,15 @@
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsarctl_wire.errors import LinkClosed
+from pulsarctl_wire.net.frame_socket import Tap
+from pulsarctl_wire.net.replay.comparison import Comparison
 from pulsarctl_wire.net.replay.differences import Difference, Key, RequestLog
 from pulsarctl_wire.net.replay.remap import redacted
 from pulsarctl_wire.net.session.link import Link, first_link
-from pulsarctl_wire.net.settings import Auth
+from pulsarctl_wire.net.settings import Auth, Settings
 from pulsarctl_wire.wire.commands import REQUESTS
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, with_command
@@ -20,9 +22,6 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.state import FIELDS, NO_REQUEST
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.net.replay.replay import Replay
-
 _BY_CLOCK: Final = {BaseCommand.PING, BaseCommand.AUTH_CHALLENGE}
 _RECEIPTS: Final = {BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR}
 _ANSWERED: Final = {*REQUESTS, BaseCommand.SEND, BaseCommand.PING}
@@ -30,14 +29,16 @@ _OWNERS: Final = ("consumer_id", "producer_id", "watcher_id", "resource_id", "se
 
 
 class Player:
-    """Plays one recorded connection on a new link, as a part of `replay`."""
+    """Plays one recorded connection on a new link, whose answers go to `comparison`."""
 
     link: Link
 
-    def __init__(self, replay: "Replay", connect: Frame) -> None:
+    def __init__(self, comparison: Comparison, settings: Settings, tap: Tap | None, connect: Frame) -> None:
         self.index = connect.connection.index
-        self._replay = replay
-        self._remap = replay.remap
+        self._comparison = comparison
+        self._remap = comparison.remap
+        self._settings = settings
+        self._tap = tap
         self._credentials = connect.body.auth_data
         self._redacted = redacted(self._credentials)
         connection = Connection(self.index)
@@ -56,18 +57,18 @@ class Player:
 
     async def open(self) -> None:
         """Connect to the first host of the URL that can be reached. Raises Unreachable, RequestTimeout."""
-        settings = self._replay.settings
+        settings = self._settings
         if settings.auth.method == "none":
             settings = replace(settings, auth=self._auth)
             if self._redacted:
-                self._replay.warn(
+                self._comparison.warn(
                     f"connection {self.index}: its credentials are redacted in the capture, and not sent; "
                     "give some with --token, --token-file or --basic",
                     "connections without their credentials",
                 )
         self._auth = settings.auth
         connect = partial(
-            Link.open, settings=settings, numbers=iter((self.index,)), tap=self._replay.tap, handshake=False
+            Link.open, settings=settings, numbers=iter((self.index,)), tap=self._tap, handshake=False
         )
         self.link = await first_link(settings.url.addresses, settings, connect)
         self.link.observe = self._received
@@ -83,16 +84,16 @@ class Player:
             self._subscribe(body)
         self.log.add(frame)
         owner = self._stream(frame)
-        owner = owner if owner in self._replay.in_order else None
+        owner = owner if owner in self._comparison.in_order else None
         connects = frame.type == BaseCommand.CONNECT and body is not None
         data = self._connect(frame) if connects else self._remap.outgoing(frame, owner)
         try:
             self.link.send(data)
         except LinkClosed:
-            self._replay.totals.unsent += 1
+            self._comparison.totals.unsent += 1
             self._closed()
             return
-        self._replay.totals.sent += 1
+        self._comparison.totals.sent += 1
         events = self._sending.feed(data)
         self._session.track(events)
         for event in events:
@@ -131,7 +132,7 @@ class Player:
 
     async def _drain(self) -> None:
         """Wait until the socket accepts more bytes; drop the link if the broker reads nothing."""
-        seconds = self._replay.options.answer_timeout
+        seconds = self._comparison.answer_timeout
         task = asyncio.ensure_future(self.link.drain())
         try:
             # not wait_for: before Python 3.12 it may ignore its own cancellation
@@ -145,7 +146,7 @@ class Player:
         """Report once that the connection has ended, while the recorded one went on."""
         if not self._lost:
             self._lost = True
-            self._replay.differs(Difference("closed", self.index, text=str(self.link.protocol.ended)))
+            self._comparison.differs(Difference("closed", self.index, text=str(self.link.protocol.ended)))
 
     # -- frames from the broker
 
@@ -162,11 +163,11 @@ class Player:
 
     def damaged(self, event: Event) -> None:
         """A part of the recording is missing or damaged: warn once, and mark the connection as lossy."""
-        lossy = self._replay.lossy
+        lossy = self._comparison.lossy
         if self.index not in lossy:
             whose = "the client" if event.to_broker else "the broker"
             what = f"{event.size} bytes are missing" if isinstance(event, Gap) else "it is damaged"
-            self._replay.warn(
+            self._comparison.warn(
                 f"connection {self.index}: {what} in what {whose} sent, after byte {event.offset}; "
                 "such frames are neither sent nor compared",
                 "connections of which a part is missing",
@@ -175,17 +176,17 @@ class Player:
 
     async def expect(self, frame: Frame) -> None:
         """Wait for the counterpart of a recorded frame of the broker, if it has to have one."""
-        replay = self._replay
+        comparison = self._comparison
         paired = frame.type in _RECEIPTS or "request_id" in FIELDS.get(frame.type, ())
-        if self.index in replay.lossy and paired and frame.request is None:
+        if self.index in comparison.lossy and paired and frame.request is None:
             return  # its request may be in the missing part
         if frame.type in _BY_CLOCK or frame.body is None:
             return
         stream = self._stream(frame) if frame.type == BaseCommand.MESSAGE else None
         key = self._key(frame, frame.request, stream, recorded=True)
-        if replay.take(key, stream, frame, recorded=True):
+        if comparison.take(key, stream, frame, recorded=True):
             return
-        if await replay.arrives(key, self._kind(frame, stream), frame, self.link.closed):
+        if await comparison.arrives(key, self._kind(frame, stream), frame, self.link.closed):
             return
         if self.link.closed.done():
             self._closed()
@@ -204,8 +205,8 @@ class Player:
         request = None if event.request is None else self._sent.get(event.request)
         stream = self._stream(event) if event.type == BaseCommand.MESSAGE else None
         key = self._key(event, request, stream, recorded=False)
-        self._replay.take(key, stream, event, recorded=False)
-        self._replay.news()
+        self._comparison.take(key, stream, event, recorded=False)
+        self._comparison.news()
 
     def _key(self, frame: Frame, request: int | None, stream: Key | None, *, recorded: bool) -> Key:
         body = frame.body
@@ -216,13 +217,13 @@ class Player:
         if request is not None:
             return self.index, "answer", request
         if stream is not None:
-            in_order = stream in self._replay.in_order
+            in_order = stream in self._comparison.in_order
             return stream if in_order else (*stream, self._remap.content(frame, recorded))
         fields = FIELDS.get(frame.type, frozenset())
         return self.index, frame.type, *(getattr(body, name) for name in _OWNERS if name in fields)
 
     def _kind(self, frame: Frame, stream: Key | None) -> Key:
-        """The key of all frames that share a timeout (see `Replay.timeout`)."""
+        """The key of all frames that share a timeout (see `Comparison.timeout`)."""
         if stream is not None:
             return stream
         if frame.type in _RECEIPTS:
@@ -231,17 +232,17 @@ class Player:
 
     def _is_foreign(self, stream: Key, frame: Frame) -> bool:
         """Whether the missing message `frame` shows that the stream has other messages than were recorded."""
-        if stream in self._replay.as_recorded or stream in self._replay.in_order:
+        if stream in self._comparison.as_recorded or stream in self._comparison.in_order:
             return False
         return not self._remap.knows(frame.body.message_id)
 
     def _match_by_order(self, stream: Key) -> None:
         """Other messages come than were recorded: from now on compare the nth with the nth."""
-        replay, size = self._replay, len(stream)
-        replay.in_order.add(stream)
+        comparison, size = self._comparison, len(stream)
+        comparison.in_order.add(stream)
         for recorded in (True, False):
-            for frame in replay.pairs.pop(lambda key: key[:size] == stream, recorded):
-                replay.take(stream, stream, frame, recorded)
+            for frame in comparison.pairs.pop(lambda key: key[:size] == stream, recorded):
+                comparison.take(stream, stream, frame, recorded)
 
     # -- the end
 
@@ -251,10 +252,10 @@ class Player:
         Do not wait if its last answer was another command: then it has no reason to close.
         """
         if by_broker and not self.strayed and not self.link.closed.done():
-            await asyncio.wait([self.link.closed], timeout=self._replay.options.answer_timeout)
+            await asyncio.wait([self.link.closed], timeout=self._comparison.answer_timeout)
             if not self.link.closed.done():
                 text = "the broker closed the recorded connection here, but not this one"
-                self._replay.differs(Difference("closed", self.index, text=text))
+                self._comparison.differs(Difference("closed", self.index, text=text))
         self.link.observe = None
-        self._replay.report_unpaired(lambda key: key[0] == self.index)
+        self._comparison.report_unpaired(lambda key: key[0] == self.index)
         await self.link.close()

@@ -38,14 +38,14 @@ class Consumer(Endpoint):
     """
 
     KIND = "consumer"
-    queue: ReceiveQueue
+    queue: ReceiveQueue["Consumer"]
 
     def __init__(
         self,
         client: Client,
         topic: str,
         options: ConsumerOptions,
-        inbox: Inbox,
+        inbox: Inbox["Consumer"],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         number = next(client.ids)
@@ -90,18 +90,23 @@ class Consumer(Endpoint):
 
     # -- deliveries
 
-    def open_entry(self, delivery: Delivery) -> bool:
+    @property
+    def generation(self) -> int:
+        """Is raised whenever the broker redelivers everything (see `ReceiveQueue`)."""
+        return self.queue.generation
+
+    def open_entry(self, delivery: Delivery["Consumer"]) -> bool:
         """Open the entry of a delivery; False if it has no message to be consumed."""
         opened = self.queue.open_entry(delivery)
         self.sync()
         return opened
 
-    def consumed(self, delivery: Delivery) -> None:
+    def consumed(self, delivery: Delivery["Consumer"]) -> None:
         """A delivery is consumed: its permits go back to the broker."""
         self.queue.consumed(delivery, now())
         self.sync()
 
-    def skip(self, delivery: Delivery, why: str) -> None:
+    def skip(self, delivery: Delivery["Consumer"], why: str) -> None:
         """Warn about and count an entry that could not be shown completely. It is never acknowledged."""
         self.queue.skip(delivery, why)
         self.sync()
@@ -111,17 +116,17 @@ class Consumer(Endpoint):
         self.queue.note(where, text, kind)
         self.sync()
 
-    def ack(self, delivery: Delivery, message: Message | None = None) -> None:
+    def ack(self, delivery: Delivery["Consumer"], message: Message | None = None) -> None:
         """Acknowledge one message of a delivery, or the whole delivery."""
         self.queue.ack(delivery, message, now())
         self.sync()
 
-    def ack_cumulatively(self, delivery: Delivery, message: Message) -> None:
+    def ack_cumulatively(self, delivery: Delivery["Consumer"], message: Message) -> None:
         """Acknowledge everything up to and including `message`; see `ReceiveQueue`."""
         self.queue.ack_cumulatively(delivery, message)
         self.sync()
 
-    def nack(self, delivery: Delivery) -> None:
+    def nack(self, delivery: Delivery["Consumer"]) -> None:
         """Ask for a delivery to be redelivered after `nack_delay`."""
         self.queue.nack(delivery, now())
         self.sync()

@@ -10,6 +10,7 @@ from typing import Final
 
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.session.client import Client
+from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.net.session.producer import Publisher
 from pulsarctl_wire.net.session.send_queue import ProducerOptions, Sent
@@ -48,12 +49,12 @@ class DeadLetters:
         self._publishers: dict[tuple[str, bytes], Publisher] = {}
         self._failed: WireError | None = None
 
-    async def bury(self, delivery: Delivery, message: Message) -> None:
+    async def bury(self, delivery: Delivery[Consumer], message: Message) -> None:
         """Send `message` to the dead letter topic, and acknowledge it once it is stored there."""
         properties = self._properties(delivery, message)
         self.buried += await self._send(self.dead_topic, delivery, message, properties, None)
 
-    async def retry(self, delivery: Delivery, message: Message, delay: float) -> None:
+    async def retry(self, delivery: Delivery[Consumer], message: Message, delay: float) -> None:
         """Send `message` to the retry topic, to be delivered in `delay` seconds; over the limit, bury it."""
         properties = self._properties(delivery, message)
         said = properties.get(_TIMES, "")
@@ -65,7 +66,7 @@ class DeadLetters:
         at = int((time.time() + delay) * 1000)
         self.retried += await self._send(self.retry_topic, delivery, message, properties, at)
 
-    def _properties(self, delivery: Delivery, message: Message) -> dict[str, str]:
+    def _properties(self, delivery: Delivery[Consumer], message: Message) -> dict[str, str]:
         """The message's own properties, and those that say where it came from originally."""
         properties = {as_text(each.key): as_text(each.value) for each in message.metadata.properties}
         ledger, entry = delivery.id
@@ -79,7 +80,12 @@ class DeadLetters:
         return properties
 
     async def _send(
-        self, topic: str, delivery: Delivery, message: Message, properties: dict[str, str], at: int | None
+        self,
+        topic: str,
+        delivery: Delivery[Consumer],
+        message: Message,
+        properties: dict[str, str],
+        at: int | None,
     ) -> bool:
         """Store `message` in `topic` and acknowledge it; False if it is encrypted, and so refused."""
         if delivery.metadata.encryption_keys:

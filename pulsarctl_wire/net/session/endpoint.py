@@ -7,7 +7,7 @@ assigned to if one was named, otherwise where a lookup says.
 """
 
 import asyncio
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pulsarctl_wire.errors import LinkClosed, RequestTimeout, SessionError
 from pulsarctl_wire.net.driver import Driver, now
@@ -31,10 +31,10 @@ class Endpoint(Driver):
     KIND: ClassVar[str]
     """"producer" or "consumer"."""
 
-    queue: SendQueue | ReceiveQueue
+    queue: SendQueue | ReceiveQueue[Any]
     """The state of what it sends or receives."""
 
-    def __init__(self, client: Client, topic: str, number: int, queue: SendQueue | ReceiveQueue) -> None:
+    def __init__(self, client: Client, topic: str, number: int, queue: SendQueue | ReceiveQueue[Any]) -> None:
         super().__init__(queue, client.warn)
         self.queue = queue
         self.topic = topic

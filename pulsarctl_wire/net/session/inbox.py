@@ -8,14 +8,11 @@ when it is taken, one at a time. Consumers ask for no more than they expect to f
 
 from collections import deque
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import Budget, ChunkJoiner, Message
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.net.session.consumer import Consumer
 
 ROOM: Final = 64 * 1024 * 1024
 """Bytes of deliveries that all consumers of a subscription together ask for."""
@@ -27,7 +24,25 @@ _COST: Final = 1024  # bytes of overhead for each waiting frame
 _PARSED: Final = 12  # bytes that a byte of command or metadata can take once it is parsed
 
 
-class Delivery:
+class Receiver(Protocol):
+    """What an inbox asks of a consumer."""
+
+    @property
+    def generation(self) -> int:
+        """Is raised whenever the broker redelivers everything."""
+
+    def open_entry(self, delivery: "Delivery[Any]") -> bool:
+        """Open the entry of a delivery; False if it has no message to be consumed."""
+
+    def resume(self) -> None:
+        """Ask again for the messages that were dropped."""
+
+
+R = TypeVar("R", bound=Receiver)
+"""The class of the consumers."""
+
+
+class Delivery(Generic[R]):
     """An entry that was delivered: its `frame`, `metadata` and, once opened, the `messages` to be consumed.
 
     `id` is (ledger, entry); for a chunked message it is the last chunk's, and `ids` has those of all chunks.
@@ -40,7 +55,7 @@ class Delivery:
         *("refused", "size", "weight"),
     )
 
-    def __init__(self, consumer: "Consumer", frame: Frame, ids: list[tuple[int, int]], size: int) -> None:
+    def __init__(self, consumer: R, frame: Frame, ids: list[tuple[int, int]], size: int) -> None:
         assert frame.metadata is not None  # without it the frame is reported as corrupt
         self.consumer = consumer
         self.frame = frame
@@ -48,7 +63,7 @@ class Delivery:
         self.messages: list[Message] = []
         self.ids = ids
         self.id = ids[-1]
-        self.generation = consumer.queue.generation
+        self.generation = consumer.generation
         self.redelivered: int = frame.body.redelivery_count
         self.size = size
         self.weight = _COST + _PARSED * frame.payload_at + len(frame.raw) + len(frame.joined or b"")
@@ -58,14 +73,14 @@ class Delivery:
     @property
     def is_current(self) -> bool:
         """False once the broker redelivers everything, and so this entry (see `ReceiveQueue.generation`)."""
-        return self.generation == self.consumer.queue.generation
+        return self.generation == self.consumer.generation
 
     def position(self, message: Message) -> Position:
         """The position of `message`, which is in this entry."""
         return (*self.id, -1 if message.index is None else message.index)
 
 
-class Inbox:
+class Inbox(Generic[R]):
     """The waiting deliveries of all `consumers`, in order, and the `chunks` of incomplete messages.
 
     `budget` limits how much is decompressed in relation to the bytes received.
@@ -76,8 +91,8 @@ class Inbox:
         self.budget = budget
         self.chunks = ChunkJoiner()
         self._consumers = consumers
-        self._queue: deque[Delivery] = deque()
-        self._halted: list[Consumer] = []
+        self._queue: deque[Delivery[R]] = deque()
+        self._halted: list[R] = []
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -87,7 +102,7 @@ class Inbox:
         """Bytes that each consumer may ask for."""
         return ROOM // max(len(self._consumers), 1)
 
-    def put(self, delivery: Delivery) -> bool:
+    def put(self, delivery: Delivery[R]) -> bool:
         """Add a delivery. False if there is no room for it; its consumer is resumed once all are taken."""
         if self._queue and self.bytes + delivery.weight > MOST_BYTES:
             self._halted.append(delivery.consumer)
@@ -96,7 +111,7 @@ class Inbox:
         self._queue.append(delivery)
         return True
 
-    def next(self) -> Delivery | None:
+    def next(self) -> Delivery[R] | None:
         """The next current delivery, opened; None if there is none. An empty inbox resumes its consumers."""
         while self._queue:
             delivery = self._queue.popleft()

@@ -13,11 +13,11 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
 from pulsarctl_wire.net.session.acks import AckRequest, Acks, GivenUp, Position, id_data
-from pulsarctl_wire.net.session.inbox import ROOM, Delivery, Inbox
+from pulsarctl_wire.net.session.inbox import ROOM, Delivery, Inbox, R
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
@@ -77,7 +77,7 @@ class Changed(NamedTuple):
     """There is a new delivery, or the broker has changed the state of the consumer."""
 
 
-class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
+class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     """The state of consumer `consumer_id` of `topic`; deliveries for `consumer` go to `inbox`.
 
     Attributes: `generation` is raised whenever the broker redelivers everything, `active` is what the broker
@@ -86,7 +86,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
     """
 
     def __init__(
-        self, consumer: Any, topic: str, consumer_id: int, options: ConsumerOptions, inbox: Inbox
+        self, consumer: R, topic: str, consumer_id: int, options: ConsumerOptions, inbox: Inbox[R]
     ) -> None:
         super().__init__()
         self.generation = 0
@@ -178,7 +178,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
 
     # -- permits
 
-    def consumed(self, delivery: Delivery, now: Now) -> None:
+    def consumed(self, delivery: Delivery[R], now: Now) -> None:
         """A delivery is consumed: its permits go back to the broker."""
         if delivery.is_current:
             self._release(delivery)
@@ -189,7 +189,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
                     self._check(now)
         self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
 
-    def _release(self, delivery: Delivery) -> None:
+    def _release(self, delivery: Delivery[R]) -> None:
         self._held -= delivery.size
         self._permit()
 
@@ -243,7 +243,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
             if ids:
                 self._keep(Delivery(self._consumer, frame, ids, size))
 
-    def _keep(self, delivery: Delivery) -> None:
+    def _keep(self, delivery: Delivery[R]) -> None:
         """Add a delivery to the inbox; if there is no room, drop it and halt."""
         self._typical = max(delivery.weight // max(delivery.size, 1), self._typical - self._typical // 64)
         if self._inbox.put(delivery):
@@ -271,7 +271,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
 
     # -- opening entries
 
-    def open_entry(self, delivery: Delivery) -> bool:
+    def open_entry(self, delivery: Delivery[R]) -> bool:
         """Open the entry of a delivery; False if it has no message to be consumed."""
         where, metadata, budget = delivery.id, delivery.metadata, self._inbox.budget
         refused = budget.unopened
@@ -319,7 +319,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
                 kept.append(message)
         return kept
 
-    def skip(self, delivery: Delivery, why: str) -> None:
+    def skip(self, delivery: Delivery[R], why: str) -> None:
         """Warn about and count an entry that was not opened or shown completely. It is never acknowledged."""
         self.counts["unopened"] += 1
         self._unopened = self._unopened or delivery.id
@@ -346,7 +346,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
 
     # -- acknowledging
 
-    def ack(self, delivery: Delivery, message: Message | None, now: Now) -> None:
+    def ack(self, delivery: Delivery[R], message: Message | None, now: Now) -> None:
         """Acknowledge one message of a delivery, or the whole delivery."""
         done = _REST - 1 if message is None else 1 << (message.index or 0)
         delivery.left &= ~done
@@ -364,7 +364,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
         self._remember(delivery.ids)
         self.acks.add([id_data((*each, -1)) for each in delivery.ids], now)
 
-    def ack_cumulatively(self, delivery: Delivery, message: Message) -> None:
+    def ack_cumulatively(self, delivery: Delivery[R], message: Message) -> None:
         """Acknowledge everything up to and including `message`, unless there is an unopened entry before it.
 
         For Exclusive and Failover only.
@@ -391,7 +391,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp]):
 
     # -- redelivery
 
-    def nack(self, delivery: Delivery, now: Now) -> None:
+    def nack(self, delivery: Delivery[R], now: Now) -> None:
         """Ask for a delivery to be redelivered after `nack_delay`."""
         delivery.refused = True
         when = now.ticks + int(self._options.nack_delay * 1e9)

@@ -39,7 +39,9 @@ class Subscription:
     consumers: dict[str, Consumer] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.inbox = Inbox(self.consumers, Budget(self.options.payload_ratio or Budget.RATIO))
+        self.inbox: Inbox[Consumer] = Inbox(
+            self.consumers, Budget(self.options.payload_ratio or Budget.RATIO)
+        )
         self._event = asyncio.Event()
         self._watch: TopicWatch | None = None
         self._opening: set[asyncio.Task[None]] = set()
@@ -105,7 +107,7 @@ class Subscription:
         except SessionError as error:
             self.client.warn(f"{topic}: {error}")
 
-    async def take(self, seconds: float | None = None) -> Delivery | None:
+    async def take(self, seconds: float | None = None) -> Delivery[Consumer] | None:
         """The next delivery, with its entry opened; waits for up to `seconds`.
 
         None if nothing came in that time, or if all topics have been terminated and read to their ends.

@@ -105,7 +105,9 @@ class Transaction:
         added = [{"topic": topic, "subscription": subscription} for topic in topics]
         await self._coordinator.ask("ADD_SUBSCRIPTION_TO_TXN", **self._fields, subscription=added)
 
-    async def acknowledge(self, consumer: Consumer, taken: Mapping[Delivery, Iterable[Message]]) -> None:
+    async def acknowledge(
+        self, consumer: Consumer, taken: Mapping[Delivery[Consumer], Iterable[Message]]
+    ) -> None:
         """Acknowledge the messages taken of each delivery to `consumer`: only once, as twice is a conflict.
 
         Raises SessionError, also if the link is lost before everything is confirmed.
@@ -125,7 +127,7 @@ class Transaction:
         await self._coordinator.ask("END_TXN", once=True, **self._fields, txn_action=action)
 
 
-def _ack_ids(delivery: Delivery, messages: Iterable[Message]) -> list[dict[str, Any]]:
+def _ack_ids(delivery: Delivery[Consumer], messages: Iterable[Message]) -> list[dict[str, Any]]:
     """The ids that acknowledge these messages of a delivery, as the fields of MessageIdData.
 
     The broker compares the bits of a batch with the acknowledgements of other transactions: only the bits of

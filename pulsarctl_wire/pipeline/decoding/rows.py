@@ -12,7 +12,7 @@ import pyarrow as pa
 from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, decode
 from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
-from pulsarctl_wire.pipeline.files.inputs import filesystem
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.output import written
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.table import TABLES, VERSION, TableBuilder

@@ -29,7 +29,8 @@ from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.capture.sources import Decoder, peel
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.splits import is_uri, opened
+from pulsarctl_wire.pipeline.files.paths import is_uri
+from pulsarctl_wire.pipeline.files.splits import opened
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.state import State

@@ -4,19 +4,20 @@ In a directory, only files whose contents are a capture are inputs.
 """
 
 import os
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from itertools import compress
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final, NoReturn
 
-from pyarrow import ArrowException, ArrowNotImplementedError, fs
+from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.capture.series import Span, natural, span_of
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, is_uri, opened, reason
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
+from pulsarctl_wire.pipeline.files.paths import PATTERN, absolute, reason, scheme_of
+from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, opened
 from pulsarctl_wire.table import TABLES
 
 _PEEKING: Final = 16  # files that are opened at a time
@@ -24,62 +25,6 @@ _NAMED: Final = 3  # how many of the files left out are named in a note
 _SAVED: Final = "/progress/all"  # every table's directory has this file, see store.py
 _TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLES))
 """What the directory of a table contains."""
-_PATTERN: Final = re.compile(r"[*?\[]")
-
-
-def filesystem(path: str) -> tuple[Any, str]:
-    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none.
-
-    Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
-    """
-    try:
-        if is_uri(path):
-            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
-            return found, str(inside)
-        return fs.LocalFileSystem(), path
-    except (ArrowException, OSError, ValueError) as error:
-        if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):
-            return _of_fsspec(path)
-        raise CaptureError(f"{path}: {reason(error)}") from error
-
-
-def has_directory(path: str) -> bool:
-    """Return whether there is a directory at a path or URI. Raises OSError."""
-    system, inside = filesystem(path)
-    return bool(system.get_file_info(inside).type == fs.FileType.Directory)
-
-
-def delete_directory(path: str) -> None:
-    """Delete the directory at a path or URI, if it is there. Raises OSError."""
-    if has_directory(path):
-        system, inside = filesystem(path)
-        system.delete_dir(inside)
-
-
-def _of_fsspec(uri: str) -> tuple[Any, str]:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
-    try:
-        found, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
-    except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
-        raise CaptureError(f"{uri}: {reason(error)}") from error
-    return fs.PyFileSystem(_Handler(found)), str(inside)
-
-
-class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
-    """Replaces the file at `dest`, as pyarrow's own file systems do: some refuse that, or do nothing."""
-
-    def move(self, src: str, dest: str) -> None:
-        if self.fs.exists(dest):
-            self.fs.rm_file(dest)
-        super().move(src, dest)
-
-
-def arrow_uri(uri: str) -> str:
-    """A URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
-    return re.sub(r"^s3[an]://", "s3://", uri)
 
 
 def find_inputs(
@@ -111,15 +56,6 @@ def find_inputs(
 
 def _identity(each: Input) -> tuple[str, int, int]:
     return each.path, each.size, each.modified_ns
-
-
-def open_uri(uri: str) -> BinaryIO:
-    """Open the file at a URI to read it. Raises CaptureError if it has no filesystem, OSError if it fails."""
-    system, inside = filesystem(uri)
-    try:
-        return cast(BinaryIO, system.open_input_file(inside))
-    except ArrowException as error:
-        raise OSError(reason(error)) from error
 
 
 def is_capture(input_: Input) -> bool:
@@ -185,13 +121,16 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     is_directory = info.type == fs.FileType.Directory
     if is_directory:
         base = path.rstrip("/") or "/"
-    elif _PATTERN.search(path):
-        base = path[: _PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    elif PATTERN.search(path):
+        base = path[: PATTERN.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
         base = base or ("/" if path.startswith("/") else ".")
     else:
         raise CaptureError(f"{argument}: no such file")
-    selector = fs.FileSelector(base, recursive=True)
-    inside = [each for each in system.get_file_info(selector) if each.type == fs.FileType.File]
+    if isinstance(system, fs.LocalFileSystem):
+        below: Any = list(_walk(base))
+    else:
+        below = fs.FileSelector(base, recursive=True)
+    inside = [each for each in system.get_file_info(below) if each.type == fs.FileType.File]
     roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
     tables = tuple(root + name for root in roots for name in _TABLE)
     named = (
@@ -202,6 +141,23 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     )
     chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]
     return sorted(chosen, key=lambda each: natural(each.name)), is_directory
+
+
+def _walk(base: str) -> Iterator[str]:
+    """The paths of files below a local directory. Where links lead to one again, it is left out."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise CaptureError(f"{error.filename}: {reason(error)}") from error
+
+    seen: set[str] = set()
+    for directory, below, names in os.walk(base, onerror=fail, followlinks=True):
+        real = os.path.realpath(directory)
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+        yield from (os.path.join(directory, name) for name in names)
 
 
 def _path(info: Any) -> str:
@@ -215,24 +171,3 @@ def _is_shown(path: str) -> bool:
 
 def _input(info: Any, path: str) -> Input:
     return Input(path, info.size or 0, info.mtime_ns or 0, absolute(path))
-
-
-def absolute(path: str) -> str:
-    """A path or URI that does not depend on the working directory."""
-    return path if is_uri(path) else os.path.abspath(path)
-
-
-def is_file(path: str) -> bool:
-    """Return whether there is a file at a path or URI. Raises OSError, CaptureError as `filesystem` does."""
-    system, inside = filesystem(path)
-    return bool(system.get_file_info(inside).type == fs.FileType.File)
-
-
-def is_pattern(path: str) -> bool:
-    """Whether a path has characters of a glob pattern."""
-    return _PATTERN.search(path) is not None
-
-
-def scheme_of(uri: str, path: str) -> str:
-    """The part of a URI in front of its path; empty for a plain path."""
-    return uri[: -len(path)] if is_uri(uri) and uri.endswith(path) else ""

@@ -12,8 +12,10 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.capture.series import PACKED, series
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.inputs import filesystem, list_inputs, span
-from pulsarctl_wire.pipeline.files.splits import Input, is_uri
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
+from pulsarctl_wire.pipeline.files.inputs import list_inputs, span
+from pulsarctl_wire.pipeline.files.paths import is_uri
+from pulsarctl_wire.pipeline.files.splits import Input
 
 _ENDINGS: Final = ("", ".gz", ".zst", ".zstd")
 _MAX_TRIED: Final = 8  # captures of the same series that may be the one

@@ -4,7 +4,6 @@ Inputs are in time order (see `capture.series`). An input is what is read in one
 may be cut into splits, or what several files have of one period of time.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.series import Part, Span, arrange
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.paths import is_uri, reason
 
 SPLIT_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a split; a compressed file is one split, however large."""
@@ -127,7 +127,7 @@ def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
     with ExitStack() as stack:
         try:
             if is_uri(path):
-                from pulsarctl_wire.pipeline.files.inputs import open_uri  # imports pyarrow
+                from pulsarctl_wire.pipeline.files.filesystems import open_uri  # imports pyarrow
 
                 stream = stack.enter_context(open_uri(path))
             else:
@@ -153,17 +153,6 @@ def in_order(found: list[Input], spans: list[Span | None], say: Say) -> list[Inp
         each._replace(sides=tuple(map(side, turn.parts)))
         for each, turn in zip(ordered, order.turns, strict=True)
     ]
-
-
-def is_uri(path: str) -> bool:
-    """Whether a path is a URI."""
-    return "://" in path or path.startswith("file:/")
-
-
-def reason(error: Exception) -> str:
-    """The text of an error of pyarrow or the operating system, on one line."""
-    text = getattr(error, "strerror", None) or str(error)
-    return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
 
 
 def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Split]:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsarctl_wire.errors import CaptureError, SettingsError
-from pulsarctl_wire.pipeline.files.inputs import arrow_uri, delete_directory, filesystem, has_directory
-from pulsarctl_wire.pipeline.files.splits import reason
+from pulsarctl_wire.pipeline.files.filesystems import arrow_uri, delete_directory, filesystem, has_directory
+from pulsarctl_wire.pipeline.files.paths import reason
 
 LOG: Final = "_delta_log"
 """The directory of the log."""

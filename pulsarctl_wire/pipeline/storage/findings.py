@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.pipeline.files.inputs import filesystem
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.table import FINDINGS
 
 NOTE: Final = b"pwire.findings"

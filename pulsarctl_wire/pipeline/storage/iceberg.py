@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pulsarctl_wire.errors import CaptureError, SettingsError, WireError, how_to_install
-from pulsarctl_wire.pipeline.files.inputs import arrow_uri, filesystem
-from pulsarctl_wire.pipeline.files.splits import reason
+from pulsarctl_wire.pipeline.files.filesystems import arrow_uri, filesystem
+from pulsarctl_wire.pipeline.files.paths import reason
 
 LOG: Final = "_iceberg"
 """The directory of the metadata, as other readers take it."""

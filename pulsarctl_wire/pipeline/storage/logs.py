@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import Final
 
-from pulsarctl_wire.pipeline.files.inputs import delete_directory, has_directory
+from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory
 from pulsarctl_wire.pipeline.storage import delta, iceberg
 from pulsarctl_wire.table import TABLES
 

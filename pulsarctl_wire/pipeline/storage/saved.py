@@ -49,14 +49,14 @@ from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.detail import DETAILS
 from pulsarctl_wire.wire.frame import PLACE_BITS
-from pulsarctl_wire.wire.framing.stream import STATE
+from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.session.greeting import Greeting
 from pulsarctl_wire.wire.session.part import Deferred, Known, Part, Sends
 from pulsarctl_wire.wire.session.state import Asked
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 12\n"
+HEAD: Final = b"pwire progress 13\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -101,26 +101,8 @@ _SENT: Final = (
     *((_COUNT, _COUNT), range(-1, 2**53)),
 )
 _IDENTITY: Final = (_TEXT, str, *_SENT[4:5], _SENT[6], _SENT[7])
-_STREAM: Final = {
-    "limit": _WISH,
-    "protocol": str,
-    "position": _COUNT,
-    "_buffer": [bytes],
-    "_need": _COUNT,
-    "_sources": [(_COUNT, PLACE, _TIME)],
-    "_source": PLACE,
-    "_source_ns": _TIME,
-    "_time_ns": _TIME,
-    "_packet": PLACE,
-    "_approved": range(-1, 2**32),
-    "_skip": _COUNT,
-    "_searching": bool,
-    "spoke": bool,
-    "_fresh": bool,
-}
 _SEARCH: Final = (range(-1, 2**53), _COUNT, _COUNT)
 _LOST: Final = (str, _COUNT, _COUNT, bytes, [PLACE], (_TIME, PLACE))
-_STREAM_STATE: Final = (*(_STREAM[name] for name in STATE), _SEARCH, _LOST)
 _FOUND: Final = Maybe((_COUNT, Maybe(Layout)))
 _STITCHER: Final = (_WAITING, ReassemblerState, {_COUNT: str})
 
@@ -147,8 +129,12 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     Lost: (str, bytes, _COUNT, _COUNT, _TIME, PLACE, [PLACE], str),
     Handover: (
         (HalfState, HalfState),
-        (Maybe(_STREAM_STATE), Maybe(_STREAM_STATE)),
+        (Maybe(StreamState), Maybe(StreamState)),
         *(Known, _WISH, bool, bool, PLACE, LifeState),
+    ),
+    StreamState: (
+        *(_WISH, str, _COUNT, bytes, _COUNT, [(_COUNT, PLACE, _TIME)], PLACE, _TIME, _TIME, PLACE),
+        *(range(-1, 2**32), _COUNT, bool, bool, bool, _SEARCH, _LOST),
     ),
     LifeState: (_COUNT, bool, str, _TIME, Maybe(range(2)), bool, _TIME),
     Known: (

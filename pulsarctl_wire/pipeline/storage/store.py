@@ -5,8 +5,7 @@ frames/ gaps/ …  a Parquet file for each split that has rows, or one in each p
                  (optimize.py merges them); `_delta_log`, `_iceberg`, if others are to read such tables
 progress/       everything needed to continue; what splits were decoded to, until they are finished;
                 which files count, and the table's next generation while it is made (generations.py)
-manifest.json   of a complete table: its version, options, number of files, inputs (none of a directory that
-                was followed), and totals with the problems
+manifest.json   of a complete table: version, options, number of files, inputs (none if followed), totals
 """
 
 import json
@@ -21,9 +20,10 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.decode import Settings
 from pulsarctl_wire.pipeline.decoding.progress import Begun, Options, Progress
-from pulsarctl_wire.pipeline.files.inputs import absolute, filesystem
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.output import written
-from pulsarctl_wire.pipeline.files.splits import Input, inputs_of, reason
+from pulsarctl_wire.pipeline.files.paths import absolute, reason
+from pulsarctl_wire.pipeline.files.splits import Input, inputs_of
 from pulsarctl_wire.pipeline.storage import generations, saved
 from pulsarctl_wire.pipeline.storage.continuing import begun
 from pulsarctl_wire.pipeline.storage.finish import write_empty

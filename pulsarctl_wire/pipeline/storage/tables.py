@@ -16,8 +16,9 @@ from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.inputs import filesystem, is_pattern, scheme_of
-from pulsarctl_wire.pipeline.files.splits import opened, reason
+from pulsarctl_wire.pipeline.files.filesystems import filesystem
+from pulsarctl_wire.pipeline.files.paths import is_pattern, reason, scheme_of
+from pulsarctl_wire.pipeline.files.splits import opened
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, going_on

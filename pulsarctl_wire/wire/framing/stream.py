@@ -14,7 +14,7 @@ its command is valid, and up to `KEPT_FRAME` bytes. If the buffered bytes contai
 and `settle` return about `PORTION` events at a time.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
@@ -36,6 +36,7 @@ from pulsarctl_wire.wire.frame import (
 from pulsarctl_wire.wire.framing import foreign, resync
 from pulsarctl_wire.wire.framing.broken import is_little_endian
 from pulsarctl_wire.wire.framing.lost import AFTER_GAP, BEGAN_INSIDE, LostBytes, Source, packets_of, time_of
+from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.quick import IS_COMPILED, read_ids
 
@@ -44,12 +45,6 @@ _UNCHECKED: Final = 65_536  # a frame up to this size is completed before its co
 
 PORTION: Final = 4_096
 """The number of events after which `FrameStream.take` and `settle` pause."""
-
-STATE: Final = (
-    *("limit", "protocol", "position", "_buffer", "_need", "_sources", "_source", "_source_ns"),
-    *("_time_ns", "_packet", "_approved", "_skip", "_searching", "spoke", "_fresh"),
-)
-"""The attributes in a stream's `state`; `state` adds its search and its lost bytes."""
 
 _CONNECT: Final = BaseCommand.CONNECT
 
@@ -85,8 +80,9 @@ class FrameStream:
     """
 
     __slots__ = (
-        *("held_bytes", "_lost", "_older", "_search", "certain", "connection", "pending", "to_broker"),
-        *STATE,
+        *("_approved", "_buffer", "_fresh", "_lost", "_need", "_older", "_packet", "_search", "_searching"),
+        *("_skip", "_source", "_source_ns", "_sources", "_time_ns", "certain", "connection", "held_bytes"),
+        *("limit", "pending", "position", "protocol", "spoke", "to_broker"),
     )
 
     def __init__(
@@ -242,18 +238,22 @@ class FrameStream:
         head = self._buffer[0] if len(self._buffer[0]) >= 4 else b"".join(self._buffer)
         return int.from_bytes(head[:4], "big") + 4
 
-    def state(self) -> tuple[Any, ...]:
-        """The state as plain data, for `resume`: `STATE`, the search, the lost bytes."""
-        return (*[getattr(self, name) for name in STATE], self._search.state(), self._lost.state())
+    def state(self) -> StreamState:
+        """Return the state, for `resume`."""
+        return StreamState(
+            *(self.limit, self.protocol, self.position, self.held, self._need, self._sources),
+            *(self._source, self._source_ns, self._time_ns, self._packet, self._approved, self._skip),
+            *(self._searching, self.spoke, self._fresh, self._search.state(), self._lost.state()),
+        )
 
-    def resume(self, state: tuple[Any, ...], shift: int) -> None:
+    def resume(self, state: StreamState, shift: int) -> None:
         """Continue from a `state` whose offsets are `shift` bytes too small."""
-        *values, search, lost = state
-        for name, value in zip(STATE, values, strict=True):
-            setattr(self, name, value)
-        self.held_bytes = sum(map(len, self._buffer))
+        self.limit, self.protocol, self.position, held, self._need, sources = state[:6]
+        self._source, self._source_ns, self._time_ns, self._packet, self._approved, self._skip = state[6:12]
+        self._searching, self.spoke, self._fresh, search, lost = state[12:]
         self.position += shift
-        self._sources = [(end + shift, packet, time_ns) for end, packet, time_ns in self._sources]
+        self._buffer, self.held_bytes = [held] if held else [], len(held)
+        self._sources = [(end + shift, packet, time_ns) for end, packet, time_ns in sources]
         self._search.resume(search, shift)
         self._lost.resume(lost, shift)
 

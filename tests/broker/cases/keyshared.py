@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from broker.owners import auto_split, consistent, slot_of
-from broker.probe import Probe, Target, batch, case, payloads, subscription
+from broker.probe import Probe, Target, admin_path, batch, case, payloads, subscription
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import AUTO_SPLIT, STICKY
 
@@ -175,6 +175,20 @@ async def joining_waits_for_acks(broker: Target) -> None:
     await a.acked(ids[0])
     await b.nothing()
     await a.acked(ids[1])
+    await b.messages(1)
+    await a.nothing()
+
+
+@case("keyshared/skipped_need_no_acks")
+async def skipped_need_no_acks(broker: Target) -> None:
+    topic = broker.topic()
+    key = key_of("b", "ab")
+    a = await member(broker, topic, "a")
+    await publish(broker, topic, [key, key])
+    await a.messages(2)
+    b = await member(broker, topic, "b")
+    await broker.rest("POST", f"{admin_path(topic)}/subscription/s/skip_all")
+    await publish(broker, topic, [key])
     await b.messages(1)
     await a.nothing()
 

@@ -111,3 +111,17 @@ async def unacked_of_subscription(broker: Target) -> None:
         consumer.ack(ids[2])
         await consumer.messages(3)
         await consumer.nothing()
+
+
+@case("limits/unacked_of_skipped")
+async def unacked_of_skipped(broker: Target) -> None:
+    for kind in ("Shared", "Key_Shared"):
+        consumer = await broker.subscribed(topic := await broker.filled(20), kind, 100)
+        ids = [each.body.message_id for each in await consumer.messages(10)]
+        await broker.rest("POST", f"{admin_path(topic)}/subscription/s/skip_all")
+        await broker.filled(12, topic)
+        await consumer.nothing()
+        await consumer.acked(*ids[:4])
+        await consumer.nothing()
+        consumer.ack(ids[4])
+        await consumer.messages(5)

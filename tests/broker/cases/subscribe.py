@@ -136,6 +136,17 @@ async def round_robin_backlog(broker: Target) -> None:
     assert max(len(list(run)) for _, run in groupby(receivers)) <= 20
 
 
+@case("subscribe/round_robin_apart")
+async def round_robin_apart(broker: Target) -> None:
+    topic = await broker.filled(200)
+    both = [await broker.subscribed(topic, "Shared") for _ in range(2)]
+    for probe in both:
+        probe.flow(1000)
+    for probe in both:
+        numbers = {int(each.payload[1:]) for each in await probe.messages(100)}
+        assert max(len(list(run)) for _, run in groupby(each in numbers for each in range(200))) <= 20
+
+
 @case("subscribe/same_id_other_topic")
 async def same_id_other_topic(broker: Target) -> None:
     consumer = await broker.subscribed(one := broker.topic(), permits=10)

@@ -1,0 +1,82 @@
+"""The list of all rules, and which rule may take the place of which."""
+
+from typing import Final
+
+from pulsarctl_wire.checks.rule import Rule
+from pulsarctl_wire.checks.rules import (
+    acks,
+    auth,
+    chunks,
+    consumers,
+    creating,
+    flow,
+    hangups,
+    holders,
+    liveness,
+    lookups,
+    payloads,
+    peers,
+    producers,
+)
+
+RULES: Final[tuple[type[Rule], ...]] = (
+    peers.TlsClientOnPlainPort,
+    peers.PlainClientOnTlsPort,
+    peers.HttpClientOnBinaryPort,
+    peers.ProxyHeaderRefused,
+    payloads.ResponseOverFrameLimit,
+    payloads.MessageOverFrameLimit,
+    payloads.SendCorruptAtSource,
+    payloads.SendCorruptInTransit,
+    payloads.SendCorrupt,
+    payloads.MessageCorrupt,
+    payloads.ClientDiscardedMessage,
+    payloads.BadUncompressedSize,
+    payloads.PayloadDoesNotDecompress,
+    payloads.UndecodableMetadata,
+    flow.PermitLeak,
+    flow.ApplicationNotReceiving,
+    flow.PermitsOverGranted,
+    flow.PermitOverflow,
+    flow.BlockedOnUnacked,
+    acks.AckHole,
+    acks.PartialAcksIgnored,
+    acks.EndlessRedelivery,
+    hangups.ReconnectLoopOnFrame,
+    consumers.DelayIgnored,
+    consumers.ReaderWaitsForMissingMessage,
+    producers.ReceiptMismatch,
+    producers.SendUnanswered,
+    producers.DroppedAsDuplicate,
+    producers.StoredTwice,
+    producers.ProducerFenced,
+    producers.BacklogQuotaExceeded,
+    lookups.ProducerOnPartitionedParent,
+    chunks.IncompleteChunks,
+    holders.ProducerNameHeldByDeadConnection,
+    holders.ProducerNameInUse,
+    holders.SubscriptionHeldByDeadConnection,
+    holders.SubscriptionInUse,
+    creating.CreateTimedOutNotClosed,
+    creating.StaleOwnership,
+    consumers.SubscribeBeforeSeekDone,
+    consumers.StaleEpoch,
+    hangups.ClientClosesOnEndOfTopic,
+    lookups.RedirectLoop,
+    lookups.AdvertisedAddressUnreachable,
+    lookups.LookupThrottled,
+    liveness.ClientSilent,
+    liveness.BrokerSilent,
+    auth.AuthChallengeUnanswered,
+    auth.AuthRefreshRefused,
+    auth.TokenExpired,
+    auth.AuthenticationRefused,
+    auth.NotAuthorized,
+)
+"""All rules, in the order of docs/doctor.md."""
+
+WEAKER: Final = {
+    "send_corrupt_at_source": "send_corrupt",
+    "send_corrupt_in_transit": "send_corrupt",
+}
+"""Where packets were missed, a weaker rule may take the place of the one that knows more."""

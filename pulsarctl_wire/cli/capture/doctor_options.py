@@ -1,0 +1,61 @@
+"""The options of `pwire doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pulsarctl_wire.cli.findings import CheckOptions, FailOn
+from pulsarctl_wire.cli.options import (
+    BUFFER,
+    MAX_FRAME_SIZE,
+    OUTPUT,
+    WIDE,
+    TimeFormat,
+    only_interface,
+    size_of,
+)
+from pulsarctl_wire.cli.signature import argument, flag, group, option, several
+
+RULES, SHOW, READ = "Which rules", "How to show findings", "How to read"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The command line of `doctor`; docs/cli.md describes its options."""
+
+    sources: list[str] = argument(
+        "SOURCE...",
+        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
+        default=list,
+    )
+    output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
+    checking: CheckOptions = group(CheckOptions, RULES)
+    fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
+    tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
+    time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
+    wide: bool = WIDE(SHOW)
+    write: str | None = option(
+        "-w --write FILE", "Write the packets of the connections with findings as pcapng.", SHOW
+    )
+    interfaces: list[str] = several("-i --interface NAME", "Look at a live interface.", READ)
+    capture_filter: str | None = option(
+        "--capture-filter BPF", "With -i: packets to capture, such as 'tcp port 6650'.", READ
+    )
+    buffer: str = BUFFER(READ)
+    max_frame_size: int | None = MAX_FRAME_SIZE(READ)
+
+    @property
+    def interface(self) -> str | None:
+        """The interface to read, or None. Several interfaces end the command."""
+        return only_interface(self.interfaces)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether findings are said at once: the source may have no end."""
+        return bool(self.interfaces) or "-" in self.sources
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory for packets that wait. A text that is not a size ends the command."""
+        return size_of("--buffer", self.buffer)

@@ -1,0 +1,79 @@
+"""The file systems of paths and URIs: pyarrow's, or fsspec's where pyarrow has none."""
+
+import re
+from typing import Any, BinaryIO, cast
+
+from pyarrow import ArrowException, ArrowNotImplementedError, fs
+
+from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.files.paths import is_uri, reason
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none.
+
+    Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
+    """
+    try:
+        if is_uri(path):
+            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
+            return found, str(inside)
+        return fs.LocalFileSystem(), path
+    except (ArrowException, OSError, ValueError) as error:
+        if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):
+            return _of_fsspec(path)
+        raise CaptureError(f"{path}: {reason(error)}") from error
+
+
+def has_directory(path: str) -> bool:
+    """Return whether there is a directory at a path or URI. Raises OSError."""
+    system, inside = filesystem(path)
+    return bool(system.get_file_info(inside).type == fs.FileType.Directory)
+
+
+def delete_directory(path: str) -> None:
+    """Delete the directory at a path or URI, if it is there. Raises OSError."""
+    if has_directory(path):
+        system, inside = filesystem(path)
+        system.delete_dir(inside)
+
+
+def is_file(path: str) -> bool:
+    """Return whether there is a file at a path or URI. Raises OSError, CaptureError as `filesystem` does."""
+    system, inside = filesystem(path)
+    return bool(system.get_file_info(inside).type == fs.FileType.File)
+
+
+def open_uri(uri: str) -> BinaryIO:
+    """Open the file at a URI to read it. Raises CaptureError if it has no filesystem, OSError if it fails."""
+    system, inside = filesystem(uri)
+    try:
+        return cast(BinaryIO, system.open_input_file(inside))
+    except ArrowException as error:
+        raise OSError(reason(error)) from error
+
+
+def _of_fsspec(uri: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
+    try:
+        found, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
+    except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
+        raise CaptureError(f"{uri}: {reason(error)}") from error
+    return fs.PyFileSystem(_Handler(found)), str(inside)
+
+
+class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
+    """Replaces the file at `dest`, as pyarrow's own file systems do: some refuse that, or do nothing."""
+
+    def move(self, src: str, dest: str) -> None:
+        if self.fs.exists(dest):
+            self.fs.rm_file(dest)
+        super().move(src, dest)
+
+
+def arrow_uri(uri: str) -> str:
+    """A URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
+    return re.sub(r"^s3[an]://", "s3://", uri)
