@@ -32,10 +32,10 @@ class Fault(NamedTuple):
 
 FAULTS: Final = (
     Fault(
-        "wire/framing/stream.py",
-        "fits = 2 <= size <= total - 4",
-        "fits = 2 <= size < total - 4",
-        "wire/test_stream.py wire/test_frame.py wire/test_walk.py test_mutations.py",
+        "wire/frame.py",
+        "if crc32c(covered) == stored else",
+        "if stored else",
+        "wire/test_frame.py cli/test_golden.py",
     ),
     Fault(
         "wire/payload.py",
@@ -44,10 +44,10 @@ FAULTS: Final = (
         "wire/test_payload.py cli/test_golden.py",
     ),
     Fault(
-        "capture/reassembly.py",
-        "if at + len(payload) + missing <= half.next:",
-        "if at + len(payload) + missing < half.next:",
-        "capture/test_reassembly.py",
+        "capture/packets.py",
+        "if header < 20:",
+        "if header < 24:",
+        "capture/test_packets.py",
     ),
     Fault(
         "capture/halves.py",
@@ -104,10 +104,10 @@ FAULTS: Final = (
         "broker/test_reactions.py",
     ),
     Fault(
-        "broker/tenancy/policies.py",
-        "age_ms < self.minutes * 60_000",
-        "age_ms < self.minutes * 60",
-        "broker/test_reactions.py broker/admin",
+        "broker/tenancy/limits.py",
+        "if left < 1:",
+        "if left < 0:",
+        "broker/test_reactions.py broker/test_setting_effects.py broker/admin",
     ),
     Fault(
         "broker/admin/subscriptions.py",
