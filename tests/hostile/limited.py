@@ -45,7 +45,7 @@ FORMS: Final = {
 }
 
 _PATIENCE: Final = 20
-"""How many times its CPU time a process of runs may last."""
+"""How many times its CPU time a process of runs may last; one of less than 10 s, as long as one of 10 s."""
 
 
 class Run(NamedTuple):
@@ -129,7 +129,7 @@ def _be_pwire(seconds: int, runs: list[list[str]], errors: IO[bytes], told: IO[s
     for arguments in runs:
         before = _used()
         resource.setrlimit(resource.RLIMIT_CPU, (int(before) + 1 + seconds, resource.RLIM_INFINITY))
-        signal.alarm(seconds * _PATIENCE)
+        signal.alarm(_PATIENCE * max(seconds, 10))
         errors.seek(0)
         errors.truncate()
         gc.unfreeze()  # a run may keep what is there from being collected
