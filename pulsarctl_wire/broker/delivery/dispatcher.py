@@ -38,6 +38,8 @@ class Source(Protocol):
     """How many messages its rates let through now."""
     blocked: bool
     """Whether too many messages are not acknowledged: then nothing new is read."""
+    has_told_end: bool
+    """Whether consumers were told of the end of a terminated topic, as a read found it."""
 
     @property
     def readable(self) -> int:
@@ -76,8 +78,6 @@ class Dispatcher:
         self._reading = False
         self._waits = False
         """Whether a read waits for new entries."""
-        self.has_told_end = False
-        """Whether consumers were told of the end of a terminated topic, as a read found it."""
 
     # -- consumers
 
@@ -136,8 +136,8 @@ class Dispatcher:
         """There is nothing more to read: consumers hear of the end of the topic when a read finds it."""
         if not self.source.terminated:
             self._waits = True
-        elif not self._waits and not self.has_told_end:
-            self.has_told_end = True
+        elif not self._waits and not self.source.has_told_end:
+            self.source.has_told_end = True
             self.source.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:

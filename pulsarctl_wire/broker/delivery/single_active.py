@@ -136,7 +136,7 @@ class SingleActive(Dispatcher):
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
         """Deliver everything again that is not acknowledged."""
         if consumer is self.active and self._change is None:
-            self._waits = self.has_told_end = False
+            self._waits = self.source.has_told_end = False
             self.rewind()
 
     def deliver_again(self, indexes: list[int]) -> None:

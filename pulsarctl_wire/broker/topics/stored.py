@@ -34,6 +34,8 @@ class StoredTopic(Topic[S]):
         cache, ends = environment.cache, environment.ends
         self.log: Log = Log(row["log"], self.journal, cache, ends, ledgers, row["first"])
         self.log.open_ledger(self.scheduler.time_ms)
+        self.has_lost_end = self.terminated and not self.log.end
+        """Whether reads do not find the end any more: of a topic that was terminated without any message."""
         self._sequence_table = f"sequences/{self.log.number}"
         sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: each["last"] for name, each in sequences.items()}

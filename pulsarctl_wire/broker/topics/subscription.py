@@ -35,6 +35,7 @@ class Subscription:
         self.transactions = PendingAcks(self)
         self.is_aborted = topic.is_aborted
         self.hides, self.left = self.transactions.hides, self.transactions.left
+        self.has_told_end = topic.has_lost_end
         self.stored = False
         """Whether it is known to be durable; until then, nobody may be told that it exists."""
         self.expired_messages = 0
@@ -352,7 +353,6 @@ class Subscription:
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.scheduler.time_ms
             self._has_skipped = True
-            self.check_end()
             self.dispatch_soon()
 
     def _settle_skipped(self) -> None:
