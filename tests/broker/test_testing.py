@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from broker.probe import sent, subscription
@@ -22,6 +23,7 @@ from broker.raw import PATIENCE, RawClient
 from pulsarctl_wire.broker.cluster.coordinators import ASSIGN
 from pulsarctl_wire.errors import FilterError, InUse, RequestTimeout, SettingsError
 from pulsarctl_wire.testing import AsyncBroker, Broker
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandTopicMigrated
 
 T = "persistent://public/default/t"
 
@@ -266,6 +268,19 @@ def test_a_topic_moves_to_another_cluster() -> None:
             broker.migrate("t", "http://x")
         with pytest.raises(SettingsError, match="give service_url or service_url_tls"):
             broker.migrate("t")
+
+
+def test_a_consumer_whose_messages_are_skipped_moves_too() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        client.produce("t", b"a")
+        client.subscribe("t")
+        broker.migrate("t", "pulsar://other:6650")
+        assert client.expect("TOPIC_MIGRATED").resource_type == CommandTopicMigrated.Producer
+        assert client.expect("CLOSE_PRODUCER").producer_id == 1
+        skip = f"{broker.http_url}/admin/v2/persistent/public/default/t/subscription/s/skip_all"
+        urlopen(Request(skip, method="POST"), timeout=PATIENCE).close()
+        assert client.expect("TOPIC_MIGRATED").resource_type == CommandTopicMigrated.Consumer
+        assert client.expect("CLOSE_CONSUMER").consumer_id == 1
 
 
 def test_a_broker_that_died_comes_back() -> None:

@@ -353,6 +353,8 @@ class Subscription:
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.scheduler.time_ms
             self._has_skipped = True
+            if self.topic.migrated is not None:
+                self.check_end()
             self.dispatch_soon()
 
     def _settle_skipped(self) -> None:
