@@ -212,10 +212,10 @@ def unsubscribe(broker: Broker, connection: Connection, body: CommandUnsubscribe
 def close_consumer(broker: Broker, connection: Connection, body: CommandCloseConsumer, frame: Frame) -> None:
     """CLOSE_CONSUMER. A SUBSCRIBE that waits is dropped; until then, its id cannot be used again."""
     it = connection.consumers.get(body.consumer_id)
+    if not isinstance(it, Opening):
+        connection.consumers.pop(body.consumer_id, None)
     if it is not None:
         it.leave()
-        if not isinstance(it, Opening):
-            connection.consumers.pop(body.consumer_id, None)
     connection.send("SUCCESS", request_id=body.request_id)
 
 
