@@ -194,15 +194,21 @@ Clients = dict[str, Client]
 class Alone:
     """Between `with` and its end nobody but proxies is connected to a broker, besides Pulsar's own processes.
 
-    Looks again and again; at the end raises AssertionError if anybody was, or one of the proxies never.
+    Looks again and again; at the end raises AssertionError if anybody was, or one of the proxies never. A
+    connection that ends between two looks is not seen.
     """
 
     def __init__(self, broker: Pulsar, *proxies: Proxy) -> None:
         self._broker = broker
         self._proxies = {proxy.process.pid for proxy in proxies}
         self._owners: dict[str, int] = {}  # of sockets; 0: none of those that may
+        self._seen = threading.Event()  # when all proxies were seen
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def until_seen(self) -> None:
+        """Wait until each proxy was seen; one that is connected is."""
+        assert self._seen.wait(PATIENCE), "a proxy was not seen"
 
     def _look(self) -> None:
         ports = self._broker.ports
@@ -215,6 +221,8 @@ class Alone:
                 owners = {name: pid for pid in self._broker.pids().values() for name in open_files(pid)}
                 stayed = found & connected_to(ports)
                 self._owners |= {name: owners.get(name, 0) for name in stayed}
+            if self._proxies <= set(self._owners.values()):
+                self._seen.set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -224,6 +232,5 @@ class Alone:
         self._over.set()
         self._thread.join()
         if kind is None:
-            seen = set(self._owners.values())
-            assert 0 not in seen, "others were connected to the broker"
-            assert self._proxies <= seen, "a proxy was not seen"
+            assert 0 not in self._owners.values(), "others were connected to the broker"
+            assert self._seen.is_set(), "a proxy was not seen"
