@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 from interop.processes import connected_to, open_files
-from interop.releases import QUICK, jvm
+from interop.releases import program
 from interop.running import PATIENCE, Program, Running, start
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Java(Program):
 
     def __init__(self) -> None:
         source = Path(__file__).with_name("java") / "Sessions.java"
-        super().__init__(start(jvm("512m", QUICK, "-Dlog.level=error", source)))
+        super().__init__(start(program(source)))
 
     def ask(self, url: str, topic: str, **asked: object) -> None:
         """Begin a session."""
