@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from forked import Forked
+from interop.archive import make_archive
 from interop.brokers import Broker, Cluster, Embedded, Pulsar, Standalone, Unavailable
 from interop.releases import java, release
 
@@ -101,9 +102,18 @@ def go() -> Go:
 
 
 @pytest.fixture(scope="session")
+def archived(obtainable: None) -> None:
+    """Lets real brokers start sooner."""
+    make_archive()
+
+
+@pytest.fixture(scope="session")
 def broker_kind(request: pytest.FixtureRequest) -> BrokerKind:
     """What brokers are made of."""
-    return Standalone if request.config.getoption("real_brokers") else Embedded
+    if not request.config.getoption("real_brokers"):
+        return Embedded
+    request.getfixturevalue("archived")
+    return Standalone
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +139,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory, broker_kind: BrokerKind) ->
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, archived: None) -> Iterator[Cluster]:
     """Two brokers and the proxy."""
     place = tmp_path_factory.mktemp("cluster")
     yield from running(lambda: Cluster(place, brokers=2, proxy=True))

@@ -101,6 +101,13 @@ def java() -> str:
     raise Unavailable("no Java 17 or newer in JAVA_HOME, on PATH or in /usr/lib/jvm")
 
 
+@cache
+def archive() -> Path:
+    """Where classes of the release are as this Java has them in memory: with them it starts sooner."""
+    build = run(java(), "-version").stderr
+    return release() / f"classes-{hashlib.sha256(build.encode()).hexdigest()}.jsa"
+
+
 def jvm(heap: str, *arguments: object, classes: str = "") -> list[str]:
     """The command that runs Java, with the classes of the release, and so much memory (as in -Xmx).
 
@@ -108,6 +115,8 @@ def jvm(heap: str, *arguments: object, classes: str = "") -> list[str]:
     """
     memory = [f"-Xmx{heap}", f"-XX:MaxDirectMemorySize={heap}"]
     setting = [f"@{CONF}/jvm.options", f"-Dlog4j.configurationFile={CONF}/log4j2.xml"]
+    if archive().exists():
+        setting.append(f"-XX:SharedArchiveFile={archive()}")
     path = f"{release()}/lib/*:{classes}".rstrip(":")
     return [java(), *memory, *setting, "-cp", path, *map(str, arguments)]
 
