@@ -37,6 +37,7 @@ BrokerKind = type[Embedded] | type[Standalone]
 _P = TypeVar("_P", bound=Pulsar)
 _INTEROP = {"obtainable", "cluster", "go"}  # fixtures
 _QUICK = {"test_brokers", "test_lookup", "test_ping", "test_produce", "test_read"}  # files
+_LONG = ("cluster", "consume", "proxy", "brokers", "doctor", "produce", "failure", "proxy_faults")  # files
 _GO = Path(__file__).with_name("go")
 
 
@@ -44,8 +45,11 @@ _GO = Path(__file__).with_name("go")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark them, and with `--dist=loadgroup` keep those on one worker that use the same brokers and clients.
 
-    What a broker needs to start, or an official client, is no test's own time, but is limited with it.
+    What a broker needs to start, or an official client, is no test's own time, but is limited with it. Files
+    that take long come first: in the end no worker has much more to do than others.
     """
+    ranks = {f"test_{name}": rank for rank, name in enumerate(_LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             fixtures = getattr(item, "fixturenames", ())
