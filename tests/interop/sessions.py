@@ -203,12 +203,17 @@ class Alone:
         self._proxies = {proxy.process.pid for proxy in proxies}
         self._owners: dict[str, int] = {}  # of sockets; 0: none of those that may
         self._seen = threading.Event()  # when all proxies were seen
+        self._others = threading.Event()  # when somebody else was
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def until_seen(self) -> None:
         """Wait until each proxy was seen; one that is connected is."""
         assert self._seen.wait(PATIENCE), "a proxy was not seen"
+
+    def until_others(self) -> None:
+        """Wait until somebody else was seen."""
+        assert self._others.wait(PATIENCE), "nobody else was seen"
 
     def _look(self) -> None:
         ports = self._broker.ports
@@ -223,6 +228,8 @@ class Alone:
                 self._owners |= {name: owners.get(name, 0) for name in stayed}
             if self._proxies <= set(self._owners.values()):
                 self._seen.set()
+            if 0 in self._owners.values():
+                self._others.set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -232,5 +239,5 @@ class Alone:
         self._over.set()
         self._thread.join()
         if kind is None:
-            assert 0 not in self._owners.values(), "others were connected to the broker"
+            assert not self._others.is_set(), "others were connected to the broker"
             assert self._seen.is_set(), "a proxy was not seen"
