@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,15 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulsar
-from interop.processes import connected_to, open_files
+from interop.processes import HOST, connected_to, open_files
 from interop.releases import program
 from interop.running import PATIENCE, Program, Running, start
+
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandConnect
 
 if TYPE_CHECKING:
     from interop.brokers import Pulsar
     from interop.conftest import Pwire
     from typing_extensions import Self  # Python 3.10 has none
 
+HELLO = BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="test"))
 TYPES = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
     "Shared": pulsar.ConsumerType.Shared,
@@ -200,6 +205,7 @@ class Alone:
 
     def __init__(self, broker: Pulsar, *proxies: Proxy) -> None:
         self._broker = broker
+        self._ports = [proxy.port for proxy in proxies]
         self._proxies = {proxy.process.pid for proxy in proxies}
         self._owners: dict[str, int] = {}  # of sockets; 0: none of those that may
         self._seen = threading.Event()  # when all proxies were seen
@@ -208,8 +214,11 @@ class Alone:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def until_seen(self) -> None:
-        """Wait until each proxy was seen; one that is connected is."""
-        assert self._seen.wait(PATIENCE), "a proxy was not seen"
+        """Have each proxy connect, and wait until it was seen: sessions of clients may be too short."""
+        with ExitStack() as stack:
+            for port in self._ports:
+                stack.enter_context(socket.create_connection((HOST, port))).sendall(build_frame(HELLO))
+            assert self._seen.wait(PATIENCE), "a proxy was not seen"
 
     def until_others(self) -> None:
         """Wait until somebody else was seen."""

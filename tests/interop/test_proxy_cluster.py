@@ -51,7 +51,8 @@ def test_partitions_of_both_brokers(
     kept: Cluster, spread: str, pwire: Pwire, client: Client, to: str, options: list[str], kind: str
 ) -> None:
     url = kept.proxy_url if to == "proxy" else kept.url
-    with Proxy(pwire, url, *TAP, *options) as proxy, Alone(kept, proxy):
+    with Proxy(pwire, url, *TAP, *options) as proxy, Alone(kept, proxy) as alone:
+        alone.until_seen()
         asked = {"produce": COUNT, "consumers": 2, "type": kind, "consume": COUNT}
         said = client.run(proxy.url, spread, **asked, keys=40, batching=True)
         assert proxy.interrupt() == 0, proxy.said
@@ -86,7 +87,8 @@ def test_addresses_left_as_they_are(kept: Cluster, spread: str, pwire: Pwire, cl
 @pytest.mark.parametrize("options", [LISTENERS, THROUGH], ids=["listeners", "through"])
 def test_redirects(cluster: Cluster, movable: str, pwire: Pwire, client: Client, options: list[str]) -> None:
     redirect = cluster.redirect(movable)
-    with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Alone(cluster, proxy):
+    with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Alone(cluster, proxy) as alone:
+        alone.until_seen()
         said = client.run(proxy.url, movable, produce=10, pause=50, consumers=1, consume=10)
         assert proxy.interrupt() == 0, proxy.said
     check_all(said, 10)
