@@ -269,11 +269,10 @@ raise ValueError("the script's own")
         ("SELECT raise_error('the job failed') FROM frames", "the job failed"),
     ],
 )
-def test_python_ends_with_tables_of_spark_open(query: str, error: str) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
+def test_python_ends_with_tables_of_spark_open(query: str, error: str, spark_cache: str) -> None:
     command = [sys.executable, "-c", UNCLOSED, str(SIMPLE), query]
-    quick = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=quick)
+    quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "XDG_CACHE_HOME": spark_cache}
+    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | quick)
     assert ended.stdout == "[{'n': 51}]\n"
     assert error in ended.stderr.splitlines()[-1]
     assert "Exception ignored" not in ended.stderr

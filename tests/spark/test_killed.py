@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,15 +19,18 @@ from pulsarctl_wire.pipeline.files.inputs import find_inputs
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
-SIZE = 20_000
+SIZE = 50_000
 
 
-def kill(directory: Path, out: Path, pattern: str) -> None:
+def kill(directory: Path, out: Path, pattern: str, cache: str) -> None:
     """Make a table of the files in a directory, until a file of a pattern appears: then all is killed."""
     before = files(out, pattern)
     command = [*PWIRE, "analyze", str(directory), "--out", str(out), "--master", "local[2]"]
-    command += ["--conf", "spark.pwire.archive=false", "--split-size", str(SIZE)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+    command += ["--split-size", str(SIZE)]
+    environment = os.environ | {"XDG_CACHE_HOME": cache}
+    with subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, start_new_session=True, env=environment
+    ) as process:
         kill_at(process, out, pattern, before)
 
 
@@ -46,11 +50,13 @@ def hosts(capture: Path, directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_decoded_of_several_hosts_is_not_decoded_again(capture: Path, tmp_path: Path) -> None:
+def test_what_was_decoded_of_several_hosts_is_not_decoded_again(
+    capture: Path, tmp_path: Path, spark_cache: str
+) -> None:
     directory, out = tmp_path / "captures", tmp_path / "out"
     directory.mkdir()
     hosts(capture, directory)
-    kill(directory, out, "progress/00000[4-9]-*.edges")
+    kill(directory, out, "progress/00000[4-9]-*.edges", spark_cache)
     kept = {path.stem for path in out.glob("progress/*.edges")}
     inputs = find_inputs([str(directory)])
     with decoding() as decoded:
@@ -71,17 +77,19 @@ def test_what_was_decoded_of_several_hosts_is_not_decoded_again(capture: Path, t
         ("progress/before-last", "progress/all"),
     ],
 )
-def test_it_is_killed_and_begun_again(capture: Path, tmp_path: Path, first: str, second: str) -> None:
+def test_it_is_killed_and_begun_again(
+    capture: Path, tmp_path: Path, spark_cache: str, first: str, second: str
+) -> None:
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
     later.mkdir()
     paths = rotated(capture, later, 30)
     for path in paths[:12]:
         path.rename(directory / path.name)
-    kill(directory, out, first)
+    kill(directory, out, first, spark_cache)
     for path in paths[12:20]:
         path.rename(directory / path.name)
-    kill(directory, out, second)
+    kill(directory, out, second, spark_cache)
     for path in paths[20:]:
         path.rename(directory / path.name)
     run(find_inputs([str(directory)]), out, Options(SIZE))
