@@ -11,12 +11,13 @@ from pkgutil import walk_packages
 
 import pytest
 from hypothesis import settings
-from spark_session import capture, spark, spark_cache
+from spark_session import capture, quick_spark, spark, spark_cache
 
 import pulsarctl_wire
 from pulsarctl_wire.capture import files
 
-__all__ = ["capture", "spark", "spark_cache"]  # one home: a process can have only one session
+# one home: a process can have only one session
+__all__ = ["capture", "quick_spark", "spark", "spark_cache"]
 
 # How long an example takes is the machine's business, not a test's. Which examples are tried follows from the
 # code alone: a commit passes always or never. `--hypothesis-profile explore` tries others each time.

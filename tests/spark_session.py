@@ -55,6 +55,12 @@ def spark_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(cache)
 
 
+@pytest.fixture
+def quick_spark(spark_cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive is what all processes of a test start Spark with."""
+    monkeypatch.setenv("XDG_CACHE_HOME", spark_cache)
+
+
 @pytest.fixture(scope="session")
 def spark(spark_cache: str) -> Iterator["SparkSession"]:
     from pulsarctl_wire.spark.engine import settings

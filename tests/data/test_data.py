@@ -262,6 +262,7 @@ raise ValueError("the script's own")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 @pytest.mark.parametrize(
     ("query", "error"),
     [
@@ -269,10 +270,10 @@ raise ValueError("the script's own")
         ("SELECT raise_error('the job failed') FROM frames", "the job failed"),
     ],
 )
-def test_python_ends_with_tables_of_spark_open(query: str, error: str, spark_cache: str) -> None:
+def test_python_ends_with_tables_of_spark_open(query: str, error: str) -> None:
     command = [sys.executable, "-c", UNCLOSED, str(SIMPLE), query]
-    quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "XDG_CACHE_HOME": spark_cache}
-    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | quick)
+    quick = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=quick)
     assert ended.stdout == "[{'n': 51}]\n"
     assert error in ended.stderr.splitlines()[-1]
     assert "Exception ignored" not in ended.stderr

@@ -43,12 +43,11 @@ def rotated(capture: Path, directory: Path, files: int) -> list[Path]:
 class Followed:
     """A directory to which files come while one process after the other follows it."""
 
-    def __init__(self, capture: Path, folder: Path, cache: str, *options: str) -> None:
+    def __init__(self, capture: Path, folder: Path, *options: str) -> None:
         self.directory, self.out, later = folder / "captures", folder / "out", folder / "later"
         self.directory.mkdir()
         later.mkdir()
         self._later = rotated(capture, later, 15)
-        self._cache = cache
         self._options = options
 
     def add(self, count: int) -> None:
@@ -60,8 +59,7 @@ class Followed:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         command = [*PWIRE, "analyze", "--follow", str(self.directory), "--out", str(self.out)]
         command += ["--master", "local[2]", "--split-size", "100000", *self._options, *options]
-        environment = os.environ | {"XDG_CACHE_HOME": self._cache}
-        return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, env=environment)
+        return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
 
     def kill_at(self, pattern: str) -> None:
         """Start, and end it by SIGKILL as soon as a later batch has a file of this pattern."""
@@ -99,8 +97,9 @@ def end_of_batch(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path, spark_cache: str) -> None:
-    followed = Followed(capture, tmp_path, spark_cache)
+@pytest.mark.usefixtures("quick_spark")
+def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
+    followed = Followed(capture, tmp_path)
     followed.add(3)
     for pattern in ("progress/*.arrow", "progress/*.stitched", "frames/*.parquet"):
         followed.kill_at(pattern)
@@ -122,10 +121,9 @@ def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path, spark_ca
 
 
 @pytest.mark.slow
-def test_what_a_killed_batch_has_written_may_be_merged(
-    capture: Path, tmp_path: Path, spark_cache: str
-) -> None:
-    followed = Followed(capture, tmp_path, spark_cache, "--partition-by", "date,series")
+@pytest.mark.usefixtures("quick_spark")
+def test_what_a_killed_batch_has_written_may_be_merged(capture: Path, tmp_path: Path) -> None:
+    followed = Followed(capture, tmp_path, "--partition-by", "date,series")
     followed.add(3)
     for _ in range(2):
         followed.kill_at("frames/*/*/*.parquet")

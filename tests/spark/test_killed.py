@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,15 +21,12 @@ PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
 SIZE = 50_000
 
 
-def kill(directory: Path, out: Path, pattern: str, cache: str) -> None:
+def kill(directory: Path, out: Path, pattern: str) -> None:
     """Make a table of the files in a directory, until a file of a pattern appears: then all is killed."""
     before = files(out, pattern)
     command = [*PWIRE, "analyze", str(directory), "--out", str(out), "--master", "local[2]"]
     command += ["--split-size", str(SIZE)]
-    environment = os.environ | {"XDG_CACHE_HOME": cache}
-    with subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, start_new_session=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         kill_at(process, out, pattern, before)
 
 
@@ -50,13 +46,12 @@ def hosts(capture: Path, directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_decoded_of_several_hosts_is_not_decoded_again(
-    capture: Path, tmp_path: Path, spark_cache: str
-) -> None:
+@pytest.mark.usefixtures("quick_spark")
+def test_what_was_decoded_of_several_hosts_is_not_decoded_again(capture: Path, tmp_path: Path) -> None:
     directory, out = tmp_path / "captures", tmp_path / "out"
     directory.mkdir()
     hosts(capture, directory)
-    kill(directory, out, "progress/00000[4-9]-*.edges", spark_cache)
+    kill(directory, out, "progress/00000[4-9]-*.edges")
     kept = {path.stem for path in out.glob("progress/*.edges")}
     inputs = find_inputs([str(directory)])
     with decoding() as decoded:
@@ -69,6 +64,7 @@ def test_what_was_decoded_of_several_hosts_is_not_decoded_again(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -77,19 +73,17 @@ def test_what_was_decoded_of_several_hosts_is_not_decoded_again(
         ("progress/before-last", "progress/all"),
     ],
 )
-def test_it_is_killed_and_begun_again(
-    capture: Path, tmp_path: Path, spark_cache: str, first: str, second: str
-) -> None:
+def test_it_is_killed_and_begun_again(capture: Path, tmp_path: Path, first: str, second: str) -> None:
     directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
     directory.mkdir()
     later.mkdir()
     paths = rotated(capture, later, 30)
     for path in paths[:12]:
         path.rename(directory / path.name)
-    kill(directory, out, first, spark_cache)
+    kill(directory, out, first)
     for path in paths[12:20]:
         path.rename(directory / path.name)
-    kill(directory, out, second, spark_cache)
+    kill(directory, out, second)
     for path in paths[20:]:
         path.rename(directory / path.name)
     run(find_inputs([str(directory)]), out, Options(SIZE))

@@ -239,10 +239,10 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_an_interrupted_session_ends_quietly(spark_cache: str) -> None:
+@pytest.mark.usefixtures("quick_spark")
+def test_an_interrupted_session_ends_quietly() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", INTERRUPTED],
-        env=os.environ | {"XDG_CACHE_HOME": spark_cache},
         capture_output=True,
         text=True,
         timeout=100,
