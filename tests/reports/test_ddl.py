@@ -87,7 +87,8 @@ def test_spark_gives_the_rows_of_the_reports(table: Path, spark: SparkSession) -
     statements = published(table, "spark")
     for statement in statements:
         spark.sql(statement)
-    for name in PUBLISHED:
+    # They are the same for all tables but for the place of the files and the clusters.
+    for name in PUBLISHED if table.name == "random.parquet" else PUBLISHED[:1]:
         rows = [row.asDict(recursive=True) for row in spark.sql(f"SELECT * FROM {name}").collect()]
         assert in_order(rows) == expected[name]
     for statement in reversed(statements):
