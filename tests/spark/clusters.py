@@ -32,9 +32,10 @@ def free_port() -> int:
 
 def java_options() -> list[str]:
     """Options for servers, which do not live long enough for the second compiler."""
-    archive, _ = _archive(find_java(), str(HOME), cache_directory())
+    archive, being_made = _archive(find_java(), str(HOME), cache_directory())
+    use = [archive] if archive and not being_made else []
     # Java is silent about an archive that does not fit, as that of the launcher: its output is a command.
-    return ["-XX:TieredStopAtLevel=1", "-Xlog:disable", *filter(None, [archive])]
+    return ["-XX:TieredStopAtLevel=1", "-Xlog:disable", *use]
 
 
 @contextmanager
