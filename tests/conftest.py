@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from spark_session import capture, spark
+from spark_session import capture, quick_spark, spark, spark_cache
 
 import pulsarctl_wire
 from pulsarctl_wire.capture import files
@@ -22,7 +22,8 @@ from pulsarctl_wire.capture import files
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-__all__ = ["capture", "spark"]  # one home: a process can have only one session
+# one home: a process can have only one session
+__all__ = ["capture", "quick_spark", "spark", "spark_cache"]
 
 # How long an example takes is the machine's business, not a test's. Which examples are tried follows from the
 # code alone: a commit passes always or never. `--hypothesis-profile explore` tries others each time.

@@ -262,6 +262,7 @@ raise ValueError("the script's own")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 @pytest.mark.parametrize(
     ("query", "error"),
     [
@@ -270,7 +271,6 @@ raise ValueError("the script's own")
     ],
 )
 def test_python_ends_with_tables_of_spark_open(query: str, error: str) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
     command = [sys.executable, "-c", UNCLOSED, str(SIMPLE), query]
     quick = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
     ended = subprocess.run(command, capture_output=True, text=True, env=quick)

@@ -27,7 +27,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, Mess
 SIZE: Final = 1_000_000
 """Bytes of an input: what is promised is promised of so many."""
 
-SMALL: Final = SIZE // 16
+SMALL: Final = SIZE // 32
 """Bytes of an input whose work is a small part of that."""
 
 MIB: Final = 1024 * 1024

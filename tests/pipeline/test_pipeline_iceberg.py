@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from unittest import mock
 
 import pytest
 from pipeline.comparing import Row, ordered, stored
-from pipeline.test_pipeline_delta import IN_DIRECTORIES, OPTIONS, run
+from pipeline.test_pipeline_delta import IN_DIRECTORIES, OPTIONS, changes_in, run
 from pipeline.test_pipeline_delta import read as read_delta
 from pipeline.test_pipeline_optimized import MIB, Dying, check
 from pipeline.test_pipeline_rebuilt import watched
@@ -66,11 +65,11 @@ def test_readers_see_what_was_before_a_rebuild_or_all_of_it(
 ) -> None:
     paths, out = put(tmp_path, parts(2)), tmp_path / "out"
     run(paths, out, OPTIONS, "iceberg")
-    before, rows = read(out, "frames"), []
-    watched(monkeypatch, lambda: rows.append(read(out, "frames")), exchanges=True)
+    before = read(out, "frames")
+    found, look = changes_in(out, read)
+    watched(monkeypatch, look, exchanges=True)
     run(paths, out, Options(900, cluster="east"))
-    after = [{**row, "cluster": "east"} for row in before]
-    assert [each for each, _ in itertools.groupby(rows)] == [before, after]
+    assert found == [before, [{**row, "cluster": "east"} for row in before]]
 
 
 @slow

@@ -83,11 +83,15 @@ def test_duckdb_gives_the_rows_of_the_reports(table: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_gives_the_rows_of_the_reports(table: Path, spark: SparkSession) -> None:
+    """For one table all of it: for others only the place of the files and the clusters differ."""
     expected = rows_of_reports(table)
+    names = PUBLISHED if table.name == "random.parquet" else PUBLISHED[:1]
     statements = published(table, "spark")
+    views = [statement.split()[4] for statement in statements]
+    del statements[views.index(names[-1]) + 1 :]
     for statement in statements:
         spark.sql(statement)
-    for name in PUBLISHED:
+    for name in names:
         rows = [row.asDict(recursive=True) for row in spark.sql(f"SELECT * FROM {name}").collect()]
         assert in_order(rows) == expected[name]
     for statement in reversed(statements):

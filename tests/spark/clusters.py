@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pyspark
 
+from pulsarctl_wire.pipeline.files.private import cache_directory
 from pulsarctl_wire.spark.java import find_java
+from pulsarctl_wire.spark.session import _archive
 
 HOME = Path(pyspark.__path__[0])
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -28,6 +30,14 @@ def free_port() -> int:
     return port
 
 
+def java_options() -> list[str]:
+    """Options for servers, which do not live long enough for the second compiler."""
+    archive, being_made = _archive(find_java(), str(HOME), cache_directory())
+    use = [archive] if archive and not being_made else []
+    # Java is silent about an archive that does not fit, as that of the launcher: its output is a command.
+    return ["-XX:TieredStopAtLevel=1", "-Xlog:disable", *use]
+
+
 @contextmanager
 def serving(directory: Path, *command: str, ready: str) -> Iterator[str]:
     """A server that runs until the block ends; the line of its log that matches `ready`, once it is there."""
@@ -37,7 +47,7 @@ def serving(directory: Path, *command: str, ready: str) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(directory),
         "PYSPARK_PYTHON": sys.executable,
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",  # they do not live long enough for the second compiler
+        "JDK_JAVA_OPTIONS": " ".join(java_options()),
     }
     process = subprocess.Popen(
         [str(HOME / "bin" / command[0]), *command[1:]],

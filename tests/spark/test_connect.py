@@ -34,6 +34,7 @@ print([name for name, (one, other) in rows.items() if one != other])
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 def test_analyze_and_reports_by_spark_connect(capture: Path, tmp_path: Path) -> None:
     inputs, out = [f"{SAMPLES}/[ns]*.pcap", str(capture)], tmp_path / "out"
     with connect_server(tmp_path) as url:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from pipeline.comparing import ordered
+from pipeline.comparing import Row, ordered
 from spark.killing import files, kill_at
 from spark.rows import expected, rows
 
@@ -40,42 +40,98 @@ def rotated(capture: Path, directory: Path, files: int) -> list[Path]:
     return paths
 
 
-def start(directory: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [*PWIRE, "analyze", "--follow", str(directory), "--out", str(out), "--master", "local[2]"]
-    command += ["--conf", "spark.pwire.archive=false"]
-    return subprocess.Popen(
-        [*command, "--split-size", "100000", *options], stderr=subprocess.PIPE, start_new_session=True
-    )
+class Followed:
+    """A directory to which files come while one process after the other follows it."""
+
+    def __init__(self, capture: Path, folder: Path, *options: str) -> None:
+        self.directory, self.out, later = folder / "captures", folder / "out", folder / "later"
+        self.directory.mkdir()
+        later.mkdir()
+        self._later = rotated(capture, later, 15)
+        self._options = options
+
+    def add(self, count: int) -> None:
+        """Have so many more files there."""
+        for path in self._later[:count]:
+            path.rename(self.directory / path.name)
+        del self._later[:count]
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        command = [*PWIRE, "analyze", "--follow", str(self.directory), "--out", str(self.out)]
+        command += ["--master", "local[2]", "--split-size", "100000", *self._options, *options]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+
+    def kill_at(self, pattern: str) -> None:
+        """Start, and end it by SIGKILL as soon as a later batch has a file of this pattern."""
+        with self.start() as process:
+            end_of_batch(process)  # the first one, or the one that was killed
+            before = files(self.out, pattern)
+            self.add(3)
+            kill_at(process, self.out, pattern, before)
+
+    def finish(self) -> dict[str, list[Row]]:
+        """Add the last files; return the rows that one process finds, which the table must have."""
+        self.add(len(self._later))
+        with self.start("--finish") as process:
+            said = process.communicate()[1]
+        assert process.returncode == 0, said
+        wanted = expected([str(self.directory)]).tables
+        self.check(wanted)
+        assert not [*self.out.glob("**/*.unfinished"), *self.out.glob("progress/*.*")]
+        return wanted
+
+    def check(self, wanted: dict[str, list[Row]]) -> None:
+        """Compare the rows, but for the dates that a partitioned table has."""
+        made = rows(self.out)
+        for row in [row for table in made.values() for row in table]:
+            row.pop("date", None)
+        assert made == wanted
+
+    def merge(self) -> None:
+        optimize(str(self.out), 1 << 30)
+
+
+def end_of_batch(process: subprocess.Popen[bytes]) -> None:
+    assert process.stderr is not None
+    assert b"packets" in process.stderr.readline()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 def test_following_is_killed_and_goes_on(capture: Path, tmp_path: Path) -> None:
-    directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
-    directory.mkdir()
-    later.mkdir()
-    paths = rotated(capture, later, 12)
-    for path in paths[:5]:
-        path.rename(directory / path.name)
-    with start(directory, out, "--metrics", ":0") as process:
+    followed = Followed(capture, tmp_path)
+    followed.add(3)
+    for pattern in ("progress/*.arrow", "progress/*.stitched", "frames/*.parquet"):
+        followed.kill_at(pattern)
+    with followed.start("--metrics", ":0") as process:
         assert process.stderr is not None
         started = process.stderr.readline().decode()
         assert started.startswith("pwire: metrics at http://127.0.0.1:")
-        assert b"packets" in process.stderr.readline()  # a batch is done
+        end_of_batch(process)
         with urlopen(started.split()[-1]) as answer:
             assert b"pwire_follow_files_total " in answer.read()
-        for path in paths[5:9]:
-            path.rename(directory / path.name)
-        assert b"packets" in process.stderr.readline()
+        followed.add(2)
+        end_of_batch(process)
         os.killpg(process.pid, signal.SIGKILL)  # its files are written, and Spark does not know that
-    for path in paths[9:]:
-        path.rename(directory / path.name)
-    with start(directory, out, "--finish") as process:
-        said = process.communicate()[1]
-    assert process.returncode == 0, said
-    found = expected([str(directory)])
-    assert rows(out) == found.tables
-    assert not [*out.glob("*/*.unfinished"), *out.glob("progress/*.arrow")]
-    assert streamed(out) == found.frames
+    wanted = followed.finish()
+    assert streamed(followed.out) == wanted["frames"]
+    followed.merge()
+    followed.check(wanted)
+    assert len([*followed.out.glob("frames/*.parquet")]) < 5
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
+def test_what_a_killed_batch_has_written_may_be_merged(capture: Path, tmp_path: Path) -> None:
+    followed = Followed(capture, tmp_path, "--partition-by", "date,series")
+    followed.add(3)
+    for _ in range(2):
+        followed.kill_at("frames/*/*/*.parquet")
+        followed.merge()
+    wanted = followed.finish()
+    followed.merge()
+    followed.check(wanted)
+    assert len([*followed.out.glob("frames/*/*/*.parquet")]) < 5
 
 
 def streamed(table: Path) -> list[dict[str, object]]:
@@ -86,49 +142,3 @@ def streamed(table: Path) -> list[dict[str, object]]:
     first = reader.initialOffset()
     files = reader.partitions(first, reader.latestOffset(first, ReadAllAvailable()))
     return ordered([row for each in files for batch in reader.read(each) for row in batch.to_pylist()])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("pattern", "options"),
-    [
-        ("progress/*.arrow", []),
-        ("progress/*.stitched", []),
-        ("frames/*.parquet", []),
-        ("frames/*/*/*.parquet", ["--partition-by", "date,series"]),
-    ],
-)
-def test_following_is_killed_in_later_batches(
-    capture: Path, tmp_path: Path, pattern: str, options: list[str]
-) -> None:
-    """Its files may be merged before it is started again."""
-    directory, out, later = tmp_path / "captures", tmp_path / "out", tmp_path / "later"
-    directory.mkdir()
-    later.mkdir()
-    paths = rotated(capture, later, 12)
-    for path in paths[:3]:
-        path.rename(directory / path.name)
-    for more in (paths[3:6], paths[6:9]):
-        with start(directory, out, *options) as process:
-            assert process.stderr is not None
-            assert b"packets" in process.stderr.readline()  # the first batch, or the one killed
-            before = files(out, pattern)
-            for path in more:
-                path.rename(directory / path.name)
-            kill_at(process, out, pattern, before)
-        if options:
-            optimize(str(out), 1 << 30)
-    for path in paths[9:]:
-        path.rename(directory / path.name)
-    with start(directory, out, "--finish", *options) as process:
-        said = process.communicate()[1]
-    assert process.returncode == 0, said
-    optimize(str(out), 1 << 30)
-    found = expected([str(directory)])
-    undated = {
-        table: [{name: row[name] for name in row if name != "date"} for row in made]
-        for table, made in rows(out).items()
-    }
-    assert undated == found.tables
-    assert len([*out.glob("frames/**/*.parquet")]) < 5
-    assert not [*out.glob("**/*.unfinished"), *out.glob("progress/*.*")]

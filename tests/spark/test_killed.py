@@ -18,14 +18,14 @@ from pulsarctl_wire.pipeline.files.inputs import find_inputs
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 PWIRE = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
-SIZE = 20_000
+SIZE = 50_000
 
 
 def kill(directory: Path, out: Path, pattern: str) -> None:
     """Make a table of the files in a directory, until a file of a pattern appears: then all is killed."""
     before = files(out, pattern)
     command = [*PWIRE, "analyze", str(directory), "--out", str(out), "--master", "local[2]"]
-    command += ["--conf", "spark.pwire.archive=false", "--split-size", str(SIZE)]
+    command += ["--split-size", str(SIZE)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         kill_at(process, out, pattern, before)
 
@@ -46,6 +46,7 @@ def hosts(capture: Path, directory: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 def test_what_was_decoded_of_several_hosts_is_not_decoded_again(capture: Path, tmp_path: Path) -> None:
     directory, out = tmp_path / "captures", tmp_path / "out"
     directory.mkdir()
@@ -63,6 +64,7 @@ def test_what_was_decoded_of_several_hosts_is_not_decoded_again(capture: Path, t
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 @pytest.mark.parametrize(
     ("first", "second"),
     [

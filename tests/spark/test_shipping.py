@@ -117,6 +117,7 @@ def cluster(directory: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 @pytest.mark.timeout(900)  # compiling takes minutes
 @pytest.mark.parametrize("serving", [cluster, connect_server])
 def test_workers_run_what_is_compiled(

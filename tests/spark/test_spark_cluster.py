@@ -41,6 +41,7 @@ with session(master, {"spark.executor.memory": "512m"}) as spark:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 def test_a_worker_that_joins_later_works_too(capture: Path, tmp_path: Path) -> None:
     seen, out = tmp_path / "seen", tmp_path / "out"
     seen.mkdir()

@@ -239,6 +239,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_spark")
 def test_an_interrupted_session_ends_quietly() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", INTERRUPTED],
