@@ -51,7 +51,7 @@ from pulsarctl_wire.wire.detail import DETAILS
 from pulsarctl_wire.wire.frame import PLACE_BITS
 from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.session.greeting import Greeting
-from pulsarctl_wire.wire.session.part import Deferred, Known, Part, Sends
+from pulsarctl_wire.wire.session.plain import Deferred, Known, Part, Sends
 from pulsarctl_wire.wire.session.state import Asked
 
 T = TypeVar("T")
