@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger,
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
 from pulsarctl_wire.wire.session.plain import Deferred, Known, Part, Sends
-from pulsarctl_wire.wire.session.state import Asked
+from pulsarctl_wire.wire.session.state import Asked, Owner
 
 MaybeResent = Mapping[str, list[tuple[int, int, int]]]
 """Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
@@ -38,6 +38,7 @@ class KnownState(ExchangeState):
         return Known(
             dict(self._producers),
             dict(self._consumers),
+            dict(self._in_use),
             dict(self._asked),
             {producer: _sends(ledger) for producer, ledger in self.producers.items()},
             self._knowledge.chunks.incomplete(self.connection),
@@ -93,6 +94,8 @@ class KnownState(ExchangeState):
             part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
         ):
             return True
+        if any(owner in self._in_use for owner in part.taken):
+            return True
         errors = set(part.errors)
         for family, number in self._asked:
             low, high = part.asked.get(family, (0, -1))
@@ -118,9 +121,12 @@ class KnownState(ExchangeState):
         each with the turn of that.
         """
         left: list[tuple[int, Identity, Unanswered]] = []
-        if part.lost:
+        if part.lost is not None:
+            self._in_use.clear()
             for ledger in self.producers.values():
                 ledger.lose(part.lost + shift)
+        for owner in part.freed:
+            self._free(owner)
         for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure, turn in part.left:
             identity = _named(topic, names), name, sequence, publish_time, chunk
             left.append((turn, identity, Unanswered(number + shift, time_ns, self.connection, is_sure)))
@@ -144,7 +150,8 @@ class KnownState(ExchangeState):
             )
         for producer, sends in known.sends.items():
             self._add_sends(producer, sends, names, shift, ahead)
-        for table in (self._producers, self._consumers, self._asked):
+        self._in_use.update((owner, number + shift) for owner, number in known.in_use.items())
+        for table in (self._producers, self._consumers, self._asked, self._in_use):
             bound(table, MAX_PENDING)
         self._pending = sum(ledger.waiting for ledger in self.producers.values())
         if self._pending > MAX_PENDING:
@@ -212,6 +219,9 @@ class PartState(KnownState):
         self._unknown_producers: dict[int, str] = {}
         self._unknown_consumers: dict[int, tuple[str, str]] = {}
         self._producers, self._consumers, self._asked, self.producers = {}, {}, {}, {}
+        self._in_use = {}
+        self._taken: dict[Owner, None] = {}
+        self._freed: dict[Owner, None] = {}
         self._pending = 0
         self._lossy = False
         self._reopened: dict[int, int] = {}
@@ -220,7 +230,7 @@ class PartState(KnownState):
         self.sent: dict[str, tuple[int, int, int]] = {}
         self._asked_here: dict[str, tuple[int, int]] = {}
         self._errors: list[int] = []
-        self._lost = 0
+        self._lost: int | None = None
         self._ended: int | None = None
         self._chunked = self._doubtful = False
         self._lossy_here: bool | None = None
@@ -228,7 +238,8 @@ class PartState(KnownState):
     def part(self) -> Part:
         """What this state leaves to the joining process."""
         producers, consumers = self._unknown_producers, self._unknown_consumers
-        many = max(len(each) for each in (producers, consumers, self.sent, self._deferred, self._left))
+        uncertain = producers, consumers, self.sent, self._deferred, self._left, self._taken, self._freed
+        many = max(len(each) for each in uncertain)
         return Part(
             producers,
             consumers,
@@ -241,6 +252,8 @@ class PartState(KnownState):
             ],
             [producer for producer in self._producers if self._is_known(producer)],
             self._reopened,
+            list(self._taken),
+            list(self._freed),
             self._left,
             self._maybe_resent,
             self.sent,
@@ -343,6 +356,16 @@ class PartState(KnownState):
         super()._entry(frame, head, owner)
 
     # -- requests and answers
+
+    def _take(self, owner: Owner, number: int) -> bool:
+        if self._lost is None and owner not in self._freed and len(self._taken) <= MAX_PENDING:
+            self._taken.setdefault(owner)
+        return super()._take(owner, number)
+
+    def _free(self, owner: Owner) -> None:
+        super()._free(owner)
+        if len(self._freed) <= MAX_PENDING:
+            self._freed.setdefault(owner)
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)

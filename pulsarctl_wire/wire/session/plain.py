@@ -7,7 +7,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session.exchanges import Sent
 from pulsarctl_wire.wire.session.greeting import Greeting
 from pulsarctl_wire.wire.session.knowledge import Identity
-from pulsarctl_wire.wire.session.state import Asked
+from pulsarctl_wire.wire.session.state import Asked, Owner
 
 
 class Sends(NamedTuple):
@@ -26,12 +26,14 @@ class Known(NamedTuple):
     """What a state knows about its connection, as plain data.
 
     `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
+    `in_use` has the numbers of the frames that opened the producers and consumers whose ids are in use.
     `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes were missed since
     the beginning; None if the part did not change that. `broker` is the connection's.
     """
 
     producers: dict[int, str]
     consumers: dict[int, tuple[str, str]]
+    in_use: dict[Owner, int]
     asked: dict[tuple[str, int], Asked]
     sends: dict[int, Sends]
     chunks: list[tuple[bool, int, str, int]]
@@ -78,13 +80,14 @@ class Part(NamedTuple):
     deferred               deferred frames, in order
     opened, reopened       ids of producers that were opened; of those that were closed and then reopened:
                            id -> turn
+    taken, freed           ids that were not in use if the part is right; ids that were closed in it
     left                   sends that were unanswered when their producer was reopened, each with the turn
     maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
                            part began, when a producer was reopened, or when the connection ended
     sent                   producer name -> lowest and highest sequence id, number of the last frame
     asked                  family -> lowest and highest id of requests
     errors                 ids of lookups that were answered by ERROR
-    lost                   number of the last frame after which bytes were missed; 0 if none were
+    lost                   number of the last frame after which bytes were missed; None if none were
     ended                  the turn in which the connection ended; None if it did not
     chunked, doubtful      whether it has chunks; whether it must not be used
     """
@@ -94,12 +97,14 @@ class Part(NamedTuple):
     deferred: list[Deferred]
     opened: list[int]
     reopened: dict[int, int]
+    taken: list[Owner]
+    freed: list[Owner]
     left: list[tuple[Identity, int, int | None, bool, int]]
     maybe_resent: list[tuple[str, int, int]]
     sent: dict[str, tuple[int, int, int]]
     asked: dict[str, tuple[int, int]]
     errors: list[int]
-    lost: int
+    lost: int | None
     ended: int | None
     chunked: bool
     doubtful: bool
