@@ -190,7 +190,9 @@ class LedgerState(ExchangeState):
             self._report(frame, asked.number, asked.type)
         if asked.owner is not None and frame.type == _ENDED_BY.get(asked.type) and not self._is_repeat(asked):
             if asked.type == PRODUCER:
-                self.producers[asked.owner[1]].is_open = False
+                ledger = self.producers.get(asked.owner[1])
+                if ledger is not None:
+                    ledger.is_open = False
             else:
                 self.consumers.pop(asked.owner[1], None)
 
