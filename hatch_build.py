@@ -62,6 +62,7 @@ COMPILED = (
     "wire/session/knowledge",
     "wire/session/ledgers",
     "wire/session/part",
+    "wire/session/plain",
     "wire/session/state",
     "wire/varint",
     "record",

@@ -307,6 +307,15 @@ def test_what_is_remarkable(times: list[int], end: int, wanted: list[str]) -> No
     assert ("FLOW +1 after 3.00 s without permits" in said) == (times == [3 * SECOND])
 
 
+def test_subscribing_again_changes_nothing() -> None:
+    permits = Permits()
+    state = permits.new_state(Connection(0), Knowledge())
+    state.track([subscribe(0), flow(0, 1), subscribe(2)])
+    (consumer,) = permits.consumers.values()
+    assert consumer.ledger.permits == 1
+    assert consumer.total.moments == {"SUBSCRIBE Exclusive": 1, "SUBSCRIBE": 1}
+
+
 def test_what_is_remarkable_in_a_sample() -> None:
     permits = read("java-nack-dlq.pcap")
     assert not any(any(warnings(consumer_records(each, 0, 9, 0)[0])) for each in permits.consumers.values())

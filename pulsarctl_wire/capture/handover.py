@@ -15,7 +15,8 @@ from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
 from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.session.knowledge import Identity, Unanswered
-from pulsarctl_wire.wire.session.part import Known, KnownState
+from pulsarctl_wire.wire.session.part import KnownState
+from pulsarctl_wire.wire.session.plain import Known
 
 FRESH, STEP, IDLE = "fresh", "step", "idle"
 """Kinds of halves: just opened; in step with the frames; only the next sequence number is known."""

@@ -21,7 +21,6 @@ from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS
 from pulsarctl_wire.wire.fields import METHODS, as_base64
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.framing.foreign import bytes_of
 from pulsarctl_wire.wire.json_command import encode
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -110,10 +109,9 @@ class Recall:
         if kind == "gap":
             return Gap(rows["size"][row] or 0, *where, packet)
         if kind == "malformed":
-            reason = rows["reason"][row] or ""
-            protocol, head = bytes_of(reason)
+            reason, head = rows["reason"][row] or "", rows["head"][row] or b""
             event = Malformed(reason, head, rows["size"][row] or 0, *where, packet)
-            event.protocol = protocol
+            event.protocol = rows["protocol"][row] or ""
             return event
         try:
             return _frame(rows, row, where, packet)

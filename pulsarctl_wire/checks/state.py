@@ -227,6 +227,8 @@ class CheckState(SightedState):
 
     def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
         super()._complete(key, frame, body, asked, last)
+        if self._is_repeat(asked):
+            return
         ledger = self.producers.get(asked.owner[1]) if asked.owner is not None else None
         if frame.type == PRODUCER_SUCCESS and isinstance(ledger, Producer):
             ledger.opened = self.seen

@@ -18,7 +18,7 @@ _LAST: Final = 2**63 - 1
 _ENDED: Final = "(c.end = 'dropped' OR (c.both AND c.end IN ('closed', 'reset', 'refused')))"
 """Whether a connection ended with its last packet; others do with the capture, or as another one begins."""
 
-_OF_GAP: Final = {name: name for name in ("size", "reason")}
+_OF_GAP: Final = {name: name for name in ("size", "reason", "protocol", "head")}
 _OF_CONNECTION: Final = {
     **{"how": "c.end", "both_sides": "c.both"},
     **{name: f"c.{name}" for name in ("joined", "by_broker", "end_ns", "last_ns", "protocol", "syns")},
@@ -56,7 +56,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
 
     of_frame = {name: f"f.{name}" for name in COLUMNS} | {name: f"f.metadata.{name}" for name in METADATA}
     of_frame["has_metadata"] = "f.metadata IS NOT NULL"
-    names = [*_OF_GAP, *_OF_CONNECTION, *of_frame]
+    names = _OF_GAP | _OF_CONNECTION | of_frame
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
     own = f"coalesce(time_ns, {_LAST})"
     left = f"known c WHERE NOT {_ENDED}"

@@ -368,7 +368,8 @@ class PermitState(LedgerState):
 
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
-        if frame.type in _NOTED and id_of(frame) in self._followed:
+        is_repeat = frame.type == _SUBSCRIBE and self._in_use.get((True, id_of(frame))) != frame.number
+        if (is_repeat or frame.type in _NOTED) and id_of(frame) in self._followed:
             self._followed[id_of(frame)].row(frame).note(frame.command)
 
     def _answered(self, frame: Frame, asked: Asked) -> None:

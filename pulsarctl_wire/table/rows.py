@@ -9,6 +9,8 @@ from typing import Any
 from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Malformed
+from pulsarctl_wire.wire.framing.foreign import ENOUGH
+from pulsarctl_wire.wire.framing.redaction import shown
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.greeting import Greeting
 
@@ -51,13 +53,15 @@ class RowMaker:
 
     def of_gap(self, event: Event) -> Row:
         """The row of a gap, or of malformed bytes."""
-        reason = event.reason if isinstance(event, Malformed) else None
-        kind = "gap" if reason is None else "malformed"
         reported_ns, place = event.reported or (None, None)
-        return self.of_event(event) | {
-            **{"kind": kind, "size": event.size, "reason": reason},
-            **{"reported_ns": reported_ns, "reported_place": place},
+        row = self.of_event(event) | {
+            **{"kind": "gap", "size": event.size, "reported_ns": reported_ns, "reported_place": place},
         }
+        if isinstance(event, Malformed):
+            head = shown(event)[:ENOUGH]
+            row |= {"kind": "malformed", "reason": event.reason}
+            row |= {"protocol": event.protocol or None, "head": head}
+        return row
 
     def of_connection(self, ending: EndedConnection) -> Row:
         """The row of a connection. What it said of itself is unknown if its state has no `greeting`."""

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from pulsarctl_wire.wire.detail import ALL
 
-VERSION: Final = "4"
+VERSION: Final = "5"
 """Schema version, in the Parquet metadata `pwire.table`. The columns of a version keep names and meanings."""
 
-READABLE: Final = ("3", VERSION)
+READABLE: Final = ("3", "4", VERSION)
 """The versions that reports read. Earlier ones lack columns."""
 
 DETAIL: Final = b"pwire.detail"
@@ -321,6 +321,12 @@ GAPS: Final = _table(
         ),
         _int64("size", "its size", "bytes"),
         _long_text("reason", "what is wrong with a malformed stretch; not Pulsar: … names another protocol"),
+        _text("protocol", "of a malformed stretch in another protocol: TLS, HTTP or SSH; otherwise null"),
+        _bytes(
+            "head",
+            "the first bytes of a malformed stretch, at most 16, with stars for what may be credentials; "
+            "null for a gap",
+        ),
     ]
 )
 """The gaps table: bytes that were never captured (kind "gap") or are not frames ("malformed")."""

@@ -104,7 +104,8 @@ def test_epoch_that_is_never_reached() -> None:
 
 
 def test_epoch_that_falls() -> None:
-    for again, expected in (([], 1), (subscribed(), 0)):  # a new SUBSCRIBE begins anew
+    anew = closes() + subscribed()
+    for again, expected in (([], 1), (subscribed(), 1), (anew, 0)):
         timeline, tcp = one(*subscribed())
         timeline.say(1, tcp, redelivers(2), message(0, consumer_epoch=2), *again)
         timeline.say(2, tcp, message(1, consumer_epoch=1))

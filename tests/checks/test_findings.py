@@ -237,6 +237,21 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
         assert tables.report("findings").rows() != []  # else this capture would show nothing
 
 
+@pytest.mark.parametrize("name", ["01-tls-client-on-plain-port", "27-proxy-header-on-plain-broker"])
+def test_tables_of_version_4_lack_first_bytes(name: str, tmp_path: Path) -> None:
+    capture, path = FAILURES / f"{name}.pcap.gz", tmp_path / "it.parquet"
+    pwire("table", str(capture), "--out", str(path))
+    for each in tmp_path.iterdir():
+        table = pq.read_table(each).drop_columns(["protocol", "head"] if ".gaps." in each.name else [])
+        pq.write_table(table.replace_schema_metadata({"pwire.table": "4"}), each)
+    first_bytes = {"tls_client_on_plain_port", "proxy_header_refused"}
+    assert first_bytes & {row["rule"] for row in of_doctor(capture, DEFAULTS)}
+    run = pwire("report", "findings", str(path), "-o", "json")
+    assert not first_bytes & {json.loads(line)["rule"] for line in run.lines}
+    text = "the table lacks gaps.head, gaps.protocol: reports that need them are incomplete"
+    assert run.complaints == [f"pwire: report: {text}"]
+
+
 def test_findings_in_large_tables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(duck, "LARGE", 1)

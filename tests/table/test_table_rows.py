@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from itertools import chain
@@ -179,7 +180,11 @@ def test_gaps_of_a_sample_say_what_its_records_say(name: str) -> None:
         assert (row["time_ns"], row["to_broker"]) == (event.time_ns, event.to_broker)
         assert (row["stream_offset"], row["size"]) == (event.offset, event.size)
         assert row["kind"] == ("gap" if isinstance(event, Gap) else "malformed")
-        assert row["reason"] == (event.reason if isinstance(event, Malformed) else None)
+        if isinstance(event, Malformed):
+            head = base64.b64decode(Recorder()(event)["bytes"])[:16]
+            assert (row["reason"], row["protocol"] or "", row["head"]) == (event.reason, event.protocol, head)
+        else:
+            assert (row["reason"], row["protocol"], row["head"]) == (None, None, None)
 
 
 @pytest.mark.parametrize("name", CAPTURES)

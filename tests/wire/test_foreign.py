@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, Malformed
-from pulsarctl_wire.wire.framing.foreign import ENOUGH, PROXY_V1, PROXY_V2, bytes_of, proxy_header, recognise
+from pulsarctl_wire.wire.framing.foreign import ENOUGH, PROXY_V2, proxy_header, recognise
+from pulsarctl_wire.wire.framing.redaction import shown
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 NOTHING: Final = ("", "")
@@ -218,24 +219,10 @@ def test_any_line_is_measured_or_refused(line: bytes) -> None:
         assert length == (len(head) + 1 if len(head) < 107 else 0)
 
 
-@pytest.mark.parametrize("head", HEADS, ids=range(len(HEADS)))
-def test_the_reason_of_malformed_bytes_tells_how_they_begin(head: bytes) -> None:
-    protocol, what = recognise(head)
-    assert bytes_of(f"not Pulsar: {what}")[0] == protocol
-    assert recognise(bytes_of(f"not Pulsar: {what}")[1]) == (protocol, what)
-
-
-def test_other_reasons_tell_only_of_proxy_headers() -> None:
-    for head in (PROXY_V1 + b"TCP4 10.0.0.1 10.0.0.2 5 6650\r\n", PROXY_V2 + bytes(4)):
-        _, what = proxy_header(head)
-        begins = bytes_of(f"not Pulsar: {what}")
-        assert begins[0] == ""
-        assert head.startswith(begins[1])
-        assert begins[1] in (PROXY_V1, PROXY_V2)
-    for reason in (
-        "",
-        "the capture began inside a frame",
-        "it is not Pulsar: TLS handshake record",
-        "not Pulsar: x: y",
-    ):
-        assert bytes_of(reason) == ("", b"")
+def test_a_header_is_shown_if_it_is_longer_than_what_is_kept() -> None:
+    size = Malformed.KEPT + 1
+    stream = FrameStream(Connection(0), True)
+    header = PROXY_V2 + b"\x21\x11" + size.to_bytes(2, "big") + bytes(size)
+    (event,) = stream.feed(header)
+    assert isinstance(event, Malformed)
+    assert shown(event) == header[: Malformed.KEPT]

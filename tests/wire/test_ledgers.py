@@ -11,7 +11,9 @@ from pulsarctl_wire.wire.commands import NUMBERS, build_command
 from pulsarctl_wire.wire.frame import Connection, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.session import exchanges
 from pulsarctl_wire.wire.session.counts import permits_used
+from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.ledgers import Acknowledged, Answered, ConsumerLedger, Exchange, LedgerState
 
 WAITS = NUMBERS["PRODUCER_SUCCESS"]
@@ -61,3 +63,20 @@ def test_messages_that_ack_set_masks_were_acknowledged_before() -> None:
     assert ledger.unacked == 1
     assert ledger.acknowledge((1, 2), [0b00011]) is not None
     assert (ledger.unacked, ledger.entries) == (0, {})
+
+
+def test_the_producer_of_a_refused_request_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "MAX_PENDING", 2)
+    connection = Connection(0)
+    state = LedgerState(connection, Knowledge())
+    said = [(True, build_frame(build_command("PRODUCER", producer_id=1, topic="t", request_id=1)))]
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=0)
+    for producer in (2, 3, 4):
+        send = build_command("SEND", producer_id=producer, sequence_id=0)
+        said.append((True, build_frame(send, metadata)))
+    said.append((False, build_frame(build_command("ERROR", request_id=1, error=0, message=""))))
+    for to_broker, data in said:
+        state.track(events := FrameStream(connection, to_broker).feed(data))
+    assert isinstance(events[0], Frame)
+    assert events[0].request == 1
+    assert 1 not in state.producers

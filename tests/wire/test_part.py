@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsarctl_wire.capture import Decoder, open_source
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
@@ -46,7 +49,8 @@ def parsed(frames: list[tuple[bytes, bool, int | None]], connection: Connection)
 
 def told(event: Event, names: dict[str, str | None] | None = None) -> tuple[Any, ...]:
     """What a state tells of a frame; `names` says what stand-ins stand for."""
-    assert isinstance(event, Frame)
+    if not isinstance(event, Frame):
+        return ()
     topic, subscription = event.topic, event.subscription
     if names:
         topic, subscription = (names.get(text or "", text) for text in (topic, subscription))
@@ -108,7 +112,90 @@ def as_told(known: Any) -> Any:
         for producer, each in known.sends.items()
         if each.pending or each.chunks
     }
-    return known.producers, known.consumers, asked, sends, known.chunks
+    return known.producers, known.consumers, {*known.in_use}, asked, sends, known.chunks
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("open"), st.sampled_from("ab")),
+        st.tuples(st.just("answer"), st.integers(0, 1), st.booleans()),
+        st.tuples(st.just("close"), st.booleans()),
+        st.sampled_from([("use",), ("gap",)]),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+def said(kind: str, steps: list[tuple[Any, ...]]) -> list[tuple[bytes, bool, int | None] | None]:
+    """The frames of what a client and a broker do with producer or consumer 1; None for a gap."""
+    frames: list[tuple[bytes, bool, int | None] | None] = []
+    pending: list[int] = []
+
+    def say(to_broker: bool, name: str, **fields: Any) -> None:
+        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+        entry = metadata if name in ("SEND", "MESSAGE") else None
+        frames.append((build_frame(build_command(name, **fields), entry), to_broker, len(frames)))
+
+    for number, (step, *values) in enumerate(steps):
+        if step == "open":
+            (topic,) = values
+            if kind == "producer":
+                say(True, "PRODUCER", topic=topic, producer_id=1, request_id=number)
+            else:
+                ids = {"consumer_id": 1, "request_id": number, "subType": 0}
+                say(True, "SUBSCRIBE", topic=topic, subscription=topic, **ids)
+            pending.append(number)
+        elif step == "answer" and values[0] < len(pending):
+            request = pending.pop(values[0])
+            if values[1]:
+                say(False, "ERROR", request_id=request, error=0, message="")
+            elif kind == "producer":
+                say(False, "PRODUCER_SUCCESS", request_id=request, producer_name="p")
+            else:
+                say(False, "SUCCESS", request_id=request)
+        elif step == "close":
+            say(values[0], f"CLOSE_{kind.upper()}", request_id=number, **{f"{kind}_id": 1})
+        elif step == "use" and kind == "producer":
+            say(True, "SEND", producer_id=1, sequence_id=number)
+            say(False, "SEND_RECEIPT", producer_id=1, sequence_id=number)
+        elif step == "use":
+            say(False, "MESSAGE", consumer_id=1, message_id={"ledgerId": 1, "entryId": number})
+        elif step == "gap":
+            frames.append(None)
+    return frames
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+@given(STEPS, st.integers(1, 8))
+def test_ids_in_use_are_the_same_in_parts(kind: str, steps: list[tuple[Any, ...]], size: int) -> None:
+    frames = said(kind, [*steps, ("use",)])
+    alone, _ = state(KnownState)
+    alone.track(expected := [*followed(frames, alone.connection)])
+    for begin in range(len(frames)):
+        whole, knowledge = state(KnownState)
+        whole.track(before := [*followed(frames[:begin], whole.connection)])
+        part, counted = state(PartState)
+        part.begin("?")
+        part.track(within := [*followed(frames[begin : begin + size], part.connection)])
+        left, known = part.part(), part.known()
+        if whole.contradicts(left, {}):
+            continue
+        names = whole.names(left)
+        rest = iter(whole.resolve(left.deferred, names, (0, 0)))
+        whole.go_on(known, left, names, knowledge.frames, 0)
+        knowledge.frames += counted.frames
+        found = [next(rest) if isinstance(each, Frame) and not each.number else each for each in within]
+        whole.track(after := [*followed(frames[begin + size :], whole.connection)])
+        in_parts = [*map(told, before), *(told(each, names) for each in found), *map(told, after)]
+        assert in_parts == [*map(told, expected)]
+        assert as_told(whole.known()) == as_told(alone.known())
+
+
+def followed(frames: list[tuple[bytes, bool, int | None] | None], connection: Connection) -> Iterator[Event]:
+    """The events of `said`, anew."""
+    for frame in frames:
+        yield from [Gap(1, connection, True)] if frame is None else parsed([frame], connection)
 
 
 def test_late_packets_of_a_connection_that_has_ended_add_nothing() -> None:

@@ -848,10 +848,6 @@ def test_an_ack_response_has_the_topic_of_its_ack() -> None:
     assert (answer.topic, answer.subscription) == ("persistent://public/default/a", "s1")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="accepted limitation: PRODUCER and SUBSCRIBE with a live id move it to another topic",
-)
 @pytest.mark.parametrize("kind", ["producer", "consumer"])
 def test_a_live_id_stays_on_its_topic(kind: str) -> None:
     """The broker does not compare the repeat: it succeeds and changes nothing."""
@@ -863,6 +859,72 @@ def test_a_live_id_stays_on_its_topic(kind: str) -> None:
             talk.consume(1, topic)
     frame = talk.send(1, 0) if kind == "producer" else talk.message(1)
     assert frame.topic == "persistent://public/default/a"
+
+
+OPENING = {"PRODUCER": "PRODUCER_SUCCESS", "SUBSCRIBE": "SUCCESS"}
+
+
+def used(talk: Talk, name: str) -> str | None:
+    """The topic of a frame of the producer or consumer 1."""
+    topic = (talk.send(1, 0) if name == "PRODUCER" else talk.message(1)).topic
+    return topic and topic.removeprefix("persistent://public/default/")
+
+
+def opens(talk: Talk, name: str, topic: str, request: int) -> None:
+    ids = {"producer_id": 1} if name == "PRODUCER" else {"consumer_id": 1, "subscription": topic}
+    frame = talk.client(command(name, topic=topic, request_id=request, **ids))
+    assert (frame.topic, frame.subscription) == (
+        f"persistent://public/default/{topic}",
+        None if name == "PRODUCER" else topic,
+    )
+
+
+@pytest.mark.parametrize("name", OPENING)
+@pytest.mark.parametrize("by_broker", [False, True])
+def test_an_id_is_free_once_it_is_closed(name: str, by_broker: bool) -> None:
+    talk = Talk()
+    opens(talk, name, "a", 1)
+    talk.broker(command(OPENING[name], request_id=1))
+    kind = "producer" if name == "PRODUCER" else "consumer"
+    closing = command(f"CLOSE_{kind.upper()}", request_id=2, **{f"{kind}_id": 1})
+    (talk.broker if by_broker else talk.client)(closing)
+    opens(talk, name, "b", 3)
+    assert used(talk, name) == "b"
+
+
+@pytest.mark.parametrize("name", OPENING)
+def test_an_id_is_free_once_its_request_is_refused(name: str) -> None:
+    talk = Talk()
+    opens(talk, name, "a", 1)
+    opens(talk, name, "b", 2)
+    talk.broker(command("ERROR", request_id=2))  # as the first request is not answered yet
+    opens(talk, name, "b", 3)
+    assert used(talk, name) == "a"
+    talk.broker(command("ERROR", request_id=1))
+    opens(talk, name, "b", 4)
+    assert used(talk, name) == "b"
+
+
+@pytest.mark.parametrize("name", OPENING)
+def test_an_error_that_comes_late_does_not_free_the_id_of_another_one(name: str) -> None:
+    talk = Talk()
+    opens(talk, name, "a", 1)
+    kind = "producer" if name == "PRODUCER" else "consumer"
+    talk.client(command(f"CLOSE_{kind.upper()}", request_id=2, **{f"{kind}_id": 1}))
+    opens(talk, name, "b", 3)
+    talk.broker(command("ERROR", request_id=1))
+    opens(talk, name, "c", 4)
+    assert used(talk, name) == "b"
+
+
+@pytest.mark.parametrize("name", OPENING)
+def test_missed_bytes_may_have_closed_an_id(name: str) -> None:
+    talk = Talk()
+    opens(talk, name, "a", 1)
+    talk.broker(command(OPENING[name], request_id=1))
+    talk.session.track(talk.down.gap(1))
+    opens(talk, name, "b", 2)
+    assert used(talk, name) == "b"
 
 
 def renamed(base: BaseCommand, old: bytes, new: bytes) -> BaseCommand:
@@ -1166,6 +1228,8 @@ def declared(talk: Talk, topic: str, version: bytes, by: str = "PRODUCER", name:
         answered = {}
     answer = {"PRODUCER": "PRODUCER_SUCCESS"}.get(by, f"{by}_RESPONSE")
     talk.broker(command(answer, request_id=70, schema_version=version, **answered))
+    if by == "PRODUCER":
+        talk.client(command("CLOSE_PRODUCER", request_id=71))
 
 
 @pytest.mark.parametrize("by", ["PRODUCER", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA"])
@@ -1218,6 +1282,12 @@ def test_messages_without_a_version_are_of_what_their_client_declared() -> None:
     assert talk.send(5, 1).schema == schema("producer's")
     assert talk.send(6, 1).schema is None
     assert Talk(talk.knowledge, 1).send(5, 1).schema is None
+    talk.produce(5)
+    talk.consume(1)
+    assert talk.send(5, 1).schema == schema("producer's")  # as their ids were in use
+    assert talk.message(1).schema == schema("mine")
+    talk.client(command("CLOSE_PRODUCER", producer_id=5, request_id=2))
+    talk.client(command("CLOSE_CONSUMER", consumer_id=1, request_id=3))
     talk.produce(5)
     talk.consume(1)
     assert talk.send(5, 2).schema is None
@@ -1354,7 +1424,8 @@ def test_large_requests_without_answer_are_bounded(name: str) -> None:
     """They still find their answers; those that were forgotten teach no schema."""
     talk = Talk()
     for number in range(100):
-        talk.client(asks(name, number, topic=f"topic-{number}", schema=large()))
+        ids = {"producer_id": number} if name == "PRODUCER" else {}
+        talk.client(asks(name, number, topic=f"topic-{number}", schema=large(), **ids))
     keys = [(0, REQUESTS[NUMBERS[name]].family, number) for number in range(100)]
     assert 8 < newest([talk.knowledge.bodies.get(key) is not None for key in keys]) < 32
     answer = {"PRODUCER": "PRODUCER_SUCCESS"}.get(name, f"{name}_RESPONSE")

@@ -28,7 +28,8 @@ from pulsarctl_wire.pipeline.files.splits import Side, Split, opened, read_split
 from pulsarctl_wire.wire.detail import ALL
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.part import Part, PartState
+from pulsarctl_wire.wire.session.part import PartState
+from pulsarctl_wire.wire.session.plain import Part
 
 if TYPE_CHECKING:
     from pulsarctl_wire.table.messages import MessageOptions

@@ -51,12 +51,12 @@ from pulsarctl_wire.wire.detail import DETAILS
 from pulsarctl_wire.wire.frame import PLACE_BITS
 from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.session.greeting import Greeting
-from pulsarctl_wire.wire.session.part import Deferred, Known, Part, Sends
+from pulsarctl_wire.wire.session.plain import Deferred, Known, Part, Sends
 from pulsarctl_wire.wire.session.state import Asked
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 13\n"
+HEAD: Final = b"pwire progress 14\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -100,6 +100,7 @@ _SENT: Final = (
     *(_COUNT, _TIME, _COUNT, _TEXT, _ANY_64, str, _ANY_64, range(-(2**31), 2**31)),
     *((_COUNT, _COUNT), range(-1, 2**53)),
 )
+_OWNER: Final = (bool, _ANY_64)
 _IDENTITY: Final = (_TEXT, str, *_SENT[4:5], _SENT[6], _SENT[7])
 _SEARCH: Final = (range(-1, 2**53), _COUNT, _COUNT)
 _LOST: Final = (str, _COUNT, _COUNT, bytes, [PLACE], (_TIME, PLACE))
@@ -138,14 +139,15 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     ),
     LifeState: (_COUNT, bool, str, _TIME, Maybe(range(2)), bool, _TIME),
     Known: (
-        *({_ANY_64: str}, {_ANY_64: (str, str)}, {(str, _ANY_64): Asked}, {_ANY_64: Sends}),
+        *({_ANY_64: str}, {_ANY_64: (str, str)}, {_OWNER: _COUNT}),
+        *({(str, _ANY_64): Asked}, {_ANY_64: Sends}),
         *([(bool, _ANY_64, str, _COUNT)], Maybe(bool), Maybe(Asked), Maybe(Asked), ((bool, Asked), ...)),
         *(Greeting, str),
     ),
     Greeting: (_TEXT, _TEXT, _TEXT, Maybe(range(-(2**31), 2**31))),
     Sends: (_TEXT, str, bool, bool, _COUNT, [(_ANY_64, _SENT)], [(_ANY_64, _COUNT, [_SENT])]),
     HalfState: (bool, bool, bool, PLACE, _NUMBER, *[_NUMBER] * 4, [_EARLY], Maybe(_ANY_32)),
-    Asked: (_COUNT, _TIME, _COUNT, frozenset(BODIES), _TEXT, _TEXT, Maybe((bool, _ANY_64))),
+    Asked: (_COUNT, _TIME, _COUNT, frozenset(BODIES), _TEXT, _TEXT, Maybe(_OWNER)),
     # rows of a stream
     Decoded: (
         *(Split, _FOUND, (_COUNT, Maybe(Layout)), [_PROBLEM], _COUNT, _COUNT, _WAITING, [Edge]),
@@ -158,8 +160,9 @@ _RECORDS: Final[dict[type, tuple[Any, ...]]] = {
     ),
     Part: (
         *({_ANY_64: str}, {_ANY_64: (str, str)}, [Deferred], [_ANY_64], {_ANY_64: _PLACES}),
+        *([_OWNER], [_OWNER]),
         *([(_IDENTITY, _COUNT, _TIME, bool, _PLACES)], [(str, _ANY_64, _COUNT)], _RANGES),
-        *({str: (_ANY_64, _ANY_64)}, [_ANY_64], _COUNT, Maybe(_PLACES), bool, bool),
+        *({str: (_ANY_64, _ANY_64)}, [_ANY_64], Maybe(_COUNT), Maybe(_PLACES), bool, bool),
     ),
     Deferred: (bytes, bool, _COUNT, _TIME, _TIME, PLACE, Maybe((_TIME, _COUNT)), _TEXT, _TEXT),
     SyncPoint: ((HalfSync, HalfSync), bool, _WISH),

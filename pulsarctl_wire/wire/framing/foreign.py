@@ -38,24 +38,6 @@ def recognise(head: bytes) -> tuple[str, str]:
     return "", ""
 
 
-def bytes_of(reason: str) -> tuple[str, bytes]:
-    """The reverse, for the reason of malformed bytes: the protocol ("" if none was named), and how it begins.
-
-    Of PROXY headers, which belong to no other protocol, only the beginning is told; b"" if nothing is.
-    """
-    named, _, what = reason.partition("not Pulsar: ")
-    if named or not what:
-        return "", b""
-    for begins, version in ((PROXY_V1, "v1"), (PROXY_V2, "v2")):
-        if what.startswith(f"PROXY protocol {version} header"):
-            return "", begins
-    if what.startswith("TLS "):
-        record = next((number for number, name in _TLS_RECORDS.items() if name in what), 0)
-        return "TLS", bytes((record, 3, 0))
-    name, _, line = what.partition(": ")
-    return (name, line.encode("latin-1", "replace")) if name in ("HTTP", "SSH") else ("", b"")
-
-
 def proxy_header(head: bytes) -> tuple[int, str]:
     """Length in bytes of the PROXY protocol header that `head` begins with, and a description of it.
 

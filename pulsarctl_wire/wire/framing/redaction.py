@@ -51,7 +51,7 @@ def event_spans(event: Event) -> list[Span]:
         return frame_spans(event)
     if event.protocol:
         return list(_http_spans(event.raw)) if event.protocol == "HTTP" else []
-    if proxy_header(event.raw)[0] == event.size == len(event.raw):
+    if proxy_header(event.raw)[0] == event.size:
         return []
     return broken_spans(event.raw)
 

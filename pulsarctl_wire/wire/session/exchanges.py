@@ -206,6 +206,7 @@ class ExchangeState(TopicState):
         self._lossy = True  # until CONNECT is seen
 
     def _lose(self) -> None:
+        super()._lose()
         self._lossy = True
         for ledger in self.producers.values():
             ledger.lose(self._knowledge.frames)
@@ -383,7 +384,7 @@ class ExchangeState(TopicState):
         request = knowledge.bodies.get(stored)
         if request is None:
             return
-        if frame.type in (PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE):
+        if frame.type in (PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE) and not self._is_repeat(asked):
             if request.HasField("schema") and body.schema_version:
                 knowledge.schemas.add(asked.topic, body.schema_version, request.schema)
                 if frame.type == PRODUCER_SUCCESS:

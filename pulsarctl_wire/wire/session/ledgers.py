@@ -188,9 +188,11 @@ class LedgerState(ExchangeState):
         is_last = frame.type != PRODUCER_SUCCESS or frame.body.producer_ready
         if is_last:
             self._report(frame, asked.number, asked.type)
-        if asked.owner is not None and asked.type in _ENDED_BY and frame.type == _ENDED_BY[asked.type]:
+        if asked.owner is not None and frame.type == _ENDED_BY.get(asked.type) and not self._is_repeat(asked):
             if asked.type == PRODUCER:
-                self.producers[asked.owner[1]].is_open = False
+                ledger = self.producers.get(asked.owner[1])
+                if ledger is not None:
+                    ledger.is_open = False
             else:
                 self.consumers.pop(asked.owner[1], None)
 

@@ -11,115 +11,19 @@ A `PartState` begins in the middle of the connection. Whatever depends on earlie
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, REQUESTS
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger, Sent
-from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED, Greeting
+from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.state import Asked
-
-
-class Sends(NamedTuple):
-    """A `ProducerLedger` as plain data: pending sends, and chunks (sequence id, next chunk, sends)."""
-
-    topic: str | None
-    name: str
-    is_open: bool
-    is_closed: bool
-    doubtful: int
-    pending: list[tuple[int, Sent]]
-    chunks: list[tuple[int, int, list[Sent]]]
-
-
-class Known(NamedTuple):
-    """What a state knows about its connection, as plain data.
-
-    `producers`, `consumers` and `sends` are by id, `asked` by family and id, `pings` with their direction.
-    `chunks` are incomplete chunked messages (see `ChunkJoiner.incomplete`). `lossy`: bytes were missed since
-    the beginning; None if the part did not change that. `broker` is the connection's.
-    """
-
-    producers: dict[int, str]
-    consumers: dict[int, tuple[str, str]]
-    asked: dict[tuple[str, int], Asked]
-    sends: dict[int, Sends]
-    chunks: list[tuple[bool, int, str, int]]
-    lossy: bool | None = None
-    handshake: Asked | None = None
-    challenge: Asked | None = None
-    pings: tuple[tuple[bool, Asked], ...] = ()
-    greeting: Greeting = Greeting()
-    broker: str = ""
-
-
-class Deferred(NamedTuple):
-    """A frame without payload that only the joining process can resolve; see `Frame`.
-
-    `topic` and `subscription` are what the part knows, if there was no request; they may be stand-ins.
-    """
-
-    raw: bytes
-    to_broker: bool
-    offset: int
-    time_ns: int | None
-    start_ns: int | None
-    packet: int
-    reported: tuple[int, int] | None
-    topic: str | None
-    subscription: str | None
-
-    def frame(self, connection: Connection, shift: int) -> Frame:
-        """Make the frame again, with `shift` added to its offset."""
-        base = BaseCommand.FromString(self.raw[8 : 8 + int.from_bytes(self.raw[4:8], "big")])
-        offset = self.offset + shift
-        frame = Frame(
-            self.raw, base, base.type, connection, self.to_broker, offset, self.time_ns, self.packet
-        )
-        frame.start_ns, frame.reported = self.start_ns, self.reported
-        frame.partial = len(self.raw) < frame.size
-        return frame
-
-
-class Part(NamedTuple):
-    """What a `PartState` leaves to a `KnownState`. Frame numbers count within the part.
-
-    producers, consumers   id -> stand-in for a topic; id -> stand-ins for topic and subscription
-    deferred               deferred frames, in order
-    opened, reopened       ids of producers that were opened; of those that were closed and then reopened:
-                           id -> turn
-    left                   sends that were unanswered when their producer was reopened, each with the turn
-    maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
-                           part began, when a producer was reopened, or when the connection ended
-    sent                   producer name -> lowest and highest sequence id, number of the last frame
-    asked                  family -> lowest and highest id of requests
-    errors                 ids of lookups that were answered by ERROR
-    lost                   number of the last frame after which bytes were missed; 0 if none were
-    ended                  the turn in which the connection ended; None if it did not
-    chunked, doubtful      whether it has chunks; whether it must not be used
-    """
-
-    producers: dict[int, str]
-    consumers: dict[int, tuple[str, str]]
-    deferred: list[Deferred]
-    opened: list[int]
-    reopened: dict[int, int]
-    left: list[tuple[Identity, int, int | None, bool, int]]
-    maybe_resent: list[tuple[str, int, int]]
-    sent: dict[str, tuple[int, int, int]]
-    asked: dict[str, tuple[int, int]]
-    errors: list[int]
-    lost: int
-    ended: int | None
-    chunked: bool
-    doubtful: bool
-
+from pulsarctl_wire.wire.session.plain import Deferred, Known, Part, Sends
+from pulsarctl_wire.wire.session.state import Asked, Owner
 
 MaybeResent = Mapping[str, list[tuple[int, int, int]]]
 """Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
@@ -134,6 +38,7 @@ class KnownState(ExchangeState):
         return Known(
             dict(self._producers),
             dict(self._consumers),
+            dict(self._in_use),
             dict(self._asked),
             {producer: _sends(ledger) for producer, ledger in self.producers.items()},
             self._knowledge.chunks.incomplete(self.connection),
@@ -189,6 +94,8 @@ class KnownState(ExchangeState):
             part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
         ):
             return True
+        if any(owner in self._in_use for owner in part.taken):
+            return True
         errors = set(part.errors)
         for family, number in self._asked:
             low, high = part.asked.get(family, (0, -1))
@@ -214,9 +121,12 @@ class KnownState(ExchangeState):
         each with the turn of that.
         """
         left: list[tuple[int, Identity, Unanswered]] = []
-        if part.lost:
+        if part.lost is not None:
+            self._in_use.clear()
             for ledger in self.producers.values():
                 ledger.lose(part.lost + shift)
+        for owner in part.freed:
+            self._free(owner)
         for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure, turn in part.left:
             identity = _named(topic, names), name, sequence, publish_time, chunk
             left.append((turn, identity, Unanswered(number + shift, time_ns, self.connection, is_sure)))
@@ -240,7 +150,8 @@ class KnownState(ExchangeState):
             )
         for producer, sends in known.sends.items():
             self._add_sends(producer, sends, names, shift, ahead)
-        for table in (self._producers, self._consumers, self._asked):
+        self._in_use.update((owner, number + shift) for owner, number in known.in_use.items())
+        for table in (self._producers, self._consumers, self._asked, self._in_use):
             bound(table, MAX_PENDING)
         self._pending = sum(ledger.waiting for ledger in self.producers.values())
         if self._pending > MAX_PENDING:
@@ -308,6 +219,9 @@ class PartState(KnownState):
         self._unknown_producers: dict[int, str] = {}
         self._unknown_consumers: dict[int, tuple[str, str]] = {}
         self._producers, self._consumers, self._asked, self.producers = {}, {}, {}, {}
+        self._in_use = {}
+        self._taken: dict[Owner, None] = {}
+        self._freed: dict[Owner, None] = {}
         self._pending = 0
         self._lossy = False
         self._reopened: dict[int, int] = {}
@@ -316,7 +230,7 @@ class PartState(KnownState):
         self.sent: dict[str, tuple[int, int, int]] = {}
         self._asked_here: dict[str, tuple[int, int]] = {}
         self._errors: list[int] = []
-        self._lost = 0
+        self._lost: int | None = None
         self._ended: int | None = None
         self._chunked = self._doubtful = False
         self._lossy_here: bool | None = None
@@ -324,7 +238,8 @@ class PartState(KnownState):
     def part(self) -> Part:
         """What this state leaves to the joining process."""
         producers, consumers = self._unknown_producers, self._unknown_consumers
-        many = max(len(each) for each in (producers, consumers, self.sent, self._deferred, self._left))
+        uncertain = producers, consumers, self.sent, self._deferred, self._left, self._taken, self._freed
+        many = max(len(each) for each in uncertain)
         return Part(
             producers,
             consumers,
@@ -337,6 +252,8 @@ class PartState(KnownState):
             ],
             [producer for producer in self._producers if self._is_known(producer)],
             self._reopened,
+            list(self._taken),
+            list(self._freed),
             self._left,
             self._maybe_resent,
             self.sent,
@@ -439,6 +356,16 @@ class PartState(KnownState):
         super()._entry(frame, head, owner)
 
     # -- requests and answers
+
+    def _take(self, owner: Owner, number: int) -> bool:
+        if self._lost is None and owner not in self._freed and len(self._taken) <= MAX_PENDING:
+            self._taken.setdefault(owner)
+        return super()._take(owner, number)
+
+    def _free(self, owner: Owner) -> None:
+        super()._free(owner)
+        if len(self._freed) <= MAX_PENDING:
+            self._freed.setdefault(owner)
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)

@@ -193,12 +193,16 @@ class TopicState(State):
         super().__init__(connection, knowledge, streams)
         self._producers: dict[int, str] = {}
         self._consumers: dict[int, tuple[str, str]] = {}
+        self._in_use: dict[Owner, int] = {}  # number of the frame that opened it
         self._asked: dict[tuple[str, int], Asked] = {}
         self._handshake: Asked | None = None
         self._challenge: Asked | None = None
         self._pings: dict[bool, deque[Asked]] = {}  # by direction
         self.greeting = Greeting()
         """What the handshake says."""
+
+    def _lose(self) -> None:
+        self._in_use.clear()  # any of them may have been closed
 
     # -- by id
 
@@ -263,11 +267,36 @@ class TopicState(State):
         elif "producer_id" in fields:
             self._of_producer(frame)
         if frame.type in _OPENING:
-            self._open(frame, body)
+            if frame.type != PRODUCER:
+                frame.subscription = as_text(body.subscription)
+            if owner is None or frame.type not in _TAKING or self._take(owner, frame.number):
+                self._open(frame, body)
+        elif frame.type in _CLOSING and owner is not None:
+            self._free(owner)
         how = REQUESTS[frame.type]
         if frame.to_broker and body.HasField(how.key):
             key = how.family, getattr(body, how.key)
             self._ask(key, _asked(frame, owner), body)
+
+    def _take(self, owner: Owner, number: int) -> bool:
+        """Note that frame `number` opens a producer or consumer; return False if its id is in use.
+
+        Then the broker changes nothing, even for another topic: it answers success, or an error if the
+        request that uses the id is not answered yet.
+        """
+        if owner in self._in_use:
+            return False
+        self._in_use[owner] = number
+        bound(self._in_use, MAX_PENDING)
+        return True
+
+    def _free(self, owner: Owner) -> None:
+        """Note that a producer or consumer is not open any more."""
+        self._in_use.pop(owner, None)
+
+    def _is_repeat(self, asked: Asked) -> bool:
+        """Whether a request to open a producer or consumer found its id in use by another one."""
+        return asked.owner is not None and self._in_use.get(asked.owner, asked.number) != asked.number
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         """Remember a request until it is answered."""
@@ -291,8 +320,7 @@ class TopicState(State):
             self._producers[body.producer_id] = full_topic(body.topic)
             bound(self._producers, MAX_PENDING)
         else:
-            frame.subscription = as_text(body.subscription)
-            self._consumers[body.consumer_id] = full_topic(body.topic), frame.subscription
+            self._consumers[body.consumer_id] = full_topic(body.topic), as_text(body.subscription)
             bound(self._consumers, MAX_PENDING)
 
     def _answer(self, frame: Frame) -> None:
@@ -324,6 +352,9 @@ class TopicState(State):
     def _answered(self, frame: Frame, asked: Asked) -> None:
         frame.request, frame.request_offset, frame.request_type = asked.number, asked.offset, asked.type
         frame.topic, frame.subscription = asked.topic, asked.subscription
+        refused = asked.owner if frame.type == _ERROR and asked.type in _TAKING else None
+        if refused is not None and not self._is_repeat(asked):
+            self._free(refused)
         if frame.time_ns is not None and asked.time_ns is not None:
             frame.latency_ns = frame.time_ns - asked.time_ns
         if self._knowledge.answers is not None:
@@ -379,4 +410,6 @@ _AUTH_CHALLENGE: Final = NUMBERS["AUTH_CHALLENGE"]
 _AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
 _ADD_PARTITIONS, _ADD_SUBSCRIPTIONS = NUMBERS["ADD_PARTITION_TO_TXN"], NUMBERS["ADD_SUBSCRIPTION_TO_TXN"]
 _IN_TRANSACTION: Final = {_ADD_PARTITIONS, _ADD_SUBSCRIPTIONS, NUMBERS["END_TXN_ON_SUBSCRIPTION"]}
-_OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"], NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]}
+_TAKING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}
+_OPENING: Final = {*_TAKING, NUMBERS["SCALABLE_TOPIC_SUBSCRIBE"]}
+_CLOSING: Final = {NUMBERS["CLOSE_PRODUCER"], NUMBERS["CLOSE_CONSUMER"], NUMBERS["UNSUBSCRIBE"]}
