@@ -45,8 +45,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What a broker needs to start, or an official client, is no test's own time, but is limited with it.
     """
+    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.parent == here:
             fixtures = getattr(item, "fixturenames", ())
             real = item.get_closest_marker("real")
             if real and not config.getoption("real_brokers"):
