@@ -132,7 +132,7 @@ def real(place: Path) -> Iterator[Measured]:
     """A real standalone broker, with Java's usual options."""
     from interop.brokers import Standalone
 
-    broker = Standalone(place, settings={"journalSyncData": True}, quick=False)
+    broker = Standalone(place, settings={"journalSyncData": True}, java=())
     port = int(broker.url.rpartition(":")[2])
     starting = threading.Thread(target=broker.start)
     began = time.perf_counter()

@@ -1,5 +1,7 @@
 """Settings of all tests."""
 
+from __future__ import annotations
+
 import gc
 import os
 import signal
@@ -9,6 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -16,6 +19,9 @@ from spark_session import capture, spark
 
 import pulsarctl_wire
 from pulsarctl_wire.capture import files
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 __all__ = ["capture", "spark"]  # one home: a process can have only one session
 
@@ -70,6 +76,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if "monkeypatch" in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController, ids: list[str]) -> None:
+    """Refuse to run `--dist=loadgroup` without groups, or each worker would start all brokers."""
+    if node.config.getoption("dist") == "loadgroup":
+        for name in ids:
+            if name.startswith("tests/interop/") and "@" not in name:
+                raise pytest.UsageError(f"pytest-xdist makes no groups with pytest {pytest.__version__}")
 
 
 # -- in CI, what is skipped without being expected has failed

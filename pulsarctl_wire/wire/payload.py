@@ -13,6 +13,7 @@ in one input by a `Budget`.
 import struct
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import get_ident
@@ -341,10 +342,13 @@ def _zlib(data: bytes, size: int) -> bytes:
 def _zstd(data: bytes, size: int) -> bytes:
     import zstandard
 
-    if zstandard.get_frame_parameters(data).window_size <= _USUAL_WINDOW:
-        decompressor = _zstd_of(get_ident())
-    else:  # which would keep that memory
-        decompressor = _new_zstd()
+    frame = zstandard.get_frame_parameters(data)
+    keeps_memory = frame.window_size > _USUAL_WINDOW
+    decompressor = _new_zstd() if keeps_memory else _zstd_of(get_ident())
+    if frame.content_size == size:  # the usual case; a reader is slower, but tells what is wrong
+        with suppress(zstandard.ZstdError):
+            whole: bytes = decompressor.decompress(data)
+            return whole
     reader = decompressor.stream_reader(data)
     try:
         output: bytes = reader.read(size + 1)

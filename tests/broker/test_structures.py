@@ -18,6 +18,7 @@ from pulsarctl_wire.broker.storage.cursor import BLOCK, Cursor, load_cursor, mas
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
 from pulsarctl_wire.broker.storage.log import Cache, Ledger, Log
 from pulsarctl_wire.broker.tenancy.limits import Rate
+from pulsarctl_wire.broker.tenancy.policies import Retention
 
 MOST = 3 * BLOCK
 SIZE = 5
@@ -145,6 +146,25 @@ def test_log_positions(sizes: list[int], step: int, trim: int) -> None:
             if not there:
                 after = [each for each, position in known.items() if position > (ledger, entry)]
                 assert index == min(after, default=end)
+
+
+def test_log_sizes() -> None:
+    """Up to the end of all ledgers; each entry of a ledger counts the same."""
+    ledgers = [Ledger(3, 0, 0, 0), Ledger(4, 4, 0, 100)]
+    log = Log(1, Journal(Scheduler()), Cache(0), {1: 6}, ledgers, 0)
+    log.bytes = 150
+    assert [log.size_from(index) for index in range(8)] == [150, 125, 100, 75, 50, 25, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "mebibytes", "kept"),
+    [(0, -1, []), (-1, 0, []), (-1, -1, [59_999, 60_000]), (1, -1, [59_999]), (-1, 1, [59_999, 60_000])],
+)
+def test_retention(minutes: int, mebibytes: int, kept: list[int]) -> None:
+    """Until an age is reached, and up to a size."""
+    retention = Retention(minutes, mebibytes)
+    assert [age for age in (59_999, 60_000) if retention.keeps(age, 1 << 20)] == kept
+    assert not retention.keeps(0, (1 << 20) + 1) or mebibytes < 0
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "clear"]), st.integers(0, 9)), max_size=40))

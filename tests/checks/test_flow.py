@@ -147,6 +147,7 @@ def test_the_broker_says_that_it_blocks() -> None:
         ([2**31 - 1, 1], [("permit_overflow", CERTAIN)]),
         ([10, 10, 1], [("permits_over_granted", SUSPECTED)]),
         ([10, 10], []),  # twice the first, after two
+        ([20, 21], []),  # more than twice the first, after two
         ([4, 4, 4, 4], []),  # a small queue
     ],
 )

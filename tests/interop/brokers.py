@@ -18,7 +18,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -295,8 +295,8 @@ class Standalone(Broker):
 
     `tls` opens a TLS port too, which accepts client certificates; `tokens` switches authentication and
     authorization on (with `tls`, by client certificates too). `settings` are lines of standalone.conf.
-    `heap` is Java's, as in -Xmx; `quick` lets Java spend less on compiling, so that it starts sooner, and is
-    slower later. Raises Unavailable, and Failed if `port` is taken.
+    `java` are options of Java; without others it starts sooner and is slower later. Raises Unavailable, and
+    Failed if `port` is taken.
     """
 
     def __init__(
@@ -308,8 +308,7 @@ class Standalone(Broker):
         transactions: bool = False,
         settings: Mapping[str, object] = MappingProxyType({}),
         port: int | None = None,
-        heap: str = "1g",
-        quick: bool = True,
+        java: Sequence[str] = (QUICK,),
     ) -> None:
         super().__init__(directory, tls, tokens, transactions, settings)
         self._settings |= {"listeningInterface": _LOOPBACK, "allowEphemeralPorts": True}  # the bookie's
@@ -319,8 +318,8 @@ class Standalone(Broker):
         starter = [f"-Dpulsar.config.file={conf}", "org.apache.pulsar.PulsarStandaloneStarter"]
         places = ["--metadata-dir", self._metadata, "--bookkeeper-dir", self.directory / "bookkeeper"]
         starter += [*map(str, places), "--bookkeeper-port", str(free_port())]
-        arguments = [*([QUICK] if quick else []), *starter, "-c", conf, "-nfw", "-nss", "-a", HOST]
-        self._add("broker", 0, _HEALTH, heap, *arguments)
+        arguments = [*java, *starter, "-c", conf, "-nfw", "-nss", "-a", HOST]
+        self._add("broker", 0, _HEALTH, "1g", *arguments)
 
     def start(self, role: str | None = None) -> None:
         """Start the broker if it does not run, on its data and ports; raises as the class above says."""
@@ -464,7 +463,7 @@ def main() -> None:
     settings = dict(line.split("=", 1) for line in options.pop("set"))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory(prefix="pwire-pulsar-") as place:
-        with Standalone(Path(place), settings=settings, quick=False, **options) as broker:
+        with Standalone(Path(place), settings=settings, java=(), **options) as broker:
             sys.stdout.write(json.dumps(broker.describe()) + "\n")
             sys.stdout.flush()
             broker.wait()

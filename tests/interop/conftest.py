@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from forked import Forked
+from interop.archive import make_archive
 from interop.brokers import Broker, Cluster, Embedded, Pulsar, Standalone, Unavailable
 from interop.releases import java, release
 
@@ -36,6 +37,7 @@ BrokerKind = type[Embedded] | type[Standalone]
 _P = TypeVar("_P", bound=Pulsar)
 _INTEROP = {"obtainable", "cluster", "go"}  # fixtures
 _QUICK = {"test_brokers", "test_lookup", "test_ping", "test_produce", "test_read"}  # files
+_LONG = ("cluster", "consume", "proxy", "brokers", "doctor", "produce", "failure", "proxy_faults")  # files
 _GO = Path(__file__).with_name("go")
 
 
@@ -43,9 +45,12 @@ _GO = Path(__file__).with_name("go")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark them, and with `--dist=loadgroup` keep those on one worker that use the same brokers and clients.
 
-    What a broker needs to start, or an official client, is no test's own time, but is limited with it.
+    What a broker needs to start, or an official client, is no test's own time, but is limited with it. Files
+    that take long come first: in the end no worker has much more to do than others.
     """
     here = Path(__file__).parent
+    ranks = {f"test_{name}": rank for rank, name in enumerate(_LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
     for item in items:
         if item.path.parent == here:
             fixtures = getattr(item, "fixturenames", ())
@@ -102,9 +107,18 @@ def go() -> Go:
 
 
 @pytest.fixture(scope="session")
+def archived(obtainable: None) -> None:
+    """Lets real brokers start sooner."""
+    make_archive()
+
+
+@pytest.fixture(scope="session")
 def broker_kind(request: pytest.FixtureRequest) -> BrokerKind:
     """What brokers are made of."""
-    return Standalone if request.config.getoption("real_brokers") else Embedded
+    if not request.config.getoption("real_brokers"):
+        return Embedded
+    request.getfixturevalue("archived")
+    return Standalone
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +144,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory, broker_kind: BrokerKind) ->
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, archived: None) -> Iterator[Cluster]:
     """Two brokers and the proxy."""
     place = tmp_path_factory.mktemp("cluster")
     yield from running(lambda: Cluster(place, brokers=2, proxy=True))

@@ -1,12 +1,14 @@
 """Releases of Apache Pulsar, and the Java that runs them.
 
 A release is fetched once, through Maven, into ${PWIRE_PULSAR_CACHE:-~/.cache/pwire-pulsar}/dist/VERSION.
+Programs of tests are compiled once, into programs/ beside dist/.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -99,16 +101,46 @@ def java() -> str:
     raise Unavailable("no Java 17 or newer in JAVA_HOME, on PATH or in /usr/lib/jvm")
 
 
-def jvm(heap: str, *arguments: object) -> list[str]:
-    """The command that runs Java, with the classes of the release and so much memory (as in -Xmx)."""
+@cache
+def archive() -> Path:
+    """Where classes of the release are as this Java has them in memory: with them it starts sooner."""
+    build = run(java(), "-version").stderr
+    return release() / f"classes-{hashlib.sha256(build.encode()).hexdigest()}.jsa"
+
+
+def jvm(heap: str, *arguments: object, classes: str = "") -> list[str]:
+    """The command that runs Java, with the classes of the release, and so much memory (as in -Xmx).
+
+    `classes` is a directory with more of them.
+    """
     memory = [f"-Xmx{heap}", f"-XX:MaxDirectMemorySize={heap}"]
-    setting = [
-        f"@{CONF}/jvm.options",
-        f"-Dlog4j.configurationFile={CONF}/log4j2.xml",
-        "-cp",
-        f"{release()}/lib/*",
-    ]
-    return [java(), *memory, *setting, *map(str, arguments)]
+    setting = [f"@{CONF}/jvm.options", f"-Dlog4j.configurationFile={CONF}/log4j2.xml"]
+    if archive().exists():
+        setting.append(f"-XX:SharedArchiveFile={archive()}")
+    path = f"{release()}/lib/*:{classes}".rstrip(":")
+    return [java(), *memory, *setting, "-cp", path, *map(str, arguments)]
+
+
+def program(source: str | Path, *arguments: object, log: str = "error") -> list[str]:
+    """The command that runs a Java program of one file (its path, or its text), which is compiled once.
+
+    It logs from the level `log` on. Raises Failed, with what the compiler says, and Unavailable.
+    """
+    text = source.read_text() if isinstance(source, Path) else source
+    name = re.findall(r"^public class (\w+)", text, re.MULTILINE)[0]
+    classes = CACHE / "programs" / f"{VERSION}-{hashlib.sha256(text.encode()).hexdigest()}"
+    if not classes.exists():
+        classes.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=classes.parent) as place:
+            file, made = Path(place) / f"{name}.java", Path(place) / "classes"
+            file.write_text(text)
+            compiler = [Path(java()).resolve().with_name("javac"), "-J" + QUICK, "-cp", f"{release()}/lib/*"]
+            done = run(*compiler, "--release", 17, "-d", made, file)
+            if done.returncode:
+                raise Failed(f"Java ended with code {done.returncode}: {done.stderr.strip()}")
+            with contextlib.suppress(OSError):  # another process was first
+                made.rename(classes)
+    return jvm("512m", QUICK, f"-Dlog.level={log}", name, *arguments, classes=str(classes))
 
 
 def run_java(source: str | Path, *arguments: object, timeout: float = 120) -> str:
@@ -117,11 +149,7 @@ def run_java(source: str | Path, *arguments: object, timeout: float = 120) -> st
     Returns its stdout. Raises Failed, with its stderr, if its exit code is not 0, Unavailable,
     and subprocess.TimeoutExpired after `timeout` seconds.
     """
-    with tempfile.TemporaryDirectory() as place:
-        if isinstance(source, str):
-            (Path(place) / "Program.java").write_text(source)
-            source = Path(place) / "Program.java"
-        done = run(*jvm("512m", QUICK, "-Dlog.level=warn", source, *arguments), timeout=timeout)
+    done = run(*program(source, *arguments, log="warn"), timeout=timeout)
     if done.returncode:
         raise Failed(f"Java ended with code {done.returncode}: {done.stderr.strip()}")
     return done.stdout

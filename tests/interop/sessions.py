@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,15 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulsar
-from interop.processes import connected_to, open_files
-from interop.releases import QUICK, jvm
+from interop.processes import HOST, connected_to, open_files
+from interop.releases import program
 from interop.running import PATIENCE, Program, Running, start
+
+from pulsarctl_wire.wire.frame import build_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandConnect
 
 if TYPE_CHECKING:
     from interop.brokers import Pulsar
     from interop.conftest import Pwire
     from typing_extensions import Self  # Python 3.10 has none
 
+HELLO = BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="test"))
 TYPES = {
     "Exclusive": pulsar.ConsumerType.Exclusive,
     "Shared": pulsar.ConsumerType.Shared,
@@ -64,7 +69,7 @@ class Java(Program):
 
     def __init__(self) -> None:
         source = Path(__file__).with_name("java") / "Sessions.java"
-        super().__init__(start(jvm("512m", QUICK, "-Dlog.level=error", source)))
+        super().__init__(start(program(source)))
 
     def ask(self, url: str, topic: str, **asked: object) -> None:
         """Begin a session."""
@@ -200,15 +205,24 @@ class Alone:
 
     def __init__(self, broker: Pulsar, *proxies: Proxy) -> None:
         self._broker = broker
+        self._ports = [proxy.port for proxy in proxies]
         self._proxies = {proxy.process.pid for proxy in proxies}
         self._owners: dict[str, int] = {}  # of sockets; 0: none of those that may
         self._seen = threading.Event()  # when all proxies were seen
+        self._others = threading.Event()  # when somebody else was
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def until_seen(self) -> None:
-        """Wait until each proxy was seen; one that is connected is."""
-        assert self._seen.wait(PATIENCE), "a proxy was not seen"
+        """Have each proxy connect, and wait until it was seen: sessions of clients may be too short."""
+        with ExitStack() as stack:
+            for port in self._ports:
+                stack.enter_context(socket.create_connection((HOST, port))).sendall(build_frame(HELLO))
+            assert self._seen.wait(PATIENCE), "a proxy was not seen"
+
+    def until_others(self) -> None:
+        """Wait until somebody else was seen."""
+        assert self._others.wait(PATIENCE), "nobody else was seen"
 
     def _look(self) -> None:
         ports = self._broker.ports
@@ -223,6 +237,8 @@ class Alone:
                 self._owners |= {name: owners.get(name, 0) for name in stayed}
             if self._proxies <= set(self._owners.values()):
                 self._seen.set()
+            if 0 in self._owners.values():
+                self._others.set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -232,5 +248,5 @@ class Alone:
         self._over.set()
         self._thread.join()
         if kind is None:
-            assert 0 not in self._owners.values(), "others were connected to the broker"
+            assert not self._others.is_set(), "others were connected to the broker"
             assert self._seen.is_set(), "a proxy was not seen"

@@ -17,6 +17,7 @@ import pytest
 from interop import brokers
 from interop.brokers import Broker, Failed, run_java
 from interop.conftest import BrokerKind
+from interop.releases import QUICK
 
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -115,7 +116,7 @@ def test_who_may_connect(secure: Broker) -> None:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_nothing_outlives_who_started_it(how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, brokers.__file__, "run", "--set", "brokerDeduplicationEnabled=true"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "JDK_JAVA_OPTIONS": QUICK}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout
         told = json.loads(process.stdout.readline())

@@ -168,12 +168,14 @@ class Running:
         """Write to its stdin."""
         stdin = self.process.stdin
         assert stdin
-        stdin.write(text.encode())
-        stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its exit code tells more
+            stdin.write(text.encode())
+            stdin.flush()
 
     def close_stdin(self) -> None:
         assert self.process.stdin
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def line(self, pattern: str = "", stream: str = "stdout") -> str:
         """Its next line that has `pattern`, once it comes."""

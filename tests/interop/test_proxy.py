@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 from hashlib import sha256
@@ -23,14 +22,12 @@ from interop.sessions import Alone, Client, Clients, Proxy
 from interop.test_cluster import admin
 
 from pulsarctl_wire.wire.frame import build_frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandConnect, MessageMetadata
+from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 if TYPE_CHECKING:
     from interop.conftest import Pwire
 
 WAYS = {"listeners": [], "through": ["--through"]}
-
-HELLO = BaseCommand(type=BaseCommand.CONNECT, connect=CommandConnect(client_version="test"))
 
 COUNT = 200
 SESSIONS: dict[str, dict[str, object]] = {
@@ -47,9 +44,7 @@ def test_sessions(broker: Broker, topic: str, pwire: Pwire, clients: Clients, ki
     """All is done that without it would be, by both clients at once, and nobody else talks to the broker."""
     asked = {"produce": COUNT, "consume": COUNT, **SESSIONS[kind]}
     with Proxy(pwire, broker.url, *WAYS[way]) as proxy, Alone(broker, proxy) as alone:
-        with socket.create_connection((HOST, proxy.port)) as held:  # sessions of clients may be too short
-            held.sendall(build_frame(HELLO))
-            alone.until_seen()
+        alone.until_seen()
         for name, client in clients.items():
             if kind == "partitioned":
                 broker.rest("PUT", f"{admin(topic)}-{name}/partitions", 4)

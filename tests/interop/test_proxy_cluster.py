@@ -51,7 +51,8 @@ def test_partitions_of_both_brokers(
     kept: Cluster, spread: str, pwire: Pwire, client: Client, to: str, options: list[str], kind: str
 ) -> None:
     url = kept.proxy_url if to == "proxy" else kept.url
-    with Proxy(pwire, url, *TAP, *options) as proxy, Alone(kept, proxy):
+    with Proxy(pwire, url, *TAP, *options) as proxy, Alone(kept, proxy) as alone:
+        alone.until_seen()
         asked = {"produce": COUNT, "consumers": 2, "type": kind, "consume": COUNT}
         said = client.run(proxy.url, spread, **asked, keys=40, batching=True)
         assert proxy.interrupt() == 0, proxy.said
@@ -63,20 +64,31 @@ def test_partitions_of_both_brokers(
     assert (told(proxy) == set(kept.urls)) is ("--through" in options)
 
 
+def run_until_seen(alone: Alone, pwire: Pwire, client: Client, url: str, topic: str) -> dict[str, Any]:
+    """A session of a client that waits for its last message until it was seen; then `pwire` sends that."""
+    client.ask(url, topic, produce=20, consumers=1, consume=21)
+    alone.until_others()
+    done = pwire("produce", topic, "-m", "20", url=url)
+    assert done.returncode == 0, done.stderr
+    said = client.answer()
+    return {**said, "sent": [*said["sent"], None]}
+
+
 def test_addresses_left_as_they_are(kept: Cluster, spread: str, pwire: Pwire, client: Client) -> None:
     """Clients leave the proxy then, and that is seen."""
     with (
         pytest.raises(AssertionError, match="others were connected"),
         Proxy(pwire, kept.url, "--no-rewrite") as proxy,
-        Alone(kept, proxy),
+        Alone(kept, proxy) as alone,
     ):
-        check_all(client.run(proxy.url, spread, produce=20, pause=20, consumers=1, consume=20), 20)
+        check_all(run_until_seen(alone, pwire, client, proxy.url, spread), 21)
 
 
 @pytest.mark.parametrize("options", [LISTENERS, THROUGH], ids=["listeners", "through"])
 def test_redirects(cluster: Cluster, movable: str, pwire: Pwire, client: Client, options: list[str]) -> None:
     redirect = cluster.redirect(movable)
-    with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Alone(cluster, proxy):
+    with Proxy(pwire, redirect.ask, *TAP, *options) as proxy, Alone(cluster, proxy) as alone:
+        alone.until_seen()
         said = client.run(proxy.url, movable, produce=10, pause=50, consumers=1, consume=10)
         assert proxy.interrupt() == 0, proxy.said
     check_all(said, 10)

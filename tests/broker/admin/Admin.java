@@ -22,19 +22,22 @@ public class Admin extends PulsarAdminTool {
         PrintStream told = System.out;
         Properties properties = new Properties();
         properties.setProperty("webServiceUrl", args[0]);
+        ByteArrayOutputStream out = new ByteArrayOutputStream();
+        ByteArrayOutputStream err = new ByteArrayOutputStream();
+        System.setOut(new PrintStream(out, true));
+        System.setErr(new PrintStream(err, true));
+        Admin admin = new Admin(properties);  // takes longer than most commands
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            ByteArrayOutputStream out = new ByteArrayOutputStream();
-            ByteArrayOutputStream err = new ByteArrayOutputStream();
-            System.setOut(new PrintStream(out, true));
-            System.setErr(new PrintStream(err, true));
-            boolean success = new Admin(properties).run(json.readValue(line, String[].class));
+            boolean success = admin.run(json.readValue(line, String[].class));
             Map<String, Object> result = new LinkedHashMap<>();
             result.put("code", success ? 0 : 1);
             result.put("out", out.toString("UTF-8"));
             result.put("err", err.toString("UTF-8"));
             told.println(json.writeValueAsString(result));
             told.flush();
+            out.reset();
+            err.reset();
         }
         Runtime.getRuntime().halt(0);  // the admin clients have threads
     }

@@ -17,6 +17,7 @@ from broker.targets import EmbeddedTarget
 from interop.credentials import make_certificates, sign
 from net.scripted import run
 
+from pulsarctl_wire.broker.admin.namespaces import MOST_BUNDLES
 from pulsarctl_wire.broker.basics.settings import parse_settings
 from pulsarctl_wire.broker.cluster.cluster import NO_KEYS
 from pulsarctl_wire.broker.shell import http
@@ -107,6 +108,15 @@ def checked(test: Callable[[Site], Awaitable[None]]) -> None:
 
 
 DEFAULT = "/admin/v2/namespaces/public/default"
+
+
+@pytest.mark.parametrize(("bundles", "status"), [(MOST_BUNDLES, 204), (MOST_BUNDLES + 1, 400)])
+def test_so_many_bundles(bundles: int, status: int) -> None:
+    async def check(one: Site) -> None:
+        body = json.dumps({"bundles": {"numBundles": bundles}}).encode()
+        assert (await one.ask("PUT", "/admin/v2/namespaces/public/many", body)).status == status
+
+    checked(check)
 
 
 def test_answers() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from broker.probe import Target
 from broker.targets import EmbeddedTarget, RealTarget, real_broker
-from interop.releases import QUICK, jvm
+from interop.releases import program
 from net.scripted import run
 
 from pulsarctl_wire.broker.shell.http import serve_http
@@ -207,7 +207,7 @@ class Admin:
 @asynccontextmanager
 async def admin(url: str) -> AsyncIterator[Admin]:
     source = Path(__file__).with_name("Admin.java")
-    command = jvm("512m", QUICK, "-Dlog.level=error", source, url)
+    command = program(source, url)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=1 << 24)
     try:

@@ -50,10 +50,11 @@ async def of_a_partition(broker: Target) -> None:
 
 @case("partitions/beyond_range")
 async def beyond_range(broker: Target) -> None:
-    topic = f"{await broker.partitioned(3)}-partition-7"
-    probe = await broker.connected()
-    await probe.lookup(topic)
-    await probe.refused("TopicNotFound", "PRODUCER", topic=topic, producer_id=1)
+    parent, probe = await broker.partitioned(3), await broker.connected()
+    for index in (3, 7):
+        topic = f"{parent}-partition-{index}"
+        await probe.lookup(topic)
+        await probe.refused("TopicNotFound", "PRODUCER", topic=topic, producer_id=index)
 
 
 @case("partitions/invalid_name")
@@ -75,9 +76,10 @@ async def unknown_namespace(broker: Target) -> None:
 @case("partitions/metadata_beyond_range")
 async def metadata_beyond_range(broker: Target) -> None:
     topic, probe = await broker.partitioned(3), await broker.connected()
-    fields = {"topic": f"{topic}-partition-7"}
-    body = await probe.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", **fields)
-    assert (body.response, body.error) == (body.Failed, ServerError.TopicNotFound)
+    for index in (3, 7):
+        fields = {"topic": f"{topic}-partition-{index}"}
+        body = await probe.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", **fields)
+        assert (body.response, body.error) == (body.Failed, ServerError.TopicNotFound)
 
 
 @case("partitions/made_when_used")
