@@ -84,9 +84,14 @@ def part_of(path: Path) -> str:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -201,7 +206,7 @@ def _too_large(path: Path) -> set[str]:
     """The module, if it has too many lines; its functions with too many (decorators count) or parameters."""
     name, text = str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")
     found = {name} if len(text.splitlines()) > MOST_LINES else set[str]()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             given = node.args
@@ -214,7 +219,7 @@ def _too_large(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_say_what_they_are(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert ast.get_docstring(parsed(path))
 
 
 def test_modules_and_functions_are_small() -> None:
@@ -225,7 +230,7 @@ def test_what_others_may_have_written_is_never_unpickled() -> None:
     executed = re.compile(r"pickle|marshal|shelve|dill|joblib|copyreg|__reduce\w*__|^eval$|^exec$")
     found = set()
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             names = [getattr(node, name, None) for name in ("id", "attr", "arg", "name", "module")]
             if any(isinstance(name, str) and executed.search(name) for name in names):
                 found.add(str(path.relative_to(PACKAGE)))

@@ -7,6 +7,8 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,12 +62,28 @@ def extracted(out: Path, *arguments: str | Path) -> tuple[Run, list[dict[str, An
     return run, table(out.with_suffix(".parquet"), out)
 
 
+Sampled = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
+    """The path of a table of a sample."""
+    directory = tmp_path_factory.mktemp("sampled")
+
+    @cache
+    def made(name: str) -> Path:
+        table(directory / f"{name}.parquet", SAMPLES / name)
+        return directory / f"{name}.parquet"
+
+    return made
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_packets_of_frames_decode_to_them(name: str, tmp_path: Path) -> None:
-    every = table(tmp_path / "t.parquet", SAMPLES / name)
+def test_the_packets_of_frames_decode_to_them(name: str, sampled: Sampled, tmp_path: Path) -> None:
+    every = rows(sampled(name))
     rng = random.Random(name)
     chosen = rng.sample(every, min(rng.randint(1, 20), len(every)))
-    run, found = extracted(tmp_path / "out.pcapng", tmp_path / "t.parquet", "--where", condition(chosen))
+    run, found = extracted(tmp_path / "out.pcapng", sampled(name), "--where", condition(chosen))
     assert run.code == 0
     unclear = re.findall(r"(\d+) frames? cannot be decoded", run.err)
     assert (counted(chosen, OWN) - counted(found, OWN)).total() == sum(map(int, unclear))
@@ -74,12 +92,12 @@ def test_the_packets_of_frames_decode_to_them(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_connections_are_whole(name: str, tmp_path: Path) -> None:
-    every = table(tmp_path / "t.parquet", SAMPLES / name)
-    ends = rows(tmp_path / "t.connections.parquet")
+def test_connections_are_whole(name: str, sampled: Sampled, tmp_path: Path) -> None:
+    every = rows(sampled(name))
+    ends = rows(sampled(name).with_suffix(".connections.parquet"))
     chosen = random.Random(name).choice(ends)["connection"]
     where = ("--table", "connections", "--where", f"connection = {chosen}", "--connections")
-    run, found = extracted(tmp_path / "out.pcapng", tmp_path / "t.parquet", *where)
+    run, found = extracted(tmp_path / "out.pcapng", sampled(name), *where)
     assert (run.code, run.complaints) == (0, [])
     assert counted(found, MORE) == counted([row for row in every if row["connection"] == chosen], MORE)
     names = ("client_ip", "client_port", "syns", "end", "time_ns", "end_ns", "last_ns", "bytes_to_broker")
@@ -175,11 +193,17 @@ def test_relative_names_are_those_of_where_the_table_was_made(
 # ---- Tables that lie, and captures that are not what they were ----
 
 
-def lying(directory: Path, **columns: Any) -> Path:
+Lying = Callable[..., Path]
+
+
+@pytest.fixture
+def lying(sampled: Sampled, tmp_path: Path) -> Lying:
     """A table of errors.pcap, in which some columns have other values."""
-    path = directory / "t.parquet"
-    table(path, SAMPLES / "errors.pcap")
-    made = pq.read_table(path)
+    return partial(_lie, sampled("errors.pcap"), tmp_path / "t.parquet")
+
+
+def _lie(true: Path, path: Path, **columns: Any) -> Path:
+    made = pq.read_table(true)
     for name, value in columns.items():
         at = made.schema.get_field_index(name)
         values = pa.array([value] * len(made), made.schema.field(at).type)
@@ -208,8 +232,10 @@ def lying(directory: Path, **columns: Any) -> Path:
         ({"total_size": -1, "command_size": 2**40}, "other packets"),
     ],
 )
-def test_nothing_of_a_table_is_trusted(columns: dict[str, Any], said: str, tmp_path: Path) -> None:
-    path = lying(tmp_path, **columns)
+def test_nothing_of_a_table_is_trusted(
+    columns: dict[str, Any], said: str, lying: Lying, tmp_path: Path
+) -> None:
+    path = lying(**columns)
     run = pwire("extract", path, "--where", "command = 'SEND'", "-w", tmp_path / "out.pcapng")
     assert run.code == 3
     (complaint,) = run.complaints
@@ -218,9 +244,9 @@ def test_nothing_of_a_table_is_trusted(columns: dict[str, Any], said: str, tmp_p
     assert packets_in(tmp_path / "out.pcapng") == []
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_waited_for(lying: Lying, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    path = lying(tmp_path, file=str(tmp_path / "pipe"))
+    path = lying(file=str(tmp_path / "pipe"))
     run = pwire("extract", path, "--where", "true", "-w", tmp_path / "out.pcapng")
     assert (run.code, "not a file" in run.err) == (3, True)
 
@@ -260,9 +286,10 @@ def test_what_is_left_of_a_capture_is_read(tmp_path: Path) -> None:
         (["--where", "true", "--captures", "/nowhere"], 3, "/nowhere: no such file"),
     ],
 )
-def test_wrong_command_lines(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
-    table(tmp_path / "t.parquet", SAMPLES / "errors.pcap")
-    run = pwire("extract", tmp_path / "t.parquet", *arguments, "-w", tmp_path / "out.pcapng")
+def test_wrong_command_lines(
+    arguments: list[str], code: int, said: str, sampled: Sampled, tmp_path: Path
+) -> None:
+    run = pwire("extract", sampled("errors.pcap"), *arguments, "-w", tmp_path / "out.pcapng")
     assert run.code == code
     (complaint,) = run.complaints
     assert said in complaint
@@ -281,16 +308,15 @@ def test_no_source_is_written_over(tmp_path: Path) -> None:
 # ---- What is written ----
 
 
-def test_only_the_packets_of_frames_are_written_each_once(tmp_path: Path) -> None:
+def test_only_the_packets_of_frames_are_written_each_once(sampled: Sampled, tmp_path: Path) -> None:
     """Times in ns, link types, and what was cut, as they were captured."""
     for name in ("nano.pcap", "linktype-sll2.pcap", "snaplen96.pcap"):
-        every = table(tmp_path / "t.parquet", SAMPLES / name)
-        pwire("extract", tmp_path / "t.parquet", "--where", "true", "-w", tmp_path / "out.pcapng")
+        pwire("extract", sampled(name), "--where", "true", "-w", tmp_path / "out.pcapng")
         captured = packets_in(SAMPLES / name)
         written = packets_in(tmp_path / "out.pcapng")
         assert not Counter(written) - Counter(captured)
         assert len(written) < len(captured)
-        assert {row["time_ns"] for row in every} <= {packet[0] for packet in written}
+        assert {row["time_ns"] for row in rows(sampled(name))} <= {packet[0] for packet in written}
 
 
 def test_stdout_gets_a_capture(tmp_path: Path) -> None:

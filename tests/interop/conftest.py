@@ -48,10 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     What a broker needs to start, or an official client, is no test's own time, but is limited with it. Files
     that take long come first: in the end no worker has much more to do than others.
     """
+    here = Path(__file__).parent
     ranks = {f"test_{name}": rank for rank, name in enumerate(_LONG)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.parent == here:
             fixtures = getattr(item, "fixturenames", ())
             real = item.get_closest_marker("real")
             if real and not config.getoption("real_brokers"):

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -88,6 +89,30 @@ class Outcome(NamedTuple):
 
 def alone(paths: list[str], options: Options, *, by_time: bool = False) -> Outcome:
     """What one process finds in files that are read as they are given, or in the order of time."""
+    return _alone(tuple(map(_version, paths)), options, by_time)
+
+
+class Version(NamedTuple):
+    """A file as it is now, whose content tests need to read only once."""
+
+    path: str
+    inode: int
+    size: int
+    modified_ns: int
+
+
+def _version(path: str | Path) -> Version | str:
+    """The path alone stands for what has no content."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return str(path)
+    return Version(str(path), about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _alone(versions: tuple[Version | str, ...], options: Options, by_time: bool) -> Outcome:
+    paths = [version if isinstance(version, str) else version.path for version in versions]
     decoder = Decoder(
         max_frame_size=options.max_frame_size,
         join_chunks=False,
@@ -122,7 +147,20 @@ def ordered(rows: list[Row]) -> list[Row]:
 def stored(out: Path, kind: str) -> list[Row]:
     """The rows of a table's directory."""
     paths = sorted((out / kind).rglob("[0-9e]*.parquet"))
-    return ordered([row for path in paths for row in pq.read_table(path, partitioning=None).to_pylist()])
+    return ordered([row for path in paths for row in rows_in(path)])
+
+
+def rows_in(path: str | Path) -> list[Row]:
+    """The rows of a file, without what the names of directories say of them."""
+    version = _version(path)
+    assert isinstance(version, Version)
+    return _rows_in(version)
+
+
+@lru_cache(maxsize=128)
+def _rows_in(version: Version) -> list[Row]:
+    rows: list[Row] = pq.read_table(version.path, partitioning=None).to_pylist()
+    return rows
 
 
 def run(

@@ -18,7 +18,6 @@ from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.table import FRAMES
 
-moto = pytest.importorskip("moto.server", reason="moto is not installed")
 pytestmark = pytest.mark.slow
 
 NAMES = ["errors.pcap", "snaplen96.pcap"]
@@ -28,6 +27,7 @@ BASE = "s3://lake"
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of a server that has captures, which everything else finds by the environment."""
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
     import boto3
 
     server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)

@@ -148,6 +148,15 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return paths, directory / "out"
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Captures, and a table of them."""
+    directory = tmp_path_factory.mktemp("small")
+    paths = put(directory, parts(2))
+    run(paths, directory / "out", OPTIONS)
+    return paths, directory / "out"
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 25), st.integers(0, 25), st.sampled_from([10_000, MIB]), st.booleans())
 def test_it_is_killed_at_any_time(
@@ -192,9 +201,8 @@ def test_it_is_killed_at_any_time(
         b"[[1], [2], null, true]",
     ],
 )
-def test_a_journal_that_others_wrote(tmp_path: Path, journal: bytes) -> None:
-    paths, out = put(tmp_path, parts(2)), tmp_path / "out"
-    run(paths, out, OPTIONS)
+def test_a_journal_that_others_wrote(small: tuple[list[str], Path], tmp_path: Path, journal: bytes) -> None:
+    paths, out = small[0], Path(shutil.copytree(small[1], tmp_path / "out"))
     (out / "progress" / "merge").write_bytes(journal)
     before = files(out)
     for use in (lambda: optimize(str(out), MIB), lambda: find([str(out)]), lambda: run(paths, out, OPTIONS)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -112,14 +113,21 @@ def test_empty_directories_are_deleted(paths: list[str], tmp_path: Path) -> None
     assert {path.name for path in (out / "frames").iterdir()} == {f"date={none}"}
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of captures of one connection."""
+    directory = tmp_path_factory.mktemp("small")
+    run(put(directory, parts(3, 1)), directory / "out", OPTIONS)
+    return directory / "out"
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 40), st.sampled_from(["delete", "repartition"]))
-@example(33, "repartition")  # when it writes a file without rows
-def test_it_is_killed_at_any_time(left: int, what: str) -> None:
+@example(left=33, what="repartition")  # when it writes a file without rows
+def test_it_is_killed_at_any_time(small: Path, left: int, what: str) -> None:
     """Readers find the rows of before or those of after, and the next one completes or undoes it."""
     with tempfile.TemporaryDirectory() as directory:
-        files, out = put(Path(directory), parts(3, 1)), Path(directory, "out")
-        run(files, out, OPTIONS)
+        out = Path(shutil.copytree(small, Path(directory, "out")))
         before = found(out)
         border = sorted(row["time_ns"] for row in before)[len(before) // 2]
         after = [row for row in before if row["time_ns"] >= border] if what == "delete" else before

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,11 +143,20 @@ def test_other_options_make_all_anew(tmp_path: Path, options: Options) -> None:
     assert same(paths, out, options)
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Captures, and a table of the first."""
+    directory = tmp_path_factory.mktemp("begun")
+    paths = put(directory, parts())
+    run(paths[:1], directory / "out", OPTIONS)
+    return paths, directory / "out"
+
+
 @pytest.mark.parametrize("most", range(0, 60, 3))
-def test_a_run_that_broke_off_anywhere_is_gone_on_with(tmp_path: Path, most: int) -> None:
-    files, out = parts(), tmp_path / "out"
-    paths = put(tmp_path, files)
-    run(paths[:1], out, OPTIONS)
+def test_a_run_that_broke_off_anywhere_is_gone_on_with(
+    begun: tuple[list[str], Path], tmp_path: Path, most: int
+) -> None:
+    paths, out = begun[0], Path(shutil.copytree(begun[1], tmp_path / "out"))
     try:
         run(paths, out, OPTIONS, Now(most))
     except InterruptedError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,24 @@ def host(line: Line) -> str:
 
 
 def rows(name: str, report: str, choice: data.Choice, **options: Any) -> list[dict[str, Any]]:
-    with data.tables(SAMPLES / name, choice=choice) as tables:
-        found = tables.report(report, **options).rows()
+    found = _opened(name, choice).report(report, **options).rows()
     return [{**row, "cluster": int(row["cluster"])} if "cluster" in row else row for row in found]
+
+
+@cache
+def _opened(name: str, choice: data.Choice) -> data.Tables:
+    return closing.enter_context(data.tables(SAMPLES / name, choice=choice))
+
+
+closing = ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def _tables() -> Iterator[None]:
+    """A test opens what it chooses of a capture once."""
+    with closing:
+        yield
+    _opened.cache_clear()
 
 
 def values(name: str, value: Callable[[Line], Any]) -> list[Any]:
