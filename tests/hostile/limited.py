@@ -58,13 +58,16 @@ class Run(NamedTuple):
     stderr: str
     stderr_size: int
 
-    def broken(self, seconds: int = SECONDS, ends: Container[int] = ENDS) -> str:
-        """Which promise does not hold, those of CPU seconds and exit codes among them; "" if all do."""
+    def broken(self, seconds: int = SECONDS, ends: Container[int] = ENDS, memory: int = MEMORY) -> str:
+        """Which promise does not hold, those of CPU seconds and exit codes among them; "" if all do.
+
+        `memory` is in MiB.
+        """
         if "Traceback" in self.stderr:
             return "a traceback"
         if self.code not in ends:
             return f"exit code {self.code}"
-        if self.mib >= MEMORY:
+        if self.mib >= memory:
             return f"{self.mib:.0f} MiB"
         if self.seconds >= seconds:
             return f"{self.seconds:.1f} s"

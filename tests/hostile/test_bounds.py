@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from inputs import INPUTS, LARGE, SIZE, SMALL, unanswered
-from limited import FORMS, SECONDS, Runs, limited
+from limited import FORMS, MEMORY, SECONDS, Runs, limited
 
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.views import Content, show
@@ -133,11 +133,22 @@ def test_what_is_decoded_at_once(name: str, form: str, pwire: Runs, tmp_path: Pa
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("form", ["line", "connections", "stats", "table"])
+@pytest.mark.parametrize("form", ["line", "connections", "stats"])
 def test_many_more_connections_than_are_followed(form: str, pwire: Runs, tmp_path: Path) -> None:
     source = tmp_path / "input"
     source.write_bytes(unanswered(300_000))
     check(pwire, source, [form], tmp_path, seconds=120)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("jobs", "memory"), [(1, MEMORY), (2, 512)])
+def test_a_table_of_many_connections(jobs: int, memory: int, pwire: Runs, tmp_path: Path) -> None:
+    """With several processes, one has besides the connections that are open those of the next splits."""
+    source = tmp_path / "input"
+    source.write_bytes(unanswered(300_000))
+    table = str(tmp_path / "table.parquet")
+    (result,) = pwire(["table", "--jobs", str(jobs), "--out", table, str(source)], seconds=120)
+    assert not result.broken(120, memory=memory), result
 
 
 @pytest.mark.exhaustive
