@@ -841,6 +841,6 @@ def test_a_subscription_that_is_sought_back(broker: Broker, topic: str, pwire: P
 
 def test_pings(broker: Broker, topic: str, pwire: Pwire) -> None:
     with Running(pwire, "consume", topic, "-s", "s", "-n", 0, "--keep-alive", 0.2, "--trace") as running:
-        for command in ("→ PING", "← PONG", "→ PING", "← PONG"):
+        for command in ("← SUCCESS", "→ PING", "← PONG", "→ PING", "← PONG"):
             running.line(command, "stderr")
         assert running.interrupt().code() == 0
