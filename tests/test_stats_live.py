@@ -341,7 +341,10 @@ def test_chunks_share_a_sequence_id_and_are_one_message() -> None:
 @pytest.mark.parametrize("how", ["closed by the client", "closed by the broker", "refused", "lost"])
 def test_a_producer_that_is_gone_waits_for_nothing(how: str) -> None:
     talk = Talk()
-    talk.produce()
+    if how == "refused":
+        talk.ask("PRODUCER", topic="orders", producer_id=1, request_id=9)
+    else:
+        talk.produce()
     talk.produce(2)
     talk.send(0)
     talk.send(0, producer=2)
@@ -350,13 +353,21 @@ def test_a_producer_that_is_gone_waits_for_nothing(how: str) -> None:
     elif how == "closed by the broker":
         talk.tell("CLOSE_PRODUCER", producer_id=1, request_id=2**64 - 1)
     elif how == "refused":
-        talk.ask("PRODUCER", topic="orders", producer_id=1, request_id=9)
         assert talk.backlog.producers == 2
         talk.tell("ERROR", request_id=9, error=15, message="busy")
     else:
         talk.live.closed(talk.connection, talk.now)
         assert (talk.backlog.producers, talk.backlog.pending_sends) == (0, 0)
         return
+    assert (talk.backlog.producers, talk.backlog.pending_sends) == (1, 1)
+
+
+def test_a_repeat_that_is_refused_closes_nothing() -> None:
+    talk = Talk()
+    talk.produce()
+    talk.send(0)
+    talk.ask("PRODUCER", topic="orders", producer_id=1, request_id=9)
+    talk.tell("ERROR", request_id=9, error=15, message="busy")
     assert (talk.backlog.producers, talk.backlog.pending_sends) == (1, 1)
 
 
