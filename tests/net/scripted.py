@@ -89,7 +89,6 @@ def run(test: Coroutine[Any, Any, _T], within: float = PATIENCE) -> _T:
         assert not left
         return result
 
-    gc.freeze()  # what there is already need not be looked through for what the test leaves
     result = asyncio.run(whole())
     gc.collect()
     assert not odd
