@@ -38,12 +38,12 @@ java.wait()
 def spark_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A cache directory with an archive of Spark's classes, which halves the CPU time of a start.
 
-    Workers of pytest-xdist share it.
+    Workers of pytest-xdist share it, and in CI all steps.
     """
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     is_shared = "PYTEST_XDIST_WORKER" in os.environ
     folder = tmp_path_factory.getbasetemp()
-    cache = (folder.parent if is_shared else folder) / "spark-cache"
+    cache = Path(os.environ.get("PWIRE_CI_SPARK", (folder.parent if is_shared else folder) / "spark-cache"))
     cache.mkdir(exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
