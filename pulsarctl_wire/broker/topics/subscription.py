@@ -420,6 +420,8 @@ class Subscription:
         self.topic.gone_messages_out += self.gone_messages_out
         self.topic.gone_bytes_out += self.gone_bytes_out
         self.forget()
+        if self.cursor.durable:
+            self.topic.trim()  # it may have been the last one to need a ledger
         await self.journal.synced()
 
     def forget(self) -> None:
