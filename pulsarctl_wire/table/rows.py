@@ -54,13 +54,11 @@ class RowMaker:
     def of_gap(self, event: Event) -> Row:
         """The row of a gap, or of malformed bytes."""
         reported_ns, place = event.reported or (None, None)
-        row = self.of_event(event) | {
-            **{"kind": "gap", "size": event.size, "reported_ns": reported_ns, "reported_place": place},
-        }
+        row = self.of_event(event)
+        row |= {"kind": "gap", "size": event.size, "reported_ns": reported_ns, "reported_place": place}
         if isinstance(event, Malformed):
-            head = shown(event)[:ENOUGH]
             row |= {"kind": "malformed", "reason": event.reason}
-            row |= {"protocol": event.protocol or None, "head": head}
+            row |= {"protocol": event.protocol or None, "head": shown(event)[:ENOUGH]}
         return row
 
     def of_connection(self, ending: EndedConnection) -> Row:

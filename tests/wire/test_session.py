@@ -879,15 +879,19 @@ def opens(talk: Talk, name: str, topic: str, request: int) -> None:
     )
 
 
+def closing(name: str, request: int) -> BaseCommand:
+    """Closes what `opens` has opened."""
+    kind = "producer" if name == "PRODUCER" else "consumer"
+    return command(f"CLOSE_{kind.upper()}", request_id=request, **{f"{kind}_id": 1})
+
+
 @pytest.mark.parametrize("name", OPENING)
 @pytest.mark.parametrize("by_broker", [False, True])
 def test_an_id_is_free_once_it_is_closed(name: str, by_broker: bool) -> None:
     talk = Talk()
     opens(talk, name, "a", 1)
     talk.broker(command(OPENING[name], request_id=1))
-    kind = "producer" if name == "PRODUCER" else "consumer"
-    closing = command(f"CLOSE_{kind.upper()}", request_id=2, **{f"{kind}_id": 1})
-    (talk.broker if by_broker else talk.client)(closing)
+    (talk.broker if by_broker else talk.client)(closing(name, 2))
     opens(talk, name, "b", 3)
     assert used(talk, name) == "b"
 
@@ -909,8 +913,7 @@ def test_an_id_is_free_once_its_request_is_refused(name: str) -> None:
 def test_an_error_that_comes_late_does_not_free_the_id_of_another_one(name: str) -> None:
     talk = Talk()
     opens(talk, name, "a", 1)
-    kind = "producer" if name == "PRODUCER" else "consumer"
-    talk.client(command(f"CLOSE_{kind.upper()}", request_id=2, **{f"{kind}_id": 1}))
+    talk.client(closing(name, 2))
     opens(talk, name, "b", 3)
     talk.broker(command("ERROR", request_id=1))
     opens(talk, name, "c", 4)
