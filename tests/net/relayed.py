@@ -281,13 +281,13 @@ async def turns(count: int = 5) -> None:
 
 
 async def fill(end: End, piece: bytes = bytes(65_536), is_full: Callable[[], bool] = lambda: True) -> int:
-    """Send until nothing more is taken, however often the event loop goes around, and whoever should take no
-    more `is_full`; gives the bytes sent."""
+    """Send `piece` again and again until nothing more is taken, however often the event loop goes around, and
+    whoever should take no more `is_full`; return the bytes sent."""
     sent = 0
     idle = 0
     while idle < 200 or not is_full():
         try:
-            sent += end.sock.send(piece)
+            sent += end.sock.send(piece[sent % len(piece) :])
             idle = 0
         except BlockingIOError:
             idle += 1

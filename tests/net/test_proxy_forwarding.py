@@ -167,7 +167,7 @@ async def test_who_reads_nothing_stops_who_sends(to_broker: bool, piece: bytes) 
     async with relayed() as proxied:
         pair = await proxied.pair()
         source, target = pair if to_broker else reversed(pair)
-        sent = await fill(source, piece)
+        sent = await fill(source, piece, lambda: proxied.queued > 0)
         assert 0 < proxied.queued <= CHUNK + len(LOOKUP)
         back = FRAME * 100  # the other direction goes on
         await target.send(back)
