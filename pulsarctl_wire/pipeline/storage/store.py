@@ -57,8 +57,8 @@ _TEMPORARY: Final = (".unfinished", ".stitched")
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    `format` is that of `Logs`, which raise SettingsError. `number` is the generation of its files, by default
-    the current one.
+    `format` is that of `Logs`, which raise MissingLibrary. `number` is the generation of its files, by
+    default the current one.
     """
 
     def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
