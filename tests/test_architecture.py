@@ -64,7 +64,6 @@ ONLY_IN = {
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},
     "deltalake": {"pipeline"},
     "duckdb": {"data"},
-    "hdrh": {"stats"},
     "pyspark": {"spark", "data"},
     "asyncio": {"net", "cli", "broker", "testing"},
     "cryptography": {"net"},
@@ -310,7 +309,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     heavy = {"google", "scapy", "orjson", "rule_engine", "zstandard", "crc32c", "cramjam", "lz4"}
-    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "hdrh", "asyncio"}
+    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "asyncio"}
     heavy |= {"cryptography", "prometheus_client", "yaml"}
     assert not loaded_by("from pulsarctl_wire.cli import verbs; [*map(verbs.load, verbs.NAMES)]") & heavy
     assert not loaded_by("import pulsarctl_wire") & heavy
