@@ -102,7 +102,7 @@ EXTRAS: Final = {
 }
 """The extras in pyproject.toml -> the libraries that they bring, by the names of their imports."""
 
-FOR_TABLES: Final = ("pyarrow", "numpy", "msgpack")
+TABLE_LIBRARIES: Final = ("pyarrow", "numpy", "msgpack")
 """The libraries without which there are no tables."""
 
 

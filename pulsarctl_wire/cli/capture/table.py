@@ -11,7 +11,7 @@ from typing import Final
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.table_options import TableOptions
 from pulsarctl_wire.cli.options import parse_time, partition_by, size_of
-from pulsarctl_wire.errors import FOR_TABLES, WireError
+from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
 _VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exact", "dry_run"}}
@@ -20,7 +20,7 @@ _VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exa
 
 def table(options: TableOptions) -> int:
     """Write captured traffic as Parquet tables: of frames, gaps and connections."""
-    console.require(*FOR_TABLES)
+    console.require(*TABLE_LIBRARIES)
     verb, *tables = options.sources
     usual = TableOptions(sources=options.sources)
     given = {

@@ -10,7 +10,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import JobProgress
 from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, partition_by, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, group, option
-from pulsarctl_wire.errors import FOR_TABLES, WireError
+from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 from pulsarctl_wire.spark import FOLLOWING
 from pulsarctl_wire.spark.connect import is_connect
@@ -55,7 +55,7 @@ class AnalyzeOptions:
 def analyze(options: AnalyzeOptions) -> int:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new."""
     needs_spark = options.follow or options.master or options.conf
-    console.require(*FOR_TABLES, *(["pyspark"] if needs_spark else []))
+    console.require(*TABLE_LIBRARIES, *(["pyspark"] if needs_spark else []))
     split, settings = size_of("--split-size", options.split_size), settings_of(options.conf)
     if not split:
         console.fail(f"--split-size {options.split_size}: must be at least 1 byte")
