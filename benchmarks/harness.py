@@ -80,7 +80,7 @@ class Process:
     """A running command in a session of its own, by which its processes are found: they end with the context.
 
     Its stdout goes to the file `out`, nowhere, or into a pipe. `samples` are the resident memory of all its
-    processes in MiB, one for each INTERVAL.
+    processes in MiB, one for each INTERVAL; `began` is when it started (s, of the performance counter).
     """
 
     def __init__(self, command: Sequence[object], out: Path | int = subprocess.DEVNULL) -> None:
@@ -91,7 +91,7 @@ class Process:
         print("  " + " ".join(self._words)[:100].splitlines()[0], file=sys.stderr)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         stdout = out if isinstance(out, int) else out.open("wb")
-        self._began = time.perf_counter()
+        self.began = time.perf_counter()
         self.popen = subprocess.Popen(
             self._words,
             stdin=subprocess.DEVNULL,
@@ -120,7 +120,7 @@ class Process:
         Spark's Java, for example, ends later.
         """
         _, status, usage = os.wait4(self.popen.pid, 0)
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self.began
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         self._has_ended.set()
         self._watcher.join()
