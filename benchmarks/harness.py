@@ -248,9 +248,10 @@ class Figures:
     def add_run(self, case: str, contender: str, run: Run, amount: int = 0, unit: str = "frames") -> None:
         """Add time and memory of a command and, if it had an amount to do, its rates."""
         rates = {f"{unit}/s": amount / run.seconds, f"{unit}/CPU s": amount / run.cpu} if amount else {}
-        sizes = {"MiB": run.resident, "PSS MiB": run.shared_once, "largest MiB": run.largest}
-        times = {"s": run.seconds, "CPU s": run.cpu}
-        self.add(case, contender, {**rates, **times, **sizes, "processes": run.processes})
+        sizes = {"MiB": run.resident, "largest MiB": run.largest, "processes": run.processes}
+        if run.shared_once:
+            sizes["PSS MiB"] = run.shared_once
+        self.add(case, contender, {**rates, "s": run.seconds, "CPU s": run.cpu, **sizes})
 
     def compare(
         self,
