@@ -16,7 +16,6 @@ The same arguments give the same bytes (with the same versions of the compressio
 grow: entries come from a pool made once, and packets are written as they are made.
 """
 
-import argparse
 import random
 import struct
 import sys
@@ -24,13 +23,15 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 
 import cramjam
 import lz4.block
+import typer
 import zstandard
 from crc32c import crc32c
 
+from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     LZ4,
     NONE,
@@ -259,42 +260,24 @@ class Client:
             yield from self._burst(self._choose(self.topics))
 
     def _connect(self) -> Iterator[Write]:
-        base = BaseCommand(type=BaseCommand.CONNECT)
-        base.connect.client_version = "Pulsar-Java-v4.0.8"
-        base.connect.protocol_version = 21
-        base.connect.auth_method_name = "none"
-        base.connect.feature_flags.supports_auth_refresh = True
-        yield True, [framed(base)]
-        base = BaseCommand(type=BaseCommand.CONNECTED)
-        base.connected.server_version = "Pulsar Server4.0.8"
-        base.connected.protocol_version = 21
-        base.connected.max_message_size = 5 * 1024 * 1024
-        yield False, [framed(base)]
+        client = {"client_version": "Pulsar-Java-v4.0.8", "auth_method_name": "none"}
+        yield (
+            True,
+            [built("CONNECT", **client, protocol_version=21, feature_flags={"supports_auth_refresh": True})],
+        )
+        limit = {"max_message_size": 5 * 1024 * 1024}
+        yield False, [built("CONNECTED", server_version="Pulsar Server4.0.8", protocol_version=21, **limit)]
 
     def _attach(self, topic: Topic) -> Iterator[Write]:
         """Create the topic's producer and its consumer, and give the consumer its first permits."""
         request = 2 * topic.id
-        base = BaseCommand(type=BaseCommand.PRODUCER)
-        base.producer.topic = topic.name
-        base.producer.producer_id = topic.id
-        base.producer.request_id = request
-        yield True, [framed(base)]
-        base = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
-        base.producer_success.request_id = request
-        base.producer_success.producer_name = topic.producer_name
-        base.producer_success.schema_version = b""
-        yield False, [framed(base)]
-        base = BaseCommand(type=BaseCommand.SUBSCRIBE)
-        base.subscribe.topic = topic.name
-        base.subscribe.subscription = "benchmark"
-        base.subscribe.subType = CommandSubscribe.Shared
-        base.subscribe.consumer_id = topic.id
-        base.subscribe.request_id = request + 1
-        base.subscribe.consumer_name = f"consumer-{topic.id}"
-        yield True, [framed(base)]
-        base = BaseCommand(type=BaseCommand.SUCCESS)
-        base.success.request_id = request + 1
-        yield False, [framed(base)]
+        yield True, [built("PRODUCER", topic=topic.name, producer_id=topic.id, request_id=request)]
+        answer = {"producer_name": topic.producer_name, "schema_version": b""}
+        yield False, [built("PRODUCER_SUCCESS", request_id=request, **answer)]
+        consumer = {"consumer_id": topic.id, "consumer_name": f"consumer-{topic.id}"}
+        kind = {"subscription": "benchmark", "subType": CommandSubscribe.Shared}
+        yield True, [built("SUBSCRIBE", topic=topic.name, request_id=request + 1, **kind, **consumer)]
+        yield False, [built("SUCCESS", request_id=request + 1)]
         yield True, [flow(topic, QUEUE)]
 
     def _burst(self, topic: Topic) -> Iterator[Write]:
@@ -363,25 +346,24 @@ def framed(base: BaseCommand, body: bytes = b"") -> bytes:
     return b"".join((_FRAME.pack(4 + len(command) + len(body), len(command)), command, body))
 
 
+def built(command: str, **fields: Any) -> bytes:
+    """Return the frame of a command with these fields."""
+    return framed(build_command(command, **fields))
+
+
 def flow(topic: Topic, permits: int) -> bytes:
-    """A FLOW frame."""
-    base = BaseCommand(type=BaseCommand.FLOW)
-    base.flow.consumer_id = topic.id
-    base.flow.messagePermits = permits
-    return framed(base)
+    """Return a FLOW frame."""
+    return built("FLOW", consumer_id=topic.id, messagePermits=permits)
 
 
 def acknowledged(topic: Topic, ids: list[tuple[int, int]], *, together: bool) -> list[bytes]:
-    """ACK frames for (ledger, entry) ids: one for all ids, or one for each."""
-    frames = []
-    for group in [ids] if together else [[one] for one in ids]:
-        base = BaseCommand(type=BaseCommand.ACK)
-        base.ack.consumer_id = topic.id
-        base.ack.ack_type = CommandAck.Individual
-        for ledger, entry in group:
-            base.ack.message_id.add(ledgerId=ledger, entryId=entry)
-        frames.append(framed(base))
-    return frames
+    """Return ACK frames for (ledger, entry) ids: one for all ids, or one for each."""
+    groups = [ids] if together else [[position] for position in ids]
+    fields = {"consumer_id": topic.id, "ack_type": CommandAck.Individual}
+    return [
+        built("ACK", **fields, message_id=[{"ledgerId": ledger, "entryId": entry} for ledger, entry in group])
+        for group in groups
+    ]
 
 
 def make_entry(rng: random.Random) -> Entry:
@@ -454,26 +436,24 @@ def generate(out: BinaryIO, frames: int, connections: int = 8, seed: int = 1, *,
     return capture.packets
 
 
-def main() -> None:
-    """Read the command line, write the capture, report the result on stderr."""
-    parser = argparse.ArgumentParser(description="Write a capture of busy Pulsar connections.")
-    parser.add_argument("out", type=Path, help="file to write")
-    parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument(
-        "--connections", type=int, default=8, help=f"1-{MAX_CONNECTIONS}; they share {TOPICS} topics"
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--clean", action="store_true", help="no duplicated and no swapped packets")
-    options = parser.parse_args()
-    if not 1 <= options.connections <= MAX_CONNECTIONS or options.frames < 0:
-        parser.error(f"connections must be 1-{MAX_CONNECTIONS}, frames 0 or more")
+def main(
+    out: Annotated[Path, typer.Argument(help="File to write.")],
+    frames: Annotated[int, typer.Option(min=0)] = 1_000_000,
+    connections: Annotated[
+        int, typer.Option(min=1, max=MAX_CONNECTIONS, help=f"They share {TOPICS} topics.")
+    ] = 8,
+    seed: int = 1,
+    clean: Annotated[bool, typer.Option("--clean", help="No duplicated and no swapped packets.")] = False,
+) -> None:
+    """Write a capture of busy Pulsar connections."""
     started = time.perf_counter()
-    with options.out.open("wb", buffering=1 << 20) as out:
-        packets = generate(out, options.frames, options.connections, options.seed, clean=options.clean)
+    with out.open("wb", buffering=1 << 20) as target:
+        packets = generate(target, frames, connections, seed, clean=clean)
     seconds = time.perf_counter() - started
-    size = options.out.stat().st_size
-    print(f"{options.frames} frames, {packets} packets, {size} bytes in {seconds:.1f} s", file=sys.stderr)
+    print(
+        f"{frames} frames, {packets} packets, {out.stat().st_size} bytes in {seconds:.1f} s", file=sys.stderr
+    )
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

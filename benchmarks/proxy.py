@@ -150,6 +150,7 @@ class Bench:
 
     proxies: Mapping[str, Sequence[str]]
     runs: int
+    gigabytes: float
     is_quick: bool
 
     def __post_init__(self) -> None:
@@ -209,7 +210,7 @@ class Bench:
     def memory(self, figures: Figures) -> None:
         """Transfer much more, once."""
         for load in self._some(make_frames("both sizes of frames", BATCHES, SINGLES), self._opaque):
-            server, client, _ = transfer(load, int(1e8 if self.is_quick else 2e9), True, has_digest=True)
+            server, client, _ = transfer(load, int(self.gigabytes * 1e9), True, has_digest=True)
             for name, command in self.proxies.items():
                 there, here, samples, _ = go_through(name, command, server, client)
                 is_equal = here.sent == there.received and there.sent == here.received
@@ -224,6 +225,7 @@ class Bench:
 def main(
     toxiproxy: Annotated[str | None, typer.Option(help="toxiproxy-server, if it is not on PATH.")] = None,
     runs: Runs = 3,
+    gigabytes: Annotated[float, typer.Option(help="Size each way while memory is measured.")] = 2,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only one load of each section, and shorter.")
     ] = False,
@@ -232,7 +234,8 @@ def main(
     """Compare pwire proxy with other proxies."""
     maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
-    bench = Bench(contenders(toxiproxy), 1 if quick else runs, quick)
+    amounts = (1, 0.1) if quick else (runs, gigabytes)
+    bench = Bench(contenders(toxiproxy), *amounts, quick)
     sections = {
         "throughput": bench.throughput,
         "round-trip": bench.round_trips,
