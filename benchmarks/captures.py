@@ -2,15 +2,15 @@
 
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, Literal, NamedTuple
 
 import zstandard
 
@@ -21,17 +21,23 @@ SAMPLES: Final = HERE.parent / "samples" / "pcaps"
 COPIES: Final = 10
 """How often a capture is concatenated with itself, to see whether memory grows."""
 
-FOUR: Final = ("frame.number", "frame.time_epoch", "tcp.stream", "apache.pulsar.cmd.type")
-FOURTEEN: Final = (
-    *FOUR,
-    *("apache.pulsar.frame_size", "apache.pulsar.topic", "apache.pulsar.subscription"),
-    *("apache.pulsar.producer_id", "apache.pulsar.producer_name", "apache.pulsar.sequence_id"),
-    *("apache.pulsar.consumer_id", "apache.pulsar.message_id", "apache.pulsar.request_id"),
-    "apache.pulsar.publish_time",
-)
-
 
 # -- tshark
+
+
+def _fields(*names: str) -> tuple[str, ...]:
+    return ("-T", "fields", *(word for name in names for word in ("-e", name)))
+
+
+_COMMAND: Final = "apache.pulsar.cmd.type"
+_NAMES: Final = ("frame.number", "frame.time_epoch", "tcp.stream", _COMMAND)
+_MORE: Final = (
+    *("frame_size", "topic", "subscription", "producer_id", "producer_name", "sequence_id", "consumer_id"),
+    *("message_id", "request_id", "publish_time"),
+)
+FOUR: Final = _fields(*_NAMES)
+FOURTEEN: Final = _fields(*_NAMES, *(f"apache.pulsar.{name}" for name in _MORE))
+"""Options to print so many fields."""
 
 
 @cache
@@ -47,11 +53,6 @@ def _tshark() -> str | None:
     return None
 
 
-def fields(names: Sequence[str]) -> tuple[str, ...]:
-    """Return tshark's options to print these fields."""
-    return ("-T", "fields", *(word for name in names for word in ("-e", name)))
-
-
 def tshark(path: Path, *options: str) -> dict[str, list[str]]:
     """Return tshark as a contender that decodes a capture; none if it is not installed.
 
@@ -62,16 +63,16 @@ def tshark(path: Path, *options: str) -> dict[str, list[str]]:
     return {"tshark": [command, *words]} if (command := _tshark()) else {}
 
 
-def frames_of_tshark(path: Path) -> int:
+def count_with_tshark(path: Path) -> int:
     """Count the frames that tshark finds: it prints the commands of each packet, separated by commas."""
-    for command in tshark(path, *fields(["apache.pulsar.cmd.type"])).values():
+    for command in tshark(path, *_fields(_COMMAND)).values():
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             return sum(line.count(b",") + 1 for line in process.stdout if line.strip())
     return 0
 
 
-def frames_of_pwire(path: Path) -> int:
+def count_with_pwire(path: Path) -> int:
     """Count the frames that `pwire decode -q` finds."""
     found = re.search(r"([\d,]+) frames?", run(pwire("decode", "-q", path)).stderr)
     return int(found[1].replace(",", "")) if found else 0
@@ -94,55 +95,64 @@ class Input(NamedTuple):
             capture = Pcap(source)
             target.write(capture.header)
             target.writelines(islice(capture, packets))
-        return Input(self.name, path, frames_of_pwire(path))
+        return Input(self.name, path, count_with_pwire(path))
 
 
-def inputs(captures: Sequence[Path], frames: int, scratch: Path) -> list[Input]:
-    """Return the captures, unpacked, as "real …", and a generated one of so many frames as "MTU-sized"."""
-    sources = []
-    for number, path in enumerate(captures):
-        name = f"real {path.name}"
-        if path.suffix == ".zst":
-            unpacked = scratch / f"{number}-{path.stem}"
-            with path.open("rb") as source, unpacked.open("wb") as target:
-                zstandard.ZstdDecompressor().copy_stream(source, target)
-            path = unpacked
-        sources.append(Input(name, path, frames_of_pwire(path)))
-    if frames:
-        sources.append(Input("MTU-sized", generated(scratch, frames), frames))
-    return sources
-
-
-def made(path: Path, make: Callable[[Path], object]) -> Path:
+def make_once(path: Path, make: Callable[[Path], object]) -> Path:
     """Return a file or directory, which is made if it does not exist yet."""
     if not path.exists():
         make(path)
     return path
 
 
-def generated(scratch: Path, frames: int, connections: int = 8) -> Path:
-    """Return a generated capture of MTU-sized packets."""
-    options = ["--frames", frames, "--connections", connections]
-    return made(
-        scratch / f"generated-{frames}-{connections}.pcap",
-        lambda path: run([sys.executable, HERE / "generate.py", path, *options]),
-    )
+@dataclass
+class CaptureBench:
+    """A benchmark of decoders, with files in `scratch`."""
+
+    captures: Sequence[Path]
+    frames: int
+    runs: int
+    scratch: Path
+
+    @cached_property
+    def sources(self) -> list[Input]:
+        """The captures, unpacked, as "real …", and a generated one, if it has frames, as "MTU-sized"."""
+        sources = []
+        for number, path in enumerate(self.captures):
+            name = f"real {path.name}"
+            if path.suffix == ".zst":
+                unpacked = self.scratch / f"{number}-{path.stem}"
+                with path.open("rb") as source, unpacked.open("wb") as target:
+                    zstandard.ZstdDecompressor().copy_stream(source, target)
+                path = unpacked
+            sources.append(Input(name, path, count_with_pwire(path)))
+        if self.frames:
+            sources.append(Input("MTU-sized", self.generate(self.frames), self.frames))
+        return sources
+
+    def generate(self, frames: int, connections: int = 8) -> Path:
+        """Return a capture of MTU-sized packets."""
+        options = ["--frames", frames, "--connections", connections]
+        return make_once(
+            self.scratch / f"generated-{frames}-{connections}.pcap",
+            lambda path: run([sys.executable, HERE / "generate.py", path, *options]),
+        )
 
 
 class Pcap:
-    """The records of a classic pcap, which begins with `header`; raises ValueError if it is not one."""
+    """The records of a classic pcap, which begins with `header`; anything else ends the benchmark."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.header = source.read(24)
-        self.order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<"}.get(self.header[:4], ">")
-        if self.order == ">" and self.header[:4] not in (b"\xa1\xb2\xc3\xd4", b"\xa1\xb2\x3c\x4d"):
-            raise ValueError(f"{source.name} is not a classic pcap; convert it with: editcap -F pcap IN OUT")
+        self.order: Literal["little", "big"] = "little" if self.header[3:4] == b"\xa1" else "big"
+        if int.from_bytes(self.header[:4], self.order) not in (0xA1B2C3D4, 0xA1B23C4D):
+            sys.exit(f"{source.name} is not a classic pcap; convert it with: editcap -F pcap IN OUT")
         self._source = source
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield each record: 16 bytes with seconds, fraction and sizes, then the packet; end at a cut one."""
         while len(head := self._source.read(16)) == 16:
-            (size,) = struct.unpack_from(f"{self.order}I", head, 8)
+            size = int.from_bytes(head[8:12], self.order)
             packet = self._source.read(size)
             if len(packet) < size:
                 return
@@ -157,13 +167,12 @@ def concatenate(path: Path, out: Path, copies: int = COPIES) -> None:
             with path.open("rb") as source:
                 capture = Pcap(source)
                 target.write(b"" if copy else capture.header)
-                time = struct.Struct(f"{capture.order}I")
                 shift = copy * (end - start + 1)
                 for record in map(bytearray, capture):
-                    (seconds,) = time.unpack_from(record)
+                    seconds = int.from_bytes(record[:4], capture.order)
                     if copy == 0:
                         start, end = min(start or seconds, seconds), max(end, seconds)
-                    time.pack_into(record, 0, seconds + shift)
+                    record[:4] = (seconds + shift).to_bytes(4, capture.order)
                     readdress(record, copy)
                     target.write(record)
 

@@ -12,8 +12,6 @@ apache/pulsar-client-cpp). `--only` selects some of these sections:
     doctor    doctor beside decode -q; its last capture has ten times the frames, and is for memory
 """
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -25,12 +23,10 @@ from benchmarks.captures import (
     FOUR,
     FOURTEEN,
     SAMPLES,
+    CaptureBench,
     Input,
     concatenate,
-    fields,
-    frames_of_tshark,
-    generated,
-    inputs,
+    count_with_tshark,
     tshark,
 )
 from benchmarks.harness import Captures, Figures, Frames, Goal, Only, Runs, measure, pwire
@@ -50,8 +46,8 @@ class Row(NamedTuple):
 
 
 ROWS: Final = (
-    Row("-q", ("-q",), fields(FOUR), 3, 4),
-    Row("-o line", ("-o", "line"), fields(FOURTEEN), 2, 3),
+    Row("-q", ("-q",), FOUR, 3, 4),
+    Row("-o line", ("-o", "line"), FOURTEEN, 2, 3),
     Row("-o json", ("-o", "json"), ("-T", "json"), 5, 8),
 )
 GOALS: Final = (
@@ -64,57 +60,56 @@ GOALS: Final = (
 )
 
 
-def compare_with_tshark(sources: Sequence[Input], runs: int, scratch: Path, figures: Figures) -> None:
-    """Decode captures with both tools."""
-    for source in sources:
-        beginning = source.cut(JSON_PACKETS, scratch)
-        for row in ROWS:
-            capture = beginning if row.name == "-o json" else source
-            path, case = capture.path, f"{source.name}: {row.name}"
-            commands = {"pwire": pwire("decode", *row.pwire, path)} | tshark(path, *row.tshark)
-            figures.compare(case, commands, runs, capture.frames)
-            figures.add(case, "pwire", {"frames": capture.frames})
-            if "tshark" in commands:
-                figures.add(case, "tshark", {"frames": frames_of_tshark(path)})
+class Bench(CaptureBench):
+    """All sections."""
 
+    def decode(self, figures: Figures) -> None:
+        """Compare with tshark."""
+        for source in self.sources:
+            beginning = source.cut(JSON_PACKETS, self.scratch)
+            for row in ROWS:
+                capture = beginning if row.name == "-o json" else source
+                path, case = capture.path, f"{source.name}: {row.name}"
+                commands = {"pwire": pwire("decode", *row.pwire, path)} | tshark(path, *row.tshark)
+                figures.compare(case, commands, self.runs, capture.frames)
+                figures.add(case, "pwire", {"frames": capture.frames})
+                if "tshark" in commands:
+                    figures.add(case, "tshark", {"frames": count_with_tshark(path)})
 
-def start_up(runs: int, figures: Figures) -> None:
-    """Run commands that have little to do."""
-    small = min(SAMPLES.glob("*.pcap"))
-    figures.compare("start-up", {"--help": pwire("--help"), "decode": pwire("decode", small)}, runs)
+    def start_up(self, figures: Figures) -> None:
+        """Run commands that have little to do."""
+        commands = {"--help": pwire("--help"), "decode": pwire("decode", min(SAMPLES.glob("*.pcap")))}
+        figures.compare("start-up", commands, self.runs)
 
+    def memory(self, figures: Figures) -> None:
+        """Compare inputs with many copies of each."""
+        for source in self.sources:
+            copies = self.scratch / "copies.pcap"
+            concatenate(source.path, copies)
+            for options in (("-q",), ("-o", "json")):
+                commands = {"once": pwire("decode", *options, source.path)}
+                commands[f"{COPIES} copies"] = pwire("decode", *options, copies)
+                figures.compare(f"{source.name}: {' '.join(options)}", commands, runs=1)
 
-def compare_with_copies(sources: Sequence[Input], scratch: Path, figures: Figures) -> None:
-    """Decode captures, and many copies of each."""
-    for source in sources:
-        copies = scratch / "copies.pcap"
-        concatenate(source.path, copies)
-        for options in (("-q",), ("-o", "json")):
-            commands = {"once": pwire("decode", *options, source.path)}
-            commands[f"{COPIES} copies"] = pwire("decode", *options, copies)
-            figures.compare(f"{source.name}: {' '.join(options)}", commands, runs=1)
+    def doctor(self, figures: Figures) -> None:
+        """Compare doctor with decode."""
+        for source in self.sources:
+            self._compare_doctor(figures, source, self.runs)
+        if frames := 10 * self.frames:
+            self._compare_doctor(figures, Input("large", self.generate(frames), frames), runs=1)
 
-
-def compare_doctor(sources: Sequence[Input], frames: int, runs: int, scratch: Path, figures: Figures) -> None:
-    """Run doctor and decode on captures, and once on a generated one of so many frames."""
-    large = [Input("large", generated(scratch, frames), frames)] if frames else []
-    for source in (*sources, *large):
+    def _compare_doctor(self, figures: Figures, source: Input, runs: int) -> None:
         commands = {"doctor": pwire("doctor", "--fail-on", "never", source.path)}
         commands["decode -q"] = pwire("decode", "-q", "--jobs", 1, source.path)
-        figures.compare(source.name, commands, 1 if source in large else runs, source.frames)
+        figures.compare(source.name, commands, runs, source.frames)
 
 
 def main(captures: Captures = None, frames: Frames = 1_000_000, runs: Runs = 3, only: Only = None) -> None:
     """Compare pwire decode with tshark, and pwire doctor with pwire decode."""
     with TemporaryDirectory() as name:
-        scratch = Path(name)
-        sources = inputs(captures or (), frames, scratch)
-        sections = {
-            "decode": partial(compare_with_tshark, sources, runs, scratch),
-            "start-up": partial(start_up, runs),
-            "memory": partial(compare_with_copies, sources, scratch),
-            "doctor": partial(compare_doctor, sources, 10 * frames, runs, scratch),
-        }
+        bench = Bench(captures or (), frames, runs, Path(name))
+        sections = {"decode": bench.decode, "start-up": bench.start_up}
+        sections |= {"memory": bench.memory, "doctor": bench.doctor}
         measure(sections, only, GOALS, ("tshark", "once", "decode -q"))
 
 

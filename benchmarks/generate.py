@@ -31,20 +31,8 @@ import typer
 import zstandard
 from crc32c import crc32c
 
+from pulsarctl_wire.wire import PulsarApi_pb2 as api
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.PulsarApi_pb2 import (
-    LZ4,
-    NONE,
-    SNAPPY,
-    ZLIB,
-    ZSTD,
-    BaseCommand,
-    CommandAck,
-    CommandSubscribe,
-    CompressionType,
-    MessageMetadata,
-    SingleMessageMetadata,
-)
 
 PORT: Final = 6650
 MSS: Final = 1448
@@ -78,12 +66,12 @@ SYN: Final = 0x02
 PSH: Final = 0x08
 ACK: Final = 0x10
 
-CODECS: Final["dict[CompressionType.ValueType, Callable[[bytes], bytes]]"] = {
-    NONE: bytes,
-    LZ4: lambda data: bytes(lz4.block.compress(data, store_size=False)),
-    ZLIB: zlib.compress,
-    ZSTD: lambda data: zstandard.ZstdCompressor().compress(data),
-    SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+CODECS: Final["dict[api.CompressionType.ValueType, Callable[[bytes], bytes]]"] = {
+    api.NONE: bytes,
+    api.LZ4: lambda data: bytes(lz4.block.compress(data, store_size=False)),
+    api.ZLIB: zlib.compress,
+    api.ZSTD: lambda data: zstandard.ZstdCompressor().compress(data),
+    api.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
 }
 NAMES: Final = ("order", "price", "region", "status", "customer", "created", "amount", "sensor", "reading")
 
@@ -245,9 +233,9 @@ class Client:
         self.pool = pool
         self.capture = capture
         self._choose = capture.rng.choice
-        self._send = BaseCommand(type=BaseCommand.SEND)
-        self._receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)
-        self._message = BaseCommand(type=BaseCommand.MESSAGE)
+        self._send = api.BaseCommand(type=api.BaseCommand.SEND)
+        self._receipt = api.BaseCommand(type=api.BaseCommand.SEND_RECEIPT)
+        self._message = api.BaseCommand(type=api.BaseCommand.MESSAGE)
         self._message.message.message_id.partition = -1
 
     def conversation(self) -> Iterator[Write]:
@@ -263,21 +251,21 @@ class Client:
         client = {"client_version": "Pulsar-Java-v4.0.8", "auth_method_name": "none"}
         yield (
             True,
-            [built("CONNECT", **client, protocol_version=21, feature_flags={"supports_auth_refresh": True})],
+            [build("CONNECT", **client, protocol_version=21, feature_flags={"supports_auth_refresh": True})],
         )
         limit = {"max_message_size": 5 * 1024 * 1024}
-        yield False, [built("CONNECTED", server_version="Pulsar Server4.0.8", protocol_version=21, **limit)]
+        yield False, [build("CONNECTED", server_version="Pulsar Server4.0.8", protocol_version=21, **limit)]
 
     def _attach(self, topic: Topic) -> Iterator[Write]:
         """Create the topic's producer and its consumer, and give the consumer its first permits."""
         request = 2 * topic.id
-        yield True, [built("PRODUCER", topic=topic.name, producer_id=topic.id, request_id=request)]
+        yield True, [build("PRODUCER", topic=topic.name, producer_id=topic.id, request_id=request)]
         answer = {"producer_name": topic.producer_name, "schema_version": b""}
-        yield False, [built("PRODUCER_SUCCESS", request_id=request, **answer)]
+        yield False, [build("PRODUCER_SUCCESS", request_id=request, **answer)]
         consumer = {"consumer_id": topic.id, "consumer_name": f"consumer-{topic.id}"}
-        kind = {"subscription": "benchmark", "subType": CommandSubscribe.Shared}
-        yield True, [built("SUBSCRIBE", topic=topic.name, request_id=request + 1, **kind, **consumer)]
-        yield False, [built("SUCCESS", request_id=request + 1)]
+        kind = {"subscription": "benchmark", "subType": api.CommandSubscribe.Shared}
+        yield True, [build("SUBSCRIBE", topic=topic.name, request_id=request + 1, **kind, **consumer)]
+        yield False, [build("SUCCESS", request_id=request + 1)]
         yield True, [flow(topic, QUEUE)]
 
     def _burst(self, topic: Topic) -> Iterator[Write]:
@@ -302,7 +290,7 @@ class Client:
 
     def _body(self, topic: Topic, entry: Entry) -> bytes:
         """An entry with its checksum; SEND carries the same bytes as MESSAGE."""
-        metadata = MessageMetadata(producer_name=topic.producer_name)
+        metadata = api.MessageMetadata(producer_name=topic.producer_name)
         metadata.sequence_id = topic.sequence - entry.messages + 1
         if entry.messages > 1:
             metadata.highest_sequence_id = topic.sequence
@@ -340,28 +328,28 @@ class Client:
         return framed(self._message, body)
 
 
-def framed(base: BaseCommand, body: bytes = b"") -> bytes:
+def framed(base: api.BaseCommand, body: bytes = b"") -> bytes:
     """A frame: the command, then the entry."""
     command = base.SerializeToString()
     return b"".join((_FRAME.pack(4 + len(command) + len(body), len(command)), command, body))
 
 
-def built(command: str, **fields: Any) -> bytes:
+def build(command: str, **fields: Any) -> bytes:
     """Return the frame of a command with these fields."""
     return framed(build_command(command, **fields))
 
 
 def flow(topic: Topic, permits: int) -> bytes:
     """Return a FLOW frame."""
-    return built("FLOW", consumer_id=topic.id, messagePermits=permits)
+    return build("FLOW", consumer_id=topic.id, messagePermits=permits)
 
 
 def acknowledged(topic: Topic, ids: list[tuple[int, int]], *, together: bool) -> list[bytes]:
     """Return ACK frames for (ledger, entry) ids: one for all ids, or one for each."""
     groups = [ids] if together else [[position] for position in ids]
-    fields = {"consumer_id": topic.id, "ack_type": CommandAck.Individual}
+    fields = {"consumer_id": topic.id, "ack_type": api.CommandAck.Individual}
     return [
-        built("ACK", **fields, message_id=[{"ledgerId": ledger, "entryId": entry} for ledger, entry in group])
+        build("ACK", **fields, message_id=[{"ledgerId": ledger, "entryId": entry} for ledger, entry in group])
         for group in groups
     ]
 
@@ -370,7 +358,7 @@ def make_entry(rng: random.Random) -> Entry:
     """An entry of a random kind and size: a single message, or every fifth time a batch."""
     if rng.random() < BATCHES:
         return make_batch(rng)
-    metadata = MessageMetadata()
+    metadata = api.MessageMetadata()
     payload = make_payload(rng, min(16_000, int(rng.lognormvariate(6.05, 0.8))))
     metadata.uncompressed_size = len(payload)
     if rng.random() < 0.3:
@@ -386,15 +374,15 @@ def make_batch(rng: random.Random) -> Entry:
     parts = []
     for _ in range(count):
         payload = make_payload(rng, rng.randint(40, 200))
-        head = SingleMessageMetadata(payload_size=len(payload))
+        head = api.SingleMessageMetadata(payload_size=len(payload))
         if rng.random() < 0.3:
             head.partition_key = f"key-{rng.randrange(1000)}"
         raw = head.SerializeToString()
         parts += [_U32.pack(len(raw)), raw, payload]
     plain = b"".join(parts)
     codec = rng.choice(list(CODECS))
-    metadata = MessageMetadata(uncompressed_size=len(plain), num_messages_in_batch=count)
-    if codec != NONE:
+    metadata = api.MessageMetadata(uncompressed_size=len(plain), num_messages_in_batch=count)
+    if codec != api.NONE:
         metadata.compression = codec
     return Entry(metadata.SerializePartialToString(), CODECS[codec](plain), count)
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import psutil
@@ -36,7 +37,12 @@ GRACE: Final = 60
 INTERVAL: Final = 0.2
 """Seconds between two looks at the memory of a command's processes."""
 
-Captures = Annotated[list[Path] | None, typer.Argument(metavar="CAPTURE", help="Classic pcap, maybe .zst.")]
+Commands = Mapping[str, Sequence[object]]
+"""Commands of contenders, by their names."""
+
+Captures = Annotated[
+    list[Path] | None, typer.Argument(exists=True, metavar="CAPTURE", help="Classic pcap, maybe .zst.")
+]
 Frames = Annotated[int, typer.Option(help="Frames of the generated capture; 0: none.")]
 Runs = Annotated[int, typer.Option(help="Runs of each contender.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="SECTION", help="A section; may be repeated.")]
@@ -83,7 +89,7 @@ class Process:
     processes in MiB, one for each INTERVAL; `began` is when it started (s, of the performance counter).
     """
 
-    def __init__(self, command: Sequence[object], out: Path | int = subprocess.DEVNULL) -> None:
+    def __init__(self, command: Sequence[object], out: Path | int = DEVNULL) -> None:
         self.samples: list[float] = []
         self._words = [str(word) for word in command]
         self._largest = self._shared_once = 0.0
@@ -92,12 +98,8 @@ class Process:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         stdout = out if isinstance(out, int) else out.open("wb")
         self.began = time.perf_counter()
-        self.popen = subprocess.Popen(
-            self._words,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=self._stderr,
-            start_new_session=True,
+        self.popen = Popen(
+            self._words, stdin=DEVNULL, stdout=stdout, stderr=self._stderr, start_new_session=True
         )
         if not isinstance(stdout, int):
             stdout.close()
@@ -140,8 +142,9 @@ class Process:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> Run:
         """End the command by a signal, after GRACE by SIGKILL."""
-        self.popen.send_signal(number)
+        os.kill(self.popen.pid, number)
         killer = threading.Timer(GRACE, self._kill)
+        killer.daemon = True
         killer.start()
         run = self.wait(patience=0)
         killer.cancel()
@@ -187,7 +190,7 @@ class Process:
             self._processes = max(self._processes, len(members))
 
 
-def run(command: Sequence[object], out: Path | int = subprocess.DEVNULL) -> Run:
+def run(command: Sequence[object], out: Path | int = DEVNULL) -> Run:
     """Run a command to its end, its stdout into `out`; ends the benchmark if it fails."""
     with Process(command, out) as process:
         run = process.wait()
@@ -213,15 +216,14 @@ def listens(port: int) -> bool:
 # -- figures
 
 
-BOUNDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "≥": operator.ge,
-    "≤": operator.le,
-    "=": operator.eq,
-}
+BOUNDS: Final = {"≥": operator.ge, "≤": operator.le, "=": operator.eq}
 
 
 class Goal(NamedTuple):
-    """A limit for a contender's median or, with a peer, for its ratio to that; `case` is a pattern."""
+    """A limit for a contender's median or, with a peer, for its ratio to that; `case` is a pattern.
+
+    Only "=" is for each run.
+    """
 
     case: str
     contender: str
@@ -254,12 +256,7 @@ class Figures:
         self.add(case, contender, {**rates, "s": run.seconds, "CPU s": run.cpu, **sizes})
 
     def compare(
-        self,
-        case: str,
-        commands: Mapping[str, Sequence[object]],
-        runs: int,
-        amount: int = 0,
-        unit: str = "frames",
+        self, case: str, commands: Commands, runs: int, amount: int = 0, unit: str = "frames"
     ) -> None:
         """Run the commands of contenders in turns, and add each run."""
         for _ in range(runs):
@@ -270,24 +267,15 @@ class Figures:
         """Return the median of the runs. Raises KeyError if there are none."""
         return statistics.median(self._rows[case, contender][column])
 
-    def ratio(self, case: str, contender: str, column: str, peer: str) -> float | None:
-        """Return the median of the ratios to a peer's value in the same run; None without values."""
-        ours, theirs = (self._rows.get((case, name), {}).get(column, ()) for name in (contender, peer))
-        ratios = [our / their for our, their in zip(ours, theirs, strict=False) if their > 0]
-        return statistics.median(ratios) if ratios else None
-
     def show(self) -> None:
         """Print all figures, ratios to each peer, and whether the goals are reached."""
-        _show_table(
-            {"case": case, "contender": contender} | {name: spread(values) for name, values in row.items()}
-            for (case, contender), row in self._rows.items()
-        )
-        for peer in self._peers:
+        for peer in ("", *self._peers):
+            title = f"ratio to {peer}" if peer else "contender"
             _show_table(
-                {"case": case, f"ratio to {peer}": contender}
-                | {name: number(self.ratio(case, contender, name, peer)) for name in row}
-                for (case, contender), row in self._rows.items()
-                if contender != peer and (case, peer) in self._rows
+                {"case": case, title: contender}
+                | {column: format_spread(values) for column, values in cells.items()}
+                for case, contender in self._rows
+                if contender != peer and (cells := self._cells(case, contender, peer))
             )
         _show_table(
             self._compare_with(goal, case)
@@ -296,31 +284,40 @@ class Figures:
             if contender == goal.contender and fnmatchcase(case, goal.case)
         )
 
+    def _cells(self, case: str, contender: str, peer: str) -> dict[str, list[float]]:
+        """Return the values of all runs or, with a peer, their ratios to its values in the same runs."""
+        ours, theirs = (self._rows.get((case, name), {}) for name in (contender, peer))
+        if not peer:
+            return ours
+        ratios = {}
+        for column, values in ours.items():
+            pairs = zip(values, theirs.get(column, ()), strict=False)
+            ratios[column] = [our / their for our, their in pairs if their > 0]
+        return {column: values for column, values in ratios.items() if values}
+
     def _compare_with(self, goal: Goal, case: str) -> dict[str, str]:
-        value = self.median(case, goal.contender, goal.column)
-        ratio = self.ratio(case, goal.contender, goal.column, goal.peer) if goal.peer else value
-        is_met = ratio is not None and BOUNDS[goal.bound](ratio, goal.limit)
+        values = self._cells(case, goal.contender, goal.peer).get(goal.column, [])
+        checked = values if goal.bound == "=" else [statistics.median(values)] if values else []
+        is_met = all(BOUNDS[goal.bound](value, goal.limit) for value in checked)
         return {
             "case": case,
             "goal of": goal.contender,
             "figure": goal.column,
-            "wanted": f"{goal.bound} {number(goal.limit)}{goal.peer and f' times {goal.peer}'}",
-            "is": number(ratio),
-            "met": "yes" if is_met else "-" if ratio is None else "no",
+            "wanted": f"{goal.bound} {format_number(goal.limit)}{goal.peer and f' times {goal.peer}'}",
+            "is": format_spread(values) if values else "-",
+            "met": ("yes" if is_met else "no") if values else "-",
         }
 
 
-def number(value: float | None) -> str:
+def format_number(value: float) -> str:
     """Format a number for a table."""
-    if value is None:
-        return "-"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def spread(values: Sequence[float]) -> str:
+def format_spread(values: Sequence[float]) -> str:
     """Format the median of some runs, with the least and the greatest if they differ."""
-    least, greatest = number(min(values)), number(max(values))
-    median = number(statistics.median(values))
+    least, greatest = format_number(min(values)), format_number(max(values))
+    median = format_number(statistics.median(values))
     return median if least == greatest else f"{median} ({least} to {greatest})"
 
 
@@ -347,7 +344,8 @@ def measure(
             raise typer.BadParameter(f"{name} is not one of {', '.join(sections)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything started is ended
     version = subprocess.run(pwire("--version"), capture_output=True, text=True, check=True).stdout.strip()
-    print(f"{version}; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; medians of all runs\n")
+    load = f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+    print(f"{version}; {load}; medians (least to greatest)\n")
     for name in only or sections:
         print(f"-- {name}")
         figures = Figures(goals, peers)

@@ -60,11 +60,8 @@ class Load(NamedTuple):
         return [number.to_bytes(4, "big") * 25 for number in range(self.batch)]
 
 
-LOADS: Final = {
-    "batches of 1000": Load(1000, 200_000),
-    "batches of 100": Load(100, 200_000),
-    "singles": Load(1, 0),
-}
+RATE: Final = 200_000
+LOADS: Final = {"batches of 1000": Load(1000, RATE), "batches of 100": Load(100, RATE), "singles": Load(1, 0)}
 
 
 def pace(load: Load, seconds: float) -> Iterator[None]:
@@ -143,7 +140,7 @@ class Contender(NamedTuple):
     dropped: str
 
 
-def contenders() -> dict[str, Contender]:
+def find_contenders() -> dict[str, Contender]:
     """Return our commands and, if it is installed, tcpdump."""
     options = ("-i", "lo", "--capture-filter", "tcp port {port}")
     decoded, lost = r"^(\d+) packets?, ", r"^  damage .*?(\d+) packets? dropped"
@@ -180,7 +177,7 @@ def find_count(pattern: str, text: str) -> int:
 
 def compare(load_name: str, seconds: float, figures: Figures) -> None:
     """Run each of our captures together with tcpdump."""
-    load, available = LOADS[load_name], contenders()
+    load, available = LOADS[load_name], find_contenders()
     theirs = [name for name in available if name == "tcpdump"]
     for ours in (name for name in available if name != "tcpdump"):
         with ExitStack() as stack, TemporaryDirectory() as directory:

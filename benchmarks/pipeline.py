@@ -22,11 +22,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
+from statistics import median
+from subprocess import DEVNULL
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
@@ -35,13 +36,10 @@ import typer
 from benchmarks.captures import (
     COPIES,
     FOURTEEN,
-    Input,
+    CaptureBench,
     concatenate,
-    fields,
-    frames_of_tshark,
-    generated,
-    inputs,
-    made,
+    count_with_tshark,
+    make_once,
     rotate,
     split_by_host,
     tshark,
@@ -82,7 +80,7 @@ GOALS: Final = (
     *(Goal("* table", name, "MiB", "≤", 400e6 / MIB) for name in ("once", f"{COPIES} copies")),
     *(Goal("* stats", name, "MiB", "≤", 150e6 / MIB) for name in ("once", f"{COPIES} copies")),
     Goal("*", f"{COPIES} copies", "frames", "=", COPIES, "once"),
-    Goal("connections *", f"{MANY} connections", "frames/s", "≥", 0.5, f"{FEW} connections"),
+    Goal("connections: *", f"{MANY} connections", "frames/s", "≥", 0.5, f"{FEW} connections"),
     Goal("report", "summary", "s", "≤", 3),
     Goal("files: table", "small files", "s after start", "≤", 2.5, "two files"),
     Goal("files: analyze", "small files", "s after start", "≤", 4, "two files"),
@@ -95,70 +93,50 @@ GOALS: Final = (
 
 
 @dataclass
-class Bench:
-    """All sections, with files in `scratch`."""
+class Bench(CaptureBench):
+    """All sections."""
 
-    captures: Sequence[Path]
-    frames: int
     spark_frames: int
-    runs: int
-    scratch: Path
 
     @cached_property
-    def sources(self) -> list[Input]:
-        """The inputs of `table` and `stats`."""
-        return inputs(self.captures, self.frames, self.scratch)
-
-    @cached_property
-    def start(self) -> float:
-        """Seconds that analyze takes for hardly any frames."""
-        figures = Figures()
-        for _ in range(self.runs):
-            self.run(figures, "", "start", "analyze", [generated(self.scratch, START_FRAMES)])
-        return figures.median("", "start", "s")
+    def starts(self) -> dict[str, float]:
+        """Seconds that commands take to start, which is much for Spark: for hardly any frames."""
+        figures, words = Figures(), ["analyze", self.generate(START_FRAMES)]
+        return {"table": 0, "analyze": median(self.run(figures, "", "", words) for _ in range(self.runs))}
 
     def spark_files(self) -> list[Path]:
         """Return the capture for Spark, as files in order."""
 
         def make(directory: Path) -> None:
-            whole = generated(self.scratch, self.spark_frames)
+            whole = self.generate(self.spark_frames)
             rotate([whole], directory, LARGE_FILE)
             if self.spark_frames != self.frames:
                 whole.unlink()
 
-        return sorted(made(self.scratch / "rotated", make).iterdir())
+        return sorted(make_once(self.scratch / "rotated", make).iterdir())
 
     def run(
-        self,
-        figures: Figures,
-        case: str,
-        contender: str,
-        command: str,
-        words: Iterable[object],
-        frames: int = 0,
-        out: Path | None = None,
-    ) -> None:
-        """Run a command of pwire, and add what it took and found; `out` is where its results stay."""
-        out = out or self.scratch / "out.parquet"
+        self, figures: Figures, case: str, contender: str, words: Sequence[object], frames: int = 0
+    ) -> float:
+        """Run a command of pwire, add what it took and found, and return the seconds that it took."""
+        command, out = str(words[0]), self.scratch / "out.parquet"
         remove(out)
-        words = [command, *words, *_options(command, out)]
-        ran = run(pwire(*words), out if command in ("stats", "report") else subprocess.DEVNULL)
+        words = [*words, *_choose_options(command, out)]
+        ran = run(pwire(*words), out if command in ("stats", "report") else DEVNULL)
         figures.add_run(case, contender, ran, frames)
-        figures.add(case, contender, _found(command, out))
-        if case.startswith(("connections", "files")):
-            start = self.start if command == "analyze" else 0
-            figures.add(case, contender, {"s after start": ran.seconds - start})
+        figures.add(case, contender, _count(command, out))
+        return ran.seconds
 
     def tables(self, figures: Figures) -> None:
         """Compare table and stats with tshark, which runs between them."""
         for source in self.sources:
             for _ in range(self.runs):
-                self.run(figures, source.name, "table", "table", [source.path], source.frames)
-                figures.compare(source.name, tshark(source.path, *fields(FOURTEEN)), 1, source.frames)
-                self.run(figures, source.name, "stats", "stats", [source.path], source.frames)
-            if found := frames_of_tshark(source.path):
+                self.run(figures, source.name, "table", ["table", source.path], source.frames)
+                figures.compare(source.name, tshark(source.path, *FOURTEEN), 1, source.frames)
+                self.run(figures, source.name, "stats", ["stats", source.path], source.frames)
+                figures.add(source.name, "capture", {"frames": source.frames})
+            if found := count_with_tshark(source.path):
                 figures.add(source.name, "tshark", {"frames": found})
-            figures.add(source.name, "capture", {"frames": source.frames})
 
     def memory(self, figures: Figures) -> None:
         """Compare table and stats of an input with those of copies of it."""
@@ -167,7 +145,7 @@ class Bench:
             concatenate(source.path, copies)
             for name in ("table", "stats"):
                 for contender, path in (("once", source.path), (f"{COPIES} copies", copies)):
-                    self.run(figures, f"{source.name}: {name}", contender, name, [path])
+                    self.run(figures, f"{source.name}: {name}", contender, [name, path])
             copies.unlink()
 
     def scaling(self, figures: Figures) -> None:
@@ -177,15 +155,15 @@ class Bench:
         what processors slow each other down.
         """
         cores = os.cpu_count() or 1
-        numbers = [1, *takewhile(lambda jobs: jobs < cores, (2**power for power in range(1, 20))), cores]
+        numbers = sorted({cores, *(2**power for power in range(10) if 2**power < cores)})
         names = {jobs: f"{jobs} process{'es' if jobs > 1 else ''}" for jobs in numbers}
         for source in self.sources:
             for command in ("decode", "stats", "table"):
                 case = f"{source.name}: {command}"
                 for _ in range(self.runs):
                     for jobs, name in names.items():
-                        words = [source.path, "--jobs", jobs]
-                        self.run(figures, case, name, command, words, source.frames)
+                        words = [command, source.path, "--jobs", jobs]
+                        self.run(figures, case, name, words, source.frames)
                 alone = figures.median(case, names[1], "s")
                 for jobs, name in names.items():
                     if jobs > 1:
@@ -196,12 +174,14 @@ class Bench:
         """Compare analyze with tshark's rate on the beginning of the same capture."""
         files = self.spark_files()
         frames = min(self.frames, self.spark_frames)
-        beginning = generated(self.scratch, frames)
+        beginning = self.generate(frames)
         case = f"spark ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:,.0f} MB)"
         for _ in range(self.runs):
-            self.run(figures, case, "analyze", "analyze", files, self.spark_frames, self.scratch / "table")
-            figures.compare(case, tshark(beginning, *fields(FOURTEEN)), 1, frames)
-        figures.add(case, "capture", {"frames": self.spark_frames})
+            self.run(figures, case, "analyze", ["analyze", *files], self.spark_frames)
+            figures.compare(case, tshark(beginning, *FOURTEEN), 1, frames)
+            figures.add(case, "capture", {"frames": self.spark_frames})
+        remove(self.scratch / "table")
+        (self.scratch / "out.parquet").rename(self.scratch / "table")
 
     def connections(self, figures: Figures) -> None:
         """Compare thousands of connections with a few."""
@@ -209,24 +189,26 @@ class Bench:
             case = f"connections: {command}"
             for _ in range(self.runs):
                 for number in (MANY, FEW):
-                    words = [generated(self.scratch, self.frames, number)]
-                    self.run(figures, case, f"{number} connections", command, words, self.frames)
-            figures.add(case, "capture", {"frames": self.frames})
+                    words = [command, self.generate(self.frames, number)]
+                    seconds = self.run(figures, case, f"{number} connections", words, self.frames)
+                    after_start = {"s after start": seconds - self.starts[command]}
+                    figures.add(case, f"{number} connections", after_start)
+                figures.add(case, "capture", {"frames": self.frames})
 
     def report(self, figures: Figures) -> None:
         """Run a report over the table of `analyze`."""
-        table = made(
-            self.scratch / "table",
-            lambda path: run(pwire("analyze", *self.spark_files(), *_options("analyze", path))),
+        command = ["analyze", *self.spark_files()]
+        table = make_once(
+            self.scratch / "table", lambda path: run(pwire(*command, *_choose_options("analyze", path)))
         )
         for _ in range(self.runs):
-            self.run(figures, "report", "summary", "report", ["summary", table])
-        figures.add("report", "capture", {"frames": self.spark_frames})
+            self.run(figures, "report", "summary", ["report", "summary", table])
+            figures.add("report", "capture", {"frames": self.spark_frames})
 
     def files(self, figures: Figures) -> None:
         """Compare a thousand small files with two large ones."""
         frames = min(self.frames, SMALL_FRAMES)
-        whole = generated(self.scratch, frames, 2 * FEW)
+        whole = self.generate(frames, 2 * FEW)
         few, many = self.scratch / "two", self.scratch / "small"
         split_by_host(whole, few)
         rotate(sorted(few.iterdir()), many, SMALL_FILE)
@@ -234,12 +216,14 @@ class Bench:
             case = f"files: {command}"
             for _ in range(self.runs):
                 for contender, directory in (("small files", many), ("two files", few)):
-                    self.run(figures, case, contender, command, sorted(directory.iterdir()), frames)
+                    words = [command, *sorted(directory.iterdir())]
+                    seconds = self.run(figures, case, contender, words, frames)
+                    figures.add(case, contender, {"s after start": seconds - self.starts[command]})
+                figures.add(case, "capture", {"frames": frames})
             figures.add(case, "small files", {"files": len(list(many.iterdir()))})
-            figures.add(case, "capture", {"frames": frames})
 
 
-def _options(command: str, out: Path) -> list[object]:
+def _choose_options(command: str, out: Path) -> list[object]:
     """Return how a command is told to write its results, and not to do what others do."""
     options: dict[str, list[object]] = {
         "decode": ["-q"],
@@ -251,7 +235,7 @@ def _options(command: str, out: Path) -> list[object]:
     return options[command]
 
 
-def _found(command: str, out: Path) -> dict[str, Any]:
+def _count(command: str, out: Path) -> dict[str, Any]:
     """Return how much a command found, and how large its table is with that of the gaps."""
     if command == "decode":
         return {}
@@ -282,7 +266,7 @@ def main(
 ) -> None:
     """Measure pwire table, stats, analyze and report."""
     with TemporaryDirectory() as name:
-        bench = Bench(captures or (), frames, spark_frames, runs, Path(name))
+        bench = Bench(captures or (), frames, runs, Path(name), spark_frames)
         names = ("tables", "memory", "scaling", "analyze", "connections", "report", "files")
         measure({name: getattr(bench, name) for name in names}, only, GOALS, PEERS)
 

@@ -35,19 +35,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from benchmarks.forwarding import (
-    BLOCK,
-    BUSY,
-    IDLE,
-    Client,
-    Many,
-    Server,
-    converse,
-    make_frames,
-    make_opaque,
-    run_sides,
-    transfer,
-)
+from benchmarks import forwarding
+from benchmarks.forwarding import BUSY, IDLE, Client, Server, make_frames
 from benchmarks.harness import (
     GRACE,
     HOST,
@@ -87,7 +76,7 @@ GOALS: Final = (
 )
 
 
-def contenders(toxiproxy: str | None) -> dict[str, Sequence[str]]:
+def find_contenders(toxiproxy: str | None) -> dict[str, Sequence[str]]:
     """Return commands that listen on {port} and connect to {to}; toxiproxy is told by HTTP on {admin}."""
     proxies: dict[str, Sequence[str]] = {"direct": ()}
     if socat := shutil.which("socat"):
@@ -103,7 +92,7 @@ def contenders(toxiproxy: str | None) -> dict[str, Sequence[str]]:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], listener: socket.socket) -> Iterator[tuple[int, Process]]:
+def run_proxy(name: str, command: Sequence[str], listener: socket.socket) -> Iterator[tuple[int, Process]]:
     """Run a proxy in front of `listener`, and yield the port for clients."""
     ports = {"port": find_port(), "admin": find_port(), "to": listener.getsockname()[1]}
     words = [word.format(**ports) for word in command]
@@ -135,11 +124,11 @@ def go_through(name: str, command: Sequence[str], server: Server, client: Client
     """Run both sides through a new proxy, or without one."""
     with closing(socket.create_server((HOST, 0), backlog=1024)) as listener:
         if not command:
-            there, here = run_sides(server, client, listener, listener.getsockname()[1])
+            there, here = forwarding.run_sides(server, client, listener, listener.getsockname()[1])
             return Passage(there, here)
-        with running(name, command, listener) as (port, process):
+        with run_proxy(name, command, listener) as (port, process):
             process.samples.clear()  # those of its start
-            there, here = run_sides(server, client, listener, port)
+            there, here = forwarding.run_sides(server, client, listener, port)
             samples = [*process.samples]
             return Passage(there, here, samples, process.end().stderr)
 
@@ -156,7 +145,7 @@ class Bench:
     def __post_init__(self) -> None:
         self._size = (64 if self.is_quick else 2048) * MIB
         self._questions = 500 if self.is_quick else 5000
-        self._opaque = make_opaque()
+        self._opaque = forwarding.make_opaque()
         self._batches = make_frames("100 KB batches", BATCHES)
         self._singles = make_frames("100 B messages", SINGLES)
 
@@ -172,7 +161,7 @@ class Bench:
         """Transfer bulk on one connection."""
         for load in self._some(self._singles, self._batches, self._opaque):
             for is_both in self._some(True, False):
-                server, client, frames = transfer(load, self._size, is_both)
+                server, client, frames = forwarding.transfer(load, self._size, is_both)
                 case = f"bulk {load.name}, {'both ways' if is_both else 'to server'}"
                 for name, command in self._turns():
                     there, here, _, stderr = go_through(name, command, server, client)
@@ -185,7 +174,7 @@ class Bench:
     def round_trips(self, figures: Figures) -> None:
         """Ask one question after the other on one connection."""
         for load, question in self._some((self._batches, "PING"), (self._opaque, "64 bytes")):
-            server, client = converse(load, self._questions)
+            server, client = forwarding.converse(load, self._questions)
             direct = 0.0
             for name, command in self._turns():
                 p50, p99 = go_through(name, command, server, client).client
@@ -196,8 +185,8 @@ class Bench:
     def many(self, figures: Figures) -> None:
         """Ask questions on many connections, then transfer bulk."""
         for load in self._some(self._singles, self._opaque):
-            asking = Many(load, math.ceil(self._questions * 4 / BUSY), 0)
-            sending = Many(load, 0, math.ceil(self._size / BUSY / BLOCK))
+            asking = forwarding.Many(load, math.ceil(self._questions * 4 / BUSY), 0)
+            sending = forwarding.Many(load, 0, math.ceil(self._size / BUSY / forwarding.BLOCK))
             size = BUSY * sending.blocks * len(load.out.block)
             for name, command in self._turns():
                 began, ended, (p50, p99) = go_through(name, command, asking.serve, asking.connect).client
@@ -210,7 +199,7 @@ class Bench:
     def memory(self, figures: Figures) -> None:
         """Transfer much more, once."""
         for load in self._some(make_frames("both sizes of frames", BATCHES, SINGLES), self._opaque):
-            server, client, _ = transfer(load, int(self.gigabytes * 1e9), True, has_digest=True)
+            server, client, _ = forwarding.transfer(load, int(self.gigabytes * 1e9), True, has_digest=True)
             for name, command in self.proxies.items():
                 there, here, samples, _ = go_through(name, command, server, client)
                 is_equal = here.sent == there.received and there.sent == here.received
@@ -235,7 +224,7 @@ def main(
     maximum = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     amounts = (1, 0.1) if quick else (runs, gigabytes)
-    bench = Bench(contenders(toxiproxy), *amounts, quick)
+    bench = Bench(find_contenders(toxiproxy), *amounts, quick)
     sections = {
         "throughput": bench.throughput,
         "round-trip": bench.round_trips,

@@ -17,15 +17,14 @@ import typer
 
 from benchmarks.harness import Figures, Goal, Runs, measure, pwire, run
 
-ONE: Final = """
+CLIENT: Final = """
 import pulsar
 client = pulsar.Client({url!r}, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+"""
+ONE: Final = """
 client.create_producer({topic!r}).send(b"hello")
-client.close()
 """
 PRODUCE: Final = """
-import pulsar
-client = pulsar.Client({url!r}, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 producer = client.create_producer({topic!r}, batching_enabled=True, batching_max_messages=1000,
     batching_max_allowed_size_in_bytes=131072, batching_max_publish_delay_ms=1,
     block_if_queue_full=True, max_pending_messages=50000)
@@ -33,15 +32,11 @@ payload = b"x" * 100
 for _ in range({count}):
     producer.send_async(payload, None)
 producer.flush()
-client.close()
 """
 CONSUME: Final = """
-import pulsar
-client = pulsar.Client({url!r}, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
 consumer = client.subscribe({topic!r}, "wheel", initial_position=pulsar.InitialPosition.Earliest)
 for _ in range({count}):
     consumer.acknowledge(consumer.receive())
-client.close()
 """
 GOALS: Final = (
     Goal("one message", "pwire", "s", "≤", 4, "wheel"),
@@ -56,7 +51,8 @@ def compare(url: str, pulsar_client: str | None, count: int, runs: int, figures:
     topic = f"bench-{uuid4().hex}"
 
     def wheel(script: str) -> list[str]:
-        return [sys.executable, "-c", script.format(url=url, topic=topic, count=count)]
+        program = f"{CLIENT}{script}client.close()"
+        return [sys.executable, "-c", program.format(url=url, topic=topic, count=count)]
 
     one = {"wheel": wheel(ONE), "pwire": pwire("produce", topic, "-m", "hello", "-u", url)}
     if pulsar_client:
