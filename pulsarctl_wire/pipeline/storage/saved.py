@@ -60,7 +60,7 @@ HEAD: Final = b"pwire progress 14\n"
 """What saved data begins with. Increase the number when a shape changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
-"""Most bytes of saved data; more are refused."""
+"""Maximum bytes of saved data; more are refused."""
 
 _CHECKED: Final = len(HEAD) + 4
 _PICKLED: Final = b"\x80"
