@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -108,22 +107,23 @@ def make_frames(name: str, *entries: tuple[int, int]) -> Load:
 
 def run_sides(server: Server, client: Client, listener: socket.socket, port: int) -> list[Any]:
     """Run both sides, a process each; returns what they report. Raises RuntimeError if one fails."""
-    with ExitStack() as stack:
-        pipes = []
+    pipes, processes = [], []
+    try:
         for side in (partial(server, listener), partial(client, port)):
             ours, theirs = fork.Pipe(duplex=False)
-            process = fork.Process(target=_play, args=(side, theirs.send), daemon=True)
-            process.start()
+            processes.append(fork.Process(target=_play, args=(side, theirs.send), daemon=True))
+            processes[-1].start()
             theirs.close()
-            stack.callback(process.join)
-            stack.callback(process.terminate)
             pipes.append(ours)
-        try:
-            if all(pipe.poll(PATIENCE) for pipe in pipes):
-                return [pipe.recv() for pipe in pipes]
-        except EOFError:
-            raise RuntimeError("a side failed, see above") from None
+        if all(pipe.poll(PATIENCE) for pipe in pipes):
+            return [pipe.recv() for pipe in pipes]
         raise RuntimeError(f"this took more than {PATIENCE} s")
+    except EOFError:
+        raise RuntimeError("a side failed, see above") from None
+    finally:
+        for process in processes:  # the server first: it does not see that the client ends
+            process.terminate()
+            process.join()
 
 
 def _play(side: Callable[[Report], None], report: Report) -> None:
