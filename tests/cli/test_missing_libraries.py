@@ -115,3 +115,14 @@ def test_what_needs_more_than_data_names_that(
     run = pwire(*(each.format(out=out) for each in line))
     assert run == (11, b"", f"pwire: {library} is not installed: {how_to_install(extra)}\n")
     assert not out.exists()
+
+
+def test_a_table_with_logs_stays_as_it_is_without_their_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["analyze", SAMPLE, "--out", str(tmp_path)]
+    assert pwire(*line, "--format", "delta").code == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    assert pwire(*line) == (11, b"", f"pwire: deltalake is not installed: {how_to_install('delta')}\n")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -87,9 +87,11 @@ class Store:
         The inputs of a run are those begun before, whether they are gone or not, and then the new ones; with
         `mirror`, `inputs`. Deletes the files of later splits, but not what they were decoded to. A table that
         cannot go on is rebuilt, and any with `rebuild`. Raises CaptureError if that would lose rows of inputs
-        that are gone, without `mirror` or `rebuild`.
+        that are gone, without `mirror` or `rebuild`; MissingLibrary as `Logs` does.
         """
         with self._said():
+            for kind in self._logs.kinds():
+                kind.library()  # is it installed?
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             self._place_rebuild()
