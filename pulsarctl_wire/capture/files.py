@@ -9,9 +9,10 @@ import heapq
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from pulsarctl_wire.capture.compression import Read
+from pulsarctl_wire.capture.layout import NANOSECONDS, Interface, Layout
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
 
@@ -24,11 +25,13 @@ MAX_INTERFACES: Final = 65_536
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Bytes of the largest packet accepted; a longer one means that the file is damaged there."""
 
+_MICROSECOND: Final = 6  # units of time, see `Interface`
+_NANOSECOND: Final = 9
 _PCAP_MAGICS: Final = {
-    b"\xd4\xc3\xb2\xa1": ("<", 1000),
-    b"\xa1\xb2\xc3\xd4": (">", 1000),
-    b"\x4d\x3c\xb2\xa1": ("<", 1),
-    b"\xa1\xb2\x3c\x4d": (">", 1),
+    b"\xd4\xc3\xb2\xa1": ("<", _MICROSECOND),
+    b"\xa1\xb2\xc3\xd4": (">", _MICROSECOND),
+    b"\x4d\x3c\xb2\xa1": ("<", _NANOSECOND),
+    b"\xa1\xb2\x3c\x4d": (">", _NANOSECOND),
 }
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
@@ -42,31 +45,6 @@ _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 def is_capture(head: bytes) -> bool:
     """Whether a file that begins with `head` (at least 4 bytes) is a pcap or pcapng file."""
     return head[:4] in _PCAP_MAGICS or head.startswith(_PCAPNG_MAGIC)
-
-
-class Interface(NamedTuple):
-    """The contents of an interface block: link type, snap length, ticks to ns as a fraction, offset in ns.
-
-    `dropped` counts the packets that the kernel dropped, by its statistics so far.
-    """
-
-    link: int
-    snap: int
-    multiply: int
-    divide: int
-    offset: int
-    dropped: int = 0
-
-
-class Layout(NamedTuple):
-    """The format of a capture file at some place in it.
-
-    `order` is the byte order; `blocks` is True for pcapng, where later blocks may add interfaces.
-    """
-
-    blocks: bool
-    order: str
-    interfaces: tuple[Interface, ...]
 
 
 class PacketReader:
@@ -100,7 +78,8 @@ class PacketReader:
         return self._layout._replace(interfaces=tuple(self._interfaces))
 
     def _records(self) -> Iterator[RawPacket]:
-        link, multiply = self._layout.interfaces[0].link, self._layout.interfaces[0].multiply
+        link = self._layout.interfaces[0].link
+        multiply, _ = NANOSECONDS[self._layout.interfaces[0].unit]
         is_little = self._layout.order == "<"
         data, at = self._data, 0
         base, read = self._start, self._read
@@ -195,7 +174,7 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
     if head[:4] in _PCAP_MAGICS and len(head) >= 24:
         order, unit = _PCAP_MAGICS[head[:4]]
         link = struct.unpack_from(order + "I", head, 20)[0] & 0xFFFF  # the upper half is about checksums
-        layout = Layout(False, order, (Interface(link, 0, unit, 1, 0),))
+        layout = Layout(False, order, (Interface(link, 0, unit),))
         return PacketReader(head[24:], read, layout, 24, stop)
     raise CaptureError(
         "not a pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
@@ -287,14 +266,13 @@ class SideBySide:
 
 def _interface(body: bytes, order: str) -> Interface:
     link, _, snap = struct.unpack_from(order + "HHI", body)
-    multiply, divide, offset = 1000, 1, 0
+    unit, offset = _MICROSECOND, 0
     for code, size, value in _options(body, 8, order):
-        if code == 9 and size == 1:  # if_tsresol: a power of ten, or of two with the high bit
-            base = 2 if value[0] & 0x80 else 10
-            multiply, divide = 1_000_000_000, base ** (value[0] & 0x7F)
-        elif code == 14 and size == 8:  # if_tsoffset, seconds
-            offset = struct.unpack(order + "q", value)[0] * 1_000_000_000
-    return Interface(link, snap, multiply, divide, offset)
+        if code == 9 and size == 1:  # if_tsresol
+            unit = value[0]
+        elif code == 14 and size == 8:  # if_tsoffset
+            (offset,) = struct.unpack(order + "q", value)
+    return Interface(link, snap, unit, offset)
 
 
 def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
@@ -336,7 +314,8 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface
     interface = interfaces[number]
     if size > len(body) - 20:
         raise IndexError("the packet runs beyond its block")
-    time_ns = (high << 32 | low) * interface.multiply // interface.divide + interface.offset
+    multiply, divide = NANOSECONDS[interface.unit]
+    time_ns = (high << 32 | low) * multiply // divide + interface.offset * 1_000_000_000
     return time_ns if -_TIMES < time_ns < _TIMES else None, interface.link, body[20 : 20 + size], length
 
 
@@ -375,7 +354,7 @@ def _record_follows(
     if len(data) - at < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)
-    second = 1_000_000_000 // layout.interfaces[0].multiply
+    second = 1_000_000_000 // NANOSECONDS[layout.interfaces[0].unit][0]
     if not (0 < size <= min(length, LARGEST_PACKET)) or length > LARGEST_PACKET or fraction >= second:
         return None
     if before is not None and abs(seconds - before) > _DAY:
