@@ -16,7 +16,7 @@ from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
 from pulsarctl_wire.wire.framing.lost import Source
 from pulsarctl_wire.wire.framing.stream_state import StreamState
-from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Offset, Place, UInt32, UInt64, Unwrapped
+from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, Place, UInt32, UInt64, Unwrapped
 from pulsarctl_wire.wire.session.ending import LifeState
 from pulsarctl_wire.wire.session.knowledge import Unanswered
 from pulsarctl_wire.wire.session.part import KnownState
@@ -60,7 +60,7 @@ class HalfState(NamedTuple):
     started: bool
     closed: bool
     ended: bool
-    hole_turn: Place
+    hole_turn: LastPlace
     patience: Unwrapped
     next: Unwrapped
     acknowledged: Unwrapped
@@ -236,8 +236,11 @@ def places(state: ReassemblerState) -> Iterator[int]:
             yield from (lost.packet, *lost.packets)
         for stream in tcp.state.streams:
             if stream is not None:
-                yield from (stream.source, stream.packet, stream.lost[5][1], *stream.lost[4])
-                yield from (source[1] for source in stream.sources)
+                _, _, size, _, packets, (_, packet) = stream.lost
+                has_bytes = stream.held or size
+                last = stream.source, stream.packet, packet
+                yield from (place for place in last if place >= 0 or has_bytes)
+                yield from (*packets, *(source[1] for source in stream.sources))
 
 
 _NOWHERE: Final = HalfSync(FRESH, False, 0, (), 0)

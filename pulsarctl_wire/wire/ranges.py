@@ -23,8 +23,10 @@ Unwrapped = Annotated[int, Meta(ge=-(2**40), lt=2**53)]
 """A sequence number of TCP that counts on beyond 32 bits; -1: none."""
 Nanoseconds = Annotated[int, Meta(gt=-(2**63), le=2**63 - 1)]
 """Since the epoch."""
-Place = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
-"""The place of a packet in one of the files read (see `PLACE_BITS`), or its turn; -1: none."""
+Place = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""The place of a packet in one of the files read (see `PLACE_BITS`), or its turn."""
+LastPlace = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+"""As `Place`; -1: no packet yet."""
 
 
 def one_of(texts: Iterable[str]) -> Meta:

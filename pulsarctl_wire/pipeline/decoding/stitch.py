@@ -104,7 +104,7 @@ class Stitcher:
         more of them.
         """
         self.waiting, connections, names = state
-        files = {place >> PLACE_BITS for place in places(connections) if place >= 0}
+        files = {place >> PLACE_BITS for place in places(connections)}
         self.names = {file: names[file] for file in sorted(files)}
         restore(self.reassembler, connections)
         self._opened.clear()

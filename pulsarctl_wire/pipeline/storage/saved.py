@@ -54,6 +54,8 @@ def load_progress(data: bytes, name: str) -> Progress:
     progress, state = load(data, tuple[Progress, StitcherState], name)
     progress.stitcher = TableStitcher(progress.options.settings(""))
     try:
+        if progress.part and progress.end is None:
+            raise ValueError("the end of the part before is missing")
         progress.stitcher.resume(state)
     except (ValueError, LookupError) as error:
         raise _refused(name) from error

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from pulsarctl_wire.wire.framing.lost import LostState, Source
-from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Offset, Place, UInt64, Wrapped
+from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, UInt64, Wrapped
 
 
 class StreamState(NamedTuple):
@@ -26,10 +26,10 @@ class StreamState(NamedTuple):
     held: bytes
     need: Count
     sources: list[Source]
-    source: Place
+    source: LastPlace
     source_ns: Nanoseconds | None
     time_ns: Nanoseconds | None
-    packet: Place
+    packet: LastPlace
     approved: Wrapped
     skip: Count
     is_searching: bool
