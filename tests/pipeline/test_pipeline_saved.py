@@ -7,6 +7,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import finish_split
 from pulsarctl_wire.pipeline.storage.tasks import Pool
+from pulsarctl_wire.wire.frame import PLACE_BITS
 
 OPTIONS = Options(split_size=1_500)
 
@@ -228,6 +230,34 @@ def test_any_bytes_are_refused(data: bytes, is_checked: bool) -> None:
 )
 def test_sizes_and_depths_that_are_not_there(data: bytes) -> None:
     assert _refused(sealed(data))
+
+
+@pytest.mark.parametrize("end", [None, (50, Layout(False, "<", ()))])
+def test_a_part_that_cannot_be_read_is_refused(end: Any) -> None:
+    progress = Progress([], OPTIONS, part=1, end=end, stitcher=TableStitcher(Settings("")))
+    assert _refused(saved.dump(progress))
+
+
+@pytest.mark.parametrize("at", ["packet", "packets", "sources", "nowhere"])
+def test_places_in_files_without_names_are_refused(half_done: Work, at: str) -> None:
+    """Rows name the files of what connections still hold."""
+    progress = saved.load_progress(half_done.good, "progress/all")
+    waiting, state, names = progress.stitcher.state()
+    tcp = state.known[0]
+    one, other = tcp.state.streams
+    elsewhere = max(names) + 1 << PLACE_BITS
+    changes: dict[str, dict[str, Any]] = {
+        "packets": {"lost": (*one.lost[:4], [elsewhere], one.lost[5])},
+        "sources": {"sources": [(1, elsewhere, None)]},
+        "nowhere": {"held": b"x", "source": -1},
+    }
+    if at == "packet":
+        tcp = tcp._replace(packet=elsewhere)
+    else:
+        tcp = tcp._replace(state=tcp.state._replace(streams=(one._replace(**changes[at]), other)))
+    forged = waiting, state._replace(known=[tcp, *state.known[1:]]), names
+    progress.stitcher = SimpleNamespace(state=lambda: forged)
+    assert _refused(saved.dump(progress))
 
 
 def sealed(data: bytes) -> bytes:

@@ -80,7 +80,7 @@ def list_inputs(
     for argument in arguments:
         try:
             some, is_directory = _find(argument)
-        except (ArrowException, OSError) as error:
+        except (ArrowException, OSError, UnicodeEncodeError) as error:  # pyarrow's paths are UTF-8
             raise CaptureError(f"{argument}: {reason(error)}") from error
         if is_directory:
             with ThreadPoolExecutor(_PEEKING) as executor:

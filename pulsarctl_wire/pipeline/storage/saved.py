@@ -45,7 +45,8 @@ def dump(value: Any) -> bytes:
     try:
         data = encode(value)
     except (UnicodeEncodeError, OverflowError) as error:
-        raise CaptureError(f"a text or a number that was given cannot be saved: {error}") from error
+        why = "a label that is not UTF-8, or a number of more than 64 bits, cannot be saved: use another one"
+        raise CaptureError(why) from error
     return HEAD + crc32c(data).to_bytes(4, "big") + data
 
 
@@ -54,8 +55,9 @@ def load_progress(data: bytes, name: str) -> Progress:
     progress, state = load(data, tuple[Progress, StitcherState], name)
     progress.stitcher = TableStitcher(progress.options.settings(""))
     try:
-        if progress.part and progress.end is None:
-            raise ValueError("the end of the part before is missing")
+        layout = progress.end and progress.end[1]
+        if (progress.part and not progress.end) or (layout and not layout.blocks and not layout.interfaces):
+            raise ValueError("nothing says how the next part is read")
         progress.stitcher.resume(state)
     except (ValueError, LookupError) as error:
         raise _refused(name) from error
