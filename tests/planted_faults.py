@@ -87,8 +87,8 @@ FAULTS: Final = (
     ),
     Fault(
         "net/session/client.py",
-        "range(MOST_REDIRECTS + 1)",
-        "range(MOST_REDIRECTS - 19)",
+        "range(MAX_REDIRECTS + 1)",
+        "range(MAX_REDIRECTS - 19)",
         "net/test_net_lookups.py",
     ),
     Fault(

@@ -199,20 +199,20 @@ def test_rooms_import_only_those_before_them(path: Path) -> None:
             assert (part, other, room) not in NOT_BETWEEN, f"{room} imports {name}"
 
 
-MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_PARAMETERS = 500, 60, 8
+MAX_LINES, MAX_LINES_OF_A_FUNCTION, MAX_PARAMETERS = 500, 60, 8
 
 
 def _too_large(path: Path) -> set[str]:
     """The module, if it has too many lines; its functions with too many (decorators count) or parameters."""
     name, text = str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")
-    found = {name} if len(text.splitlines()) > MOST_LINES else set[str]()
+    found = {name} if len(text.splitlines()) > MAX_LINES else set[str]()
     for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             given = node.args
             parameters = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            many = len([each for each in parameters if each not in ("self", "cls")]) > MOST_PARAMETERS
-            if many or (node.end_lineno or 0) - first >= MOST_LINES_OF_A_FUNCTION:
+            many = len([each for each in parameters if each not in ("self", "cls")]) > MAX_PARAMETERS
+            if many or (node.end_lineno or 0) - first >= MAX_LINES_OF_A_FUNCTION:
                 found.add(f"{name}: {node.name}")
     return found
 

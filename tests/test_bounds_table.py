@@ -19,7 +19,7 @@ from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, RAW_IP, Dissector
 from pulsarctl_wire.capture.series import span_of
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.session import lines
-from pulsarctl_wire.cli.session.replay import _MOST_HEADS, Report
+from pulsarctl_wire.cli.session.replay import _MAX_HEADS, Report
 from pulsarctl_wire.net.replay import remap
 from pulsarctl_wire.net.replay.differences import Difference
 from pulsarctl_wire.render.text import Paint
@@ -504,12 +504,12 @@ def test_a_line_that_is_too_long(
 def test_differences_that_have_consequences(capsys: pytest.CaptureFixture[str]) -> None:
     """Beyond the bound consequences are told one by one."""
     report = Report("text")
-    for number in range(0, 2 * _MOST_HEADS + 20, 2):
+    for number in range(0, 2 * _MAX_HEADS + 20, 2):
         report.difference(Difference("missing", 0, ping(), number=number))
         report.difference(Difference("missing", 0, ping(), number=number + 1, cause=number))
-    assert len(report._heads) <= _MOST_HEADS
-    assert len(report._consequences) == _MOST_HEADS
-    assert len(capsys.readouterr().out.splitlines()) == _MOST_HEADS + 20
+    assert len(report._heads) <= _MAX_HEADS
+    assert len(report._consequences) == _MAX_HEADS
+    assert len(capsys.readouterr().out.splitlines()) == _MAX_HEADS + 20
 
 
 def test_ids_that_a_replay_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:

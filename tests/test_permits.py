@@ -170,7 +170,7 @@ def test_the_samples_have_what_is_compared() -> None:
 @pytest.mark.parametrize("name", CAPTURES)
 def test_rows_continue_each_other(name: str) -> None:
     for consumer in read(name).consumers.values():
-        rows, _ = consumer.rows(limits.MOST_ROWS)
+        rows, _ = consumer.rows(limits.MAX_ROWS)
         for before, row in pairwise(rows):
             opened = any(text.startswith("SUBSCRIBE") for text in row.moments)
             assert row.permits == (0 if opened else before.permits) + row.granted - row.used
@@ -207,7 +207,7 @@ def test_rows_of_a_long_capture_are_bounded(starts: list[int], step: int) -> Non
     times = [start + n * step for start in starts for n in range(900)]
     state.track([flow(0, time_ns) for time_ns in times])
     (consumer,) = state.open_consumers()
-    assert len(consumer._rows) <= 2 * limits.MOST_ROWS
+    assert len(consumer._rows) <= 2 * limits.MAX_ROWS
     assert consumer.total.granted == consumer.total.flows == len(times)
     assert sum(row.flows for row in consumer.rows(2)[0]) == len(times)
 
@@ -215,9 +215,9 @@ def test_rows_of_a_long_capture_are_bounded(starts: list[int], step: int) -> Non
 def test_more_consumers_than_are_followed() -> None:
     permits = Permits()
     state = permits.new_state(Connection(0), Knowledge())
-    more = limits.MOST_CONSUMERS + 7
+    more = limits.MAX_CONSUMERS + 7
     state.track([flow(0, None, consumer) for consumer in range(more)])
-    assert len(permits.consumers) == limits.MOST_CONSUMERS
+    assert len(permits.consumers) == limits.MAX_CONSUMERS
     assert permits.left_out == 7
 
 

@@ -20,7 +20,7 @@ RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
 
 MAX_INTERFACES: Final = 65_536
-"""The most interfaces that a section may have."""
+"""Maximum number of interfaces that a section may have."""
 
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Bytes of the largest packet accepted; a longer one means that the file is damaged there."""
@@ -36,7 +36,7 @@ _PCAP_MAGICS: Final = {
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
-_MOST_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
+_MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
 _TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
@@ -285,7 +285,7 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
         for code, _, value in _options(body, 12, order)
         if code in _DROPPED and len(value) == 8
     ]
-    dropped = sum(count for count in counts if count < _MOST_DROPPED)
+    dropped = sum(count for count in counts if count < _MAX_DROPPED)
     before = interfaces[number].dropped
     interfaces[number] = interfaces[number]._replace(dropped=max(dropped, before))
     return max(dropped - before, 0)

@@ -26,7 +26,7 @@ from pulsarctl_wire.capture.hexrows import PIECE, Dumped, Row, parse_rows, read_
 from pulsarctl_wire.errors import CaptureError
 
 MAX_LITERALS = 4 << 20
-"""The most bytes of a text of literals, which is read into memory."""
+"""Maximum bytes of a text of literals, which is read into memory."""
 
 _SNIFFED = 4096
 _HEAD = 256 << 10

@@ -18,7 +18,7 @@ from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.wire.frame import Connection
 
 MAX_PAYLOAD: Final = 65_000
-"""The most payload bytes of a packet; an IPv4 packet's total length, with headers, has 16 bits."""
+"""Maximum payload bytes of a packet; an IPv4 packet's total length, with headers, has 16 bits."""
 
 _PSH, _TCP, _MASK = 0x08, 6, 0xFFFFFFFF
 _UNACKNOWLEDGED: Final = 1024 * 1024  # bytes after which an ACK is inserted; far below the window

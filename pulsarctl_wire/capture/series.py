@@ -29,8 +29,8 @@ from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, named, 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import PLACE_BITS, Event
 
-MOST_OPEN: Final = 64
-"""The most files that are read side by side; beyond that, those that began first are read to their ends."""
+MAX_OPEN_FILES: Final = 64
+"""Maximum number of files read side by side; beyond that, those that began first are read to their ends."""
 
 _HEAD: Final = 256 * 1024  # decompressed bytes that distinguish files which begin at the same time
 _TAIL: Final = 128 * 1024  # bytes at the end of a file that are searched for its last packets
@@ -182,8 +182,8 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
         if alike[order[file]] == alike[order[number]]
     ]
     notes = _notes(overlaps, names, spans)
-    if any(len(before) == MOST_OPEN - 1 for before in going.values()):
-        notes.append(f"{MOST_OPEN} files or more overlap: those that began first are read to their ends")
+    if any(len(before) == MAX_OPEN_FILES - 1 for before in going.values()):
+        notes.append(f"{MAX_OPEN_FILES} files or more overlap: those that began first are read to their ends")
     return Order(turns, notes)
 
 
@@ -203,7 +203,7 @@ def _continuing(
                 return alike[order[file]] != alike[order[number]]
             return before.last > first
 
-        going[number] = list(filter(goes_on, is_open))[1 - MOST_OPEN :]
+        going[number] = list(filter(goes_on, is_open))[1 - MAX_OPEN_FILES :]
         is_open = [*going[number], number]
     return going
 

@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.rule import Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.session.knowledge import bound
 
-_MOST_CLIENTS: Final = 1_024
+_MAX_CLIENTS: Final = 1_024
 
 
 class ClientRule(Rule):
@@ -29,5 +29,5 @@ class ClientRule(Rule):
         """An attempt has failed."""
         connection = state.connection
         first = self.first.setdefault((client_of(connection), connection.server), state)
-        bound(self.first, _MOST_CLIENTS)
+        bound(self.first, _MAX_CLIENTS)
         self.found(first, Subject(), evidence, explanation, certainty)

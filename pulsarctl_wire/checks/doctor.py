@@ -13,7 +13,7 @@ order; so "now and then" is some frames later, with the time of before.
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from pulsarctl_wire.checks.facts import MOST_HELD, Facts
+from pulsarctl_wire.checks.facts import MAX_UNACKED, Facts
 from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
 from pulsarctl_wire.checks.registry import RULES
@@ -36,8 +36,8 @@ from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR, EndedConnec
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.sinks import Sink
 
-MOST_FINDINGS: Final = 10_000
-"""The most findings that are kept; further ones are only counted."""
+MAX_FINDINGS: Final = 10_000
+"""Maximum number of findings that are kept; further ones are only counted."""
 
 _LATER: Final = 256  # frames after which silences of a capture are looked at, or as many as can be silent
 
@@ -53,7 +53,7 @@ class Doctor(Sink):
 
     findings      what was found so far, in order
     rules         number of rules
-    left_out      number of findings beyond `MOST_FINDINGS`
+    left_out      number of findings beyond `MAX_FINDINGS`
     withdrawn     number of findings that a hole has made doubtful
     looked_at     number of connections by what they turned out to be: Pulsar, TLS, joined midway, with holes
 
@@ -226,7 +226,7 @@ class Doctor(Sink):
         consumers = [each for state in self.states.values() for each in state.consumers.values()]
         consumers.sort(key=lambda each: len(each.entries))
         held = sum(len(each.entries) for each in consumers)
-        while held > MOST_HELD // 2:
+        while held > MAX_UNACKED // 2:
             most = consumers.pop()
             held -= len(most.entries)
             most.forget()
@@ -255,7 +255,7 @@ class Doctor(Sink):
         finding = self.findings.get(key)
         is_new = finding is None
         if finding is None:
-            if len(self.findings) >= MOST_FINDINGS:
+            if len(self.findings) >= MAX_FINDINGS:
                 self.left_out += 1
                 return
             advice = paragraphs(type(rule))["Advice"]

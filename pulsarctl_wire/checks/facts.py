@@ -18,17 +18,17 @@ from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.session.knowledge import bound
 
-MOST_NAMES: Final = 16_384
-"""The most topics, subscriptions and producer names that are remembered."""
+MAX_NAMES: Final = 16_384
+"""Maximum number of topics, subscriptions and producer names that are remembered."""
 
-MOST_OWNERS: Final = 1_024
+MAX_OWNERS: Final = 1_024
 """Producers of a name, or consumers of a subscription, that are kept when there are too many."""
 
-MOST_HELD: Final = 262_144
-"""The most unacknowledged entries that are remembered for all consumers together."""
+MAX_UNACKED: Final = 262_144
+"""Maximum number of unacknowledged entries that are remembered for all consumers together."""
 
-MOST_SENT: Final = 16_384
-"""The most SENDs that are remembered for all producer names together, and again for all topics."""
+MAX_SENDS: Final = 16_384
+"""Maximum number of SENDs that are remembered for all producer names together, and again for all topics."""
 
 _FEW_OWNERS: Final = 16
 _RECEIPTS: Final = 256  # remembered of each topic
@@ -161,7 +161,7 @@ class Owned:
         self.drop(owner)
         if len(self._owners) > self._roomy:  # without the new one, which may not count as open yet
             self._owners = dict.fromkeys(self.owners())
-            bound(self._owners, MOST_OWNERS)
+            bound(self._owners, MAX_OWNERS)
             self._roomy = 2 * len(self._owners) + 1
         self._owners[owner] = None
 
@@ -299,7 +299,7 @@ class Facts:
         if not to_broker:
             return checksum in self._entries
         self._entries[checksum] = None
-        bound(self._entries, MOST_SENT)
+        bound(self._entries, MAX_SENDS)
         return False
 
     def topic(self, name: str) -> Topic:
@@ -307,7 +307,7 @@ class Facts:
         found = self.topics.get(name)
         if found is None:
             found = self.topics[name] = Topic(name)
-            bound(self.topics, MOST_NAMES)
+            bound(self.topics, MAX_NAMES)
         return found
 
     def subscription(self, topic: str, name: str) -> Subscription:
@@ -315,7 +315,7 @@ class Facts:
         found = self.subscriptions.get((topic, name))
         if found is None:
             found = self.subscriptions[topic, name] = Subscription(self.topic(topic), name, self._keep_ns)
-            bound(self.subscriptions, MOST_NAMES)
+            bound(self.subscriptions, MAX_NAMES)
         return found
 
     def publisher(self, topic: str, name: str) -> Publisher:
@@ -323,7 +323,7 @@ class Facts:
         found = self.publishers.get((topic, name))
         if found is None:
             found = self.publishers[topic, name] = Publisher(topic, name)
-            bound(self.publishers, MOST_NAMES)
+            bound(self.publishers, MAX_NAMES)
         return found
 
     def remember(self, publisher: Publisher, sent: Sent) -> None:
@@ -338,7 +338,7 @@ class Facts:
             before.before = None  # no chain
             return
         self._sent += 1
-        if self._sent > MOST_SENT:
+        if self._sent > MAX_SENDS:
             self._forget()
 
     def _forget(self) -> None:
@@ -346,7 +346,7 @@ class Facts:
         for publisher in self.publishers.values():
             bound(publisher.sent, len(publisher.sent) // 2)
         self._sent = sum(len(each.sent) for each in self.publishers.values())
-        if self._sent > MOST_SENT // 2:
+        if self._sent > MAX_SENDS // 2:
             for publisher in islice(self.publishers.values(), len(self.publishers) // 2):
                 publisher.sent.clear()
             self._sent = sum(len(each.sent) for each in self.publishers.values())
@@ -359,7 +359,7 @@ class Facts:
             stored.popleft()
             return
         self._stored += 1
-        if self._stored > MOST_SENT:
+        if self._stored > MAX_SENDS:
             for each in self.topics.values():
                 for _ in range((len(each.stored) + 1) // 2):
                     each.stored.popleft()

@@ -18,8 +18,8 @@ SUSPECTED: Final = "suspected"
 ERROR: Final = "error"
 WARNING: Final = "warning"
 
-MOST_EVIDENCE: Final = 12
-"""The most frames that a finding shows; its `count` goes on."""
+MAX_EVIDENCE: Final = 12
+"""Maximum number of frames that a finding shows; its `count` goes on."""
 
 OTHERS: Final = "(others)"
 """The rule of a row that counts the findings beyond those that a doctor keeps."""
@@ -127,7 +127,7 @@ class Finding:
         """It is still so, or happened again, as these frames show. Returns whether they show anything new."""
         new = [each for each in evidence if not any(each.seen is mine.seen for mine in self.evidence)]
         self.evidence += new
-        del self.evidence[MOST_EVIDENCE - 1 : -1]  # the last one stays
+        del self.evidence[MAX_EVIDENCE - 1 : -1]  # the last one stays
         return bool(new)
 
 

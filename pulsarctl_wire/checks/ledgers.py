@@ -5,7 +5,7 @@ from typing import Any, Final
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.facts import (
-    MOST_HELD,
+    MAX_UNACKED,
     NOWHERE,
     Entry,
     Facts,
@@ -23,8 +23,8 @@ from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered, LedgerState
 from pulsarctl_wire.wire.session.plain import Sent as Pending
 
-MOST_RETURNED: Final = 4_096
-"""The most entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""
+MAX_RETURNED: Final = 4_096
+"""Maximum number of entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -134,7 +134,7 @@ class Consumer(ConsumerLedger):
         super().deliver(entry, cost, frame)
         facts = state.facts
         facts.held += 1
-        if facts.held > MOST_HELD:
+        if facts.held > MAX_UNACKED:
             state.forget_held()
         state.delivered(frame, self, entry)
         self.last_message = seen

@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Sent
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.ledgers import MOST_RETURNED, Consumer, Held, Producer, Returned, SightedState
+from pulsarctl_wire.checks.ledgers import MAX_RETURNED, Consumer, Held, Producer, Returned, SightedState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
@@ -29,7 +29,7 @@ from pulsarctl_wire.wire.frame import (
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import misstated
 from pulsarctl_wire.wire.quick import Head
-from pulsarctl_wire.wire.session.counts import MOST_PERMITS
+from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, entry_of
@@ -345,7 +345,7 @@ class CheckState(SightedState):
             consumer.first_grant = consumer.permits
         consumer.last_flow = self.seen
         consumer.flows += 1
-        if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MOST_PERMITS:
+        if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MAX_PERMITS:
             self.doctor.moment("granted", self, frame, consumer)
 
     def move(self, frame: Frame, consumer: Consumer) -> None:
@@ -427,7 +427,7 @@ class CheckState(SightedState):
         if words:
             first = consumer.partly[entry][0] if entry in consumer.partly else self.seen
             consumer.partly[entry] = first, self.seen
-            bound(consumer.partly, MOST_RETURNED)
+            bound(consumer.partly, MAX_RETURNED)
             return
         if consumer.returned:
             consumer.returned.pop(entry, None)
@@ -444,7 +444,7 @@ class CheckState(SightedState):
                     returned.asked_again = self.seen
                 elif isinstance(held, Held):
                     consumer.returned[entry] = Returned(self.seen, held.seen)
-            bound(consumer.returned, MOST_RETURNED)
+            bound(consumer.returned, MAX_RETURNED)
         super()._redeliver(frame)
 
     # -- ends

@@ -86,10 +86,10 @@ class Sayer:
         put: Callable[[bytes], object],
         width: int | None = None,
     ) -> None:
-        from pulsarctl_wire.checks.doctor import MOST_FINDINGS
-        from pulsarctl_wire.render.findings import MOST_ALIKE, FindingText
+        from pulsarctl_wire.checks.doctor import MAX_FINDINGS
+        from pulsarctl_wire.render.findings import MAX_ALIKE, FindingText
 
-        self._most_alike = MOST_ALIKE if output == "text" else MOST_FINDINGS
+        self._most_alike = MAX_ALIKE if output == "text" else MAX_FINDINGS
         self._output = output
         self._text = FindingText(paint, clock, width)
         self._put = put

@@ -21,7 +21,7 @@ from pulsarctl_wire.cli.options import host_port
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import Socket, bound
 
-MOST_CONNECTIONS: Final = 32
+MAX_CONNECTIONS: Final = 32
 """Maximum number of open connections; when it is exceeded, the oldest one is closed."""
 
 _TIMEOUT: Final = 10.0  # seconds that a connection may take in all
@@ -76,7 +76,7 @@ class _Server:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and close the connection. Slow connections are reset."""
-        while len(self._open) >= MOST_CONNECTIONS:
+        while len(self._open) >= MAX_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.transport.abort()

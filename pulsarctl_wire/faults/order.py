@@ -8,7 +8,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, FaultState, Item, LaneContext, Unit, Wake, option
 from pulsarctl_wire.faults.values import TIME, whole
 
-MOST_COPIED: Final = 64 * 1024 * 1024
+MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of all copies of a frame, as they are sent at once."""
 
 
@@ -39,7 +39,7 @@ class Duplicate(Fault):
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
         """The unit and its copies."""
-        for _ in range(1 + min(self.copies, MOST_COPIED // len(unit.data))):
+        for _ in range(1 + min(self.copies, MAX_COPIED_BYTES // len(unit.data))):
             yield unit
 
 

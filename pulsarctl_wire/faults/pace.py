@@ -9,7 +9,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, FaultState, Item, LaneContext, Unit, option
 from pulsarctl_wire.faults.values import RATE, SIZE, SPREAD, TIME
 
-_MOST_PARTS: Final = 4096  # of a frame, so that a frame of 64 MiB does not become millions of actions
+_MAX_PARTS: Final = 4096  # of a frame, so that a frame of 64 MiB does not become millions of actions
 _STEPS: Final = 10  # parts a second, as in toxiproxy
 
 
@@ -70,7 +70,7 @@ class Bandwidth(_Cutting):
 
     def cut(self, data: bytes, context: LaneContext) -> Iterator[tuple[bytes, float]]:
         """Parts of a tenth of a second's bytes, each sent when the line has carried its last byte."""
-        size = max(self.rate // _STEPS, math.ceil(len(data) / _MOST_PARTS), 1)
+        size = max(self.rate // _STEPS, math.ceil(len(data) / _MAX_PARTS), 1)
         for at in range(0, len(data), size):
             part = data[at : at + size]
             yield part, len(part) / self.rate
@@ -95,7 +95,7 @@ class Slice(_Cutting):
 
     def cut(self, data: bytes, context: LaneContext) -> Iterator[tuple[bytes, float]]:
         """Slices of about the same size."""
-        at, least = 0, math.ceil(len(data) / _MOST_PARTS)
+        at, least = 0, math.ceil(len(data) / _MAX_PARTS)
         while at < len(data):
             size = self.size + (context.rng.randint(-self.variation, self.variation) if self.variation else 0)
             stop = at + max(size, least)

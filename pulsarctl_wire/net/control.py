@@ -25,7 +25,7 @@ from pulsarctl_wire.errors import RequestTimeout, SettingsError, Unreachable, Wi
 LONGEST: Final = 64 * 1024
 """Maximum bytes of a line."""
 
-_MOST_ANSWERED: Final = 256 * 1024 * 1024
+_MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of an answer: the state of a broker with tens of thousands of topics."""
 
 FAULT_REQUESTS: Final = ("fault-add", "fault-list", "fault-wait", "fault-remove", "fault-clear")
@@ -149,7 +149,7 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, who: str = "p
             sock.connect(str(path))
             sock.sendall(json.dumps(request).encode() + b"\n")
             with sock.makefile("rb") as file:
-                answer = json.loads(file.readline(_MOST_ANSWERED))
+                answer = json.loads(file.readline(_MAX_ANSWER_BYTES))
             if not isinstance(answer, dict):
                 raise ValueError("its answer is not a JSON object")
     except (OSError, ValueError, RecursionError) as error:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
 
-MOST_SHOWN: Final = 10
+MAX_WARNINGS: Final = 10
 """Maximum number of warnings of one kind that are shown."""
 
 LONGEST: Final = 2000
@@ -31,14 +31,14 @@ class Warnings:
         """Show the warning `text`. A warning that a peer can cause at will needs a `kind`, which names it."""
         if kind:
             self._counts[kind] += 1
-        if self._counts[kind] <= MOST_SHOWN:
+        if self._counts[kind] <= MAX_WARNINGS:
             self._say(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
 
     def close(self) -> None:
         """Say how many warnings were not shown."""
         for kind, count in self._counts.items():
-            if count > MOST_SHOWN:
-                self._say(f"{kind}: {count - MOST_SHOWN:,} more times")
+            if count > MAX_WARNINGS:
+                self._say(f"{kind}: {count - MAX_WARNINGS:,} more times")
         self._counts.clear()
 
 

@@ -12,7 +12,7 @@ from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.wire.frame import Connection
 
-MOST_UNSENT: Final = 160 * 1024 * 1024
+MAX_UNSENT_BYTES: Final = 160 * 1024 * 1024
 """Maximum bytes that wait to be sent: more than a producer may have pending, plus a message."""
 
 
@@ -109,8 +109,8 @@ class FrameSocket(Driver, asyncio.Protocol):
         if not self.is_open:
             return
         self.transport.write(data)
-        if not self._writable.is_set() and self.transport.get_write_buffer_size() > MOST_UNSENT:
-            self.drop(f"the broker reads nothing: {MOST_UNSENT} bytes wait to be sent")
+        if not self._writable.is_set() and self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.drop(f"the broker reads nothing: {MAX_UNSENT_BYTES} bytes wait to be sent")
         if self._tap is not None:
             self._tap.carried(self.connection, not self.protocol.to_broker, data, time.time_ns())
 

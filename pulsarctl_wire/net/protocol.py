@@ -62,7 +62,7 @@ _FEATURES: Final = {
     "supports_get_partitioned_metadata_without_auto_creation": True,
 }
 _SMALLEST_FRAME: Final = 10  # bytes: both sizes, and a command with nothing but its type
-_MOST_ROUNDS: Final = 10  # of AUTH_CHALLENGE before CONNECTED, as in the Java client
+_MAX_AUTH_ROUNDS: Final = 10  # of AUTH_CHALLENGE before CONNECTED, as in the Java client
 _SUBJECTS: Final = {
     "producer_id": ("SEND_RECEIPT", "SEND_ERROR", "CLOSE_PRODUCER"),
     "consumer_id": ("MESSAGE", "CLOSE_CONSUMER", "ACTIVE_CONSUMER_CHANGE", "REACHED_END_OF_TOPIC"),
@@ -252,8 +252,8 @@ class ClientProtocol(FrameProtocol):
     def _challenged(self, body: Any) -> None:
         if HANDSHAKE in self._requests and body.challenge.auth_data != REFRESH:
             self._rounds += 1
-            if self._rounds > _MOST_ROUNDS:
-                text = f"{self.peer}: more than {_MOST_ROUNDS} rounds of AUTH_CHALLENGE"
+            if self._rounds > _MAX_AUTH_ROUNDS:
+                text = f"{self.peer}: more than {_MAX_AUTH_ROUNDS} rounds of AUTH_CHALLENGE"
                 self._done(HANDSHAKE, error=Unreachable(text))
                 return
         self._events.append(Challenge())

@@ -31,7 +31,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.table import VERSION
 
-MOST_KEPT: Final = 4 * 1024**3
+MAX_CACHE_BYTES: Final = 4 * 1024**3
 """Bytes of all that is kept; beyond that, what was not used for the longest time is deleted."""
 _MANIFEST: Final = "manifest.json"
 _FINDINGS: Final = "findings.parquet"
@@ -149,7 +149,7 @@ def _make_room(directory: Path, used: set[Path]) -> None:
     """Delete what was not used for the longest time if all takes too much, but nothing that is `used` now."""
     kept = {each: _size(each) for each in directory.iterdir() if not each.name.startswith(".")}
     for oldest in sorted(kept.keys() - used, key=_used_ns):
-        if sum(kept.values()) <= MOST_KEPT:
+        if sum(kept.values()) <= MAX_CACHE_BYTES:
             break
         del kept[oldest]
         shutil.rmtree(oldest, ignore_errors=True)

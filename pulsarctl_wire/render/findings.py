@@ -16,7 +16,7 @@ from pulsarctl_wire.render.text import Paint, clean, cut_line
 Lines = Mapping[int, str]
 """Frame number -> how the frame is shown, without colours or line end; it may have several lines."""
 
-MOST_ALIKE: Final = 3
+MAX_ALIKE: Final = 3
 """How many findings of a rule on a connection are shown to people."""
 
 _LONGEST_WHY: Final = 48  # cells that are kept for the reasons of all frames
@@ -66,14 +66,14 @@ def subject_text(finding: Finding) -> str:
 
 
 def first_of_each(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
-    """The findings to show, at most `MOST_ALIKE` of a rule on a connection, and a line on the others."""
+    """The findings to show, at most `MAX_ALIKE` of a rule on a connection, and a line on the others."""
     alike: Counter[tuple[str, int]] = Counter()
     left_out: Counter[str] = Counter()
     chosen = []
     for finding in findings:
         key = finding.rule, finding.connection.index
         alike[key] += 1
-        if alike[key] <= MOST_ALIKE:
+        if alike[key] <= MAX_ALIKE:
             chosen.append(finding)
         else:
             left_out[finding.rule] += 1

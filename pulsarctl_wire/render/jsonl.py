@@ -53,7 +53,7 @@ _UNUSUAL: Final = {
 
 _dumps: Final = orjson.dumps
 
-_MOST_TEXTS: Final = 10_000
+_MAX_TEXTS: Final = 10_000
 _LONGEST: Final = 200  # bytes of a text that is cached
 
 
@@ -130,7 +130,7 @@ class JsonLines:
             assert text is not None
             known = _dumps(text if isinstance(text, str) else text.decode()).decode()
             if len(text) <= _LONGEST:
-                if len(self._texts) >= _MOST_TEXTS:
+                if len(self._texts) >= _MAX_TEXTS:
                     self._texts = {None: "null"}
                 self._texts[text] = known
         return known

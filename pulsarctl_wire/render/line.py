@@ -77,7 +77,7 @@ _PREVIEW: Final = 32
 _LARGEST_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
 _BYTES: Final = 16  # shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
-_MOST_COMMANDS: Final = 1_000  # cached, including unknown ones
+_MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
 _LONGEST: Final = 300
 """The first characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
@@ -220,7 +220,7 @@ class LineRenderer:
             head = frame.raw[8:10]
             return f"{command_name(head[1]) if head[:1] == bytes([8]) and len(head) == 2 else ''}?".ljust(12)
         text = self._paint(command_style(name), name) + " " * max(12 - len(name), 0)
-        if len(self._commands) < _MOST_COMMANDS:
+        if len(self._commands) < _MAX_COMMANDS:
             self._commands[frame.type] = text
         return text
 

@@ -16,7 +16,7 @@ from pulsarctl_wire.render.columns import GAP, PERSISTENT, Column, counted, drop
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.snapshot import ConnectionRow, Snapshot, Times
 
-_MOST_ROWS: Final = 20  # without a height
+_MAX_ROWS: Final = 20  # without a height
 _AROUND: Final = 3  # lines of a table apart from its rows
 _LEAST_ROWS: Final = 2
 _LEAST_NAME: Final = 33  # cells: fits two IPv4 addresses with ports
@@ -27,14 +27,14 @@ _SECOND: Final = 1_000_000_000
 def page(found: Snapshot, width: int, height: int, *, recent: bool) -> RenderableType:
     """The page of a snapshot, at most `width` cells wide and `height` lines high.
 
-    If `height` is 0, tables have up to `_MOST_ROWS` rows. If `recent`, rates and latencies are those of the
+    If `height` is 0, tables have up to `_MAX_ROWS` rows. If `recent`, rates and latencies are those of the
     last seconds, else those of the whole time.
     """
     if not recent:
         found = found.averaged()
     heading = list(_heading(found, width))
     times = list(_times(found, recent))
-    latencies = connections = topics = _MOST_ROWS
+    latencies = connections = topics = _MAX_ROWS
     if height:
         room = height - len(heading) - 3 * _AROUND
         latencies = min(len(times), max(room // 4, 1))

@@ -13,7 +13,7 @@ from pulsarctl_wire.render.columns import PERSISTENT, Column, counted, fit, grid
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import clean, human_time, rich_text
 from pulsarctl_wire.stats.report import Figures
-from pulsarctl_wire.wire.session.counts import MOST_PERMITS
+from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 
 DETAILED: Final = 10
 """Consumers that are shown with rows or a plot; of the others there is only a line."""
@@ -103,8 +103,8 @@ def warnings(consumer: Figures) -> Iterator[str]:
         left = counted(consumer["permits"], "permit")
         yield f"nothing delivered in its last {human_time(quiet)}, with {left} left and {unacked}"
     highest, first = consumer["highest_permits"], consumer["first_grant"]
-    if highest > MOST_PERMITS:
-        yield f"{highest:,} permits: more than the {MOST_PERMITS:,} that a broker can count"
+    if highest > MAX_PERMITS:
+        yield f"{highest:,} permits: more than the {MAX_PERMITS:,} that a broker can count"
     elif consumer["flows"] > 1 and highest > 2 * max(first, _USUAL_GRANT):
         yield f"permits grew to {highest:,}: {highest / max(first, 1):.3g} times the first FLOW"
     if consumer["asked"] > 2 * consumer["acked"]:

@@ -37,7 +37,7 @@ SHORT: Final = 12
 REPEATED: Final = 3
 """How often rows must come in the same order, at least, before they are folded."""
 PERIOD: Final = 24
-"""The most rows that are recognized when they come again."""
+"""Maximum number of rows that are recognized when they come again."""
 
 _SPARE: Final = REPEATED * PERIOD  # rows beyond the limit, which may still be folded
 _STREAMED: Final = {

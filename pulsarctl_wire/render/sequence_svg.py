@@ -12,7 +12,7 @@ from pulsarctl_wire.render.sequence_rows import Row, Styled, lifelines
 from pulsarctl_wire.render.text import cells, cut_line, human_time
 
 LIFELINES: Final = 8
-"""The most lifelines at each side."""
+"""Maximum number of lifelines at each side."""
 
 _LANE: Final = 104  # characters between the last client and the first broker
 _CHARACTER: Final = 7.25  # pixels

@@ -17,7 +17,7 @@ from pulsarctl_wire.render.sequence_rows import TIMES, Row, Styled, lifelines
 from pulsarctl_wire.render.text import Paint, cells, cut_line
 
 LIFELINES: Final = 4
-"""The most lifelines at each side."""
+"""Maximum number of lifelines at each side."""
 
 _SPACE: Final = 3  # from one lifeline to the next
 _LEAST: Final = 30  # cells between the last client and the first broker

@@ -10,13 +10,13 @@ from pulsarctl_wire.reports.sql import Options, bucket, literal, percentiles
 from pulsarctl_wire.reports.views import IS_ERROR, VIEWS, cells
 
 BUCKETS: Final = 120
-"""The most time buckets of a plot."""
+"""Maximum number of time buckets of a plot."""
 BINS: Final = 10
 """Bins of the heat map for each power of ten of latency."""
 SERIES: Final = 10
 """Topics with a series of their own; all others share one."""
 LINES: Final = 60
-"""The most connections of the timeline."""
+"""Maximum number of connections of the timeline."""
 
 WIDTHS: Final[list[int]] = [
     *(step * 10**power for power in range(3, 9) for step in (1, 2, 5)),

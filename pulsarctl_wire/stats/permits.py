@@ -8,7 +8,7 @@
 What costs a permit, and what is a message, is said in `wire/session/counts.py`; permits, unacknowledged
 messages and requested redeliveries are read from `ConsumerLedger`.
 
-Memory is bounded: `MOST_CONSUMERS` are followed (others are counted), with up to twice `MOST_ROWS` rows each.
+Memory is bounded: `MAX_CONSUMERS` are followed (others are counted), with up to twice `MAX_ROWS` rows each.
 When there are more, neighbours are added up: at first a row is what happened at one time, later all that
 happened in a stretch, whose width doubles as the capture goes on.
 """
@@ -30,16 +30,16 @@ from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
 from pulsarctl_wire.wire.session.plain import Asked
 from pulsarctl_wire.wire.session.state import PRODUCER
 
-MOST_ROWS: Final = 256
-"""The most rows of a consumer that are shown."""
-MOST_CONSUMERS: Final = 256
+MAX_ROWS: Final = 256
+"""Maximum number of rows of a consumer that are shown."""
+MAX_CONSUMERS: Final = 256
 """How many consumers are followed: the first ones."""
-MOST_NAMES: Final = 1_000
+MAX_NAMES: Final = 1_000
 """Names of subscriptions that are remembered, to suggest one for a typo."""
 LONGEST: Final = 512
 """The first characters of a name that are kept."""
 
-_MOST_MOMENTS: Final = 8  # different ones of a row
+_MAX_MOMENTS: Final = 8  # different ones of a row
 _OPEN: Final = "still open when the capture ends"
 _FLOW, _MESSAGE, _ACK = NUMBERS["FLOW"], NUMBERS["MESSAGE"], NUMBERS["ACK"]
 _SUBSCRIBE, _ERROR = NUMBERS["SUBSCRIBE"], NUMBERS["ERROR"]
@@ -80,7 +80,7 @@ class Row:
     lowest: int = 0
     """The fewest permits."""
     highest: int = 0
-    """The most permits."""
+    """Maximum permits."""
     stalled: int = 0
     """The longest time without permits that ended here, in ns."""
     exact: bool = True
@@ -103,7 +103,7 @@ class Row:
 
     def note(self, text: str, count: int = 1) -> None:
         """Count a rare event."""
-        if text not in self.moments and len(self.moments) >= _MOST_MOMENTS:
+        if text not in self.moments and len(self.moments) >= _MAX_MOMENTS:
             text = "…"
         self.moments[text] = self.moments.get(text, 0) + count
 
@@ -182,8 +182,8 @@ class Consumer:
         if rows and at // self._width <= rows[-1].first // self._width:
             rows[-1].last = max(rows[-1].last, at)
             return rows[-1]
-        if len(rows) >= 2 * MOST_ROWS:
-            self._rows, self._width = self.rows(MOST_ROWS, 2 * self._width)
+        if len(rows) >= 2 * MAX_ROWS:
+            self._rows, self._width = self.rows(MAX_ROWS, 2 * self._width)
             return self.row(frame)
         row = Row(at, at, lowest=self.ledger.permits, highest=self.ledger.permits)
         self._observe(row)
@@ -270,7 +270,7 @@ class Permits:
 
     def consumer(self, frame: Frame, ledger: ConsumerLedger) -> Consumer | None:
         """The consumer that a frame opens, or is the first one of; None if it is not followed."""
-        if ledger.subscription and len(self.subscriptions) < MOST_NAMES:
+        if ledger.subscription and len(self.subscriptions) < MAX_NAMES:
             self.subscriptions.add(ledger.subscription[:LONGEST])
         if not self._chosen(frame):
             self.unknown += not ledger.subscription
@@ -279,7 +279,7 @@ class Permits:
         key = frame.connection.index, consumer_id, ledger.topic, ledger.subscription
         consumer = self.consumers.get(key)
         if consumer is None:
-            if len(self.consumers) >= MOST_CONSUMERS:
+            if len(self.consumers) >= MAX_CONSUMERS:
                 self.left_out += 1
                 return None
             consumer = Consumer(frame.connection, consumer_id, ledger.topic, ledger.subscription)

@@ -14,8 +14,8 @@ from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
 _GATHERED: Final = 64  # events that are added at a time
-_MOST_ROWS: Final = 1_024  # of gaps and connections together
-_MOST_BYTES: Final = 64 * 1024 * 1024  # of payloads and distinct texts
+_MAX_ROWS: Final = 1_024  # of gaps and connections together
+_MAX_BYTES: Final = 64 * 1024 * 1024  # of payloads and distinct texts
 
 
 class TableBuilder:
@@ -47,8 +47,8 @@ class TableBuilder:
     def is_full(self) -> bool:
         """Whether the caller should take rows now."""
         size = self._frames.size + (0 if self._messages is None else self._messages.size)
-        few = len(self._gaps) + len(self._connections) < _MOST_ROWS
-        return not few or self._frames.rows >= ROWS or size >= _MOST_BYTES
+        few = len(self._gaps) + len(self._connections) < _MAX_ROWS
+        return not few or self._frames.rows >= ROWS or size >= _MAX_BYTES
 
     def batches(self, batches: Iterable[list[Event]]) -> Iterator[dict[str, Any]]:
         """Add all events; yield what `take` returns, at least once."""

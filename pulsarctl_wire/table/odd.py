@@ -9,7 +9,7 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import Budget, misstated
 from pulsarctl_wire.wire.session.knowledge import bound
 
-_MOST_ENTRIES: Final = 16_384  # whose payloads are known to decompress
+_MAX_ENTRIES: Final = 16_384  # whose payloads are known to decompress
 
 
 class Examiner:
@@ -38,5 +38,5 @@ class Examiner:
         size = misstated(metadata, frame.payload, self._budget)
         if size is None:
             self._right[key] = None
-            bound(self._right, _MOST_ENTRIES)
+            bound(self._right, _MAX_ENTRIES)
         return size

@@ -13,15 +13,15 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 MAX_VALUES = 100_000
-"""The most values (scalars, items, fields) built from one payload."""
+"""Maximum number of values (scalars, items, fields) built from one payload."""
 MAX_FRAME_VALUES = 500_000
-"""The most values built from all payloads of one frame, which are in memory at the same time."""
+"""Maximum number of values built from all payloads of one frame, which are in memory at the same time."""
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects; orjson writes at most 254."""
 MAX_NAME = 256
 """Characters of the longest name that items repeat: field names and enum symbols of a schema."""
 MAX_REASON = 160
-"""The most characters of an error's text in a note."""
+"""Maximum number of characters of an error's text in a note."""
 
 ESCAPED_STEP = 8
 """How many bytes of a text that is not UTF-8 count as one more value."""

@@ -49,7 +49,7 @@ PARSING_INFO = "__PARSING_INFO__"
 """The property of a Protobuf schema that lists the fields of its message."""
 
 MAX_TYPES = 10_000
-"""The most messages and enums in one schema."""
+"""Maximum number of messages and enums in one schema."""
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:

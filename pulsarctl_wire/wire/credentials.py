@@ -35,12 +35,12 @@ WITH_SECRETS: Final[frozenset[int]] = frozenset(
 WITH_TOKENS: Final = frozenset({NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]})
 """Those that carry a client's own credentials."""
 
-MOST_FIELDS: Final = 1_000
-"""The most fields of a command that are searched for credentials; a command with more is odd."""
+MAX_FIELDS: Final = 1_000
+"""Maximum number of fields of a command that are searched for credentials; a command with more is odd."""
 
 _LONGEST_TOKEN: Final = 16_384  # bytes
 _CONNECT: Final = NUMBERS["CONNECT"]
-_MOST_DEPTH: Final = 100  # nesting of messages: protobuf's own limit
+_MAX_DEPTH: Final = 100  # nesting of messages: protobuf's own limit
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
 """Authentication methods that send no credentials in the protocol."""
 
@@ -62,8 +62,8 @@ def find_secrets(data: bytes, start: int, stop: int) -> Found:
 
 @lru_cache(maxsize=2)  # several callers ask about the same frame
 def _find(data: bytes, start: int, stop: int) -> Found:
-    top = list(islice(fields(data, start, stop), MOST_FIELDS + 1))
-    if len(top) > MOST_FIELDS:
+    top = list(islice(fields(data, start, stop), MAX_FIELDS + 1))
+    if len(top) > MAX_FIELDS:
         return Found([_after_type(top[0], start, stop)], False)
     if not lacks_body(top) and not any(names_credentials(field) for field in top):
         return Found([])
@@ -103,7 +103,7 @@ class _Walk:
     def __init__(self, data: bytes) -> None:
         self.spans: list[Span] = []
         self._data = data
-        self._left = MOST_FIELDS
+        self._left = MAX_FIELDS
         self._seen: dict[tuple[int, ...], Field] = {}
         """The scalar fields seen so far, by their paths of field numbers."""
         self._owners: dict[tuple[int, ...], Any] = {}
@@ -111,7 +111,7 @@ class _Walk:
 
     def message(self, at: int, stop: int, descriptor: Any, path: tuple[int, ...]) -> bool:
         """Walk a message's fields. Returns False as soon as one does not match the schema."""
-        if len(path) > _MOST_DEPTH:
+        if len(path) > _MAX_DEPTH:
             return False
         self._owners[path] = descriptor
         for field in fields(self._data, at, stop):

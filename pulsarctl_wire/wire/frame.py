@@ -53,7 +53,7 @@ MAX_PARSED: Final = MAX_FRAME_SIZE
 KEPT_FRAME: Final = 64 * 1024 * 1024
 """Bytes of the largest frame that is kept whole, whatever limit the broker announces."""
 
-_MOST_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
+_MAX_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
 
 header_at: Final = struct.Struct(">II").unpack_from
 """TOTAL_SIZE and COMMAND_SIZE of the frame at an offset: `header_at(data, offset)`."""
@@ -448,7 +448,7 @@ def entry_hint(raw: bytes, at: int) -> str:
     if crc32c(memoryview(raw)[at + 4 :]) == u32_at(raw, at):
         return "; a CRC32-C is there, the magic 0e01 before it is missing"
     start, stop = at + 4, at + 4 + little
-    fits = stop <= len(raw) and little <= _MOST_GUESSED
+    fits = stop <= len(raw) and little <= _MAX_GUESSED
     if fits and not breaks(raw, start, stop, MessageMetadata.DESCRIPTOR):
         return f"; METADATA_SIZE is little-endian ({little}), Pulsar's sizes are big-endian"
     return ""

@@ -7,7 +7,7 @@ from typing import Final
 from pulsarctl_wire.wire.fields import as_text
 
 LONGEST_NAME: Final = 2_048
-"""The most characters of a topic name that are kept."""
+"""Maximum number of characters of a topic name that are kept."""
 
 _WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # the domains of topics whose names may have one
 _PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")

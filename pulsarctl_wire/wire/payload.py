@@ -31,7 +31,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 from pulsarctl_wire.wire.varint import breaks, read_varint
 
 MAX_MESSAGES: Final = 65_536
-"""The most messages of a batch that are opened: six bytes can claim to be one."""
+"""Maximum number of messages of a batch that are opened: six bytes can claim to be one."""
 
 MAX_PAYLOAD: Final = 64 * 1024 * 1024
 """Bytes of the largest payload that is decompressed."""

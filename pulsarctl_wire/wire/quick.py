@@ -191,14 +191,14 @@ class _Shape:
             repeated[key] = field.is_repeated
             if field.enum_type is not None:
                 self.most[key] = max(field.enum_type.values_by_number)
-            elif field.type in _MOST:
-                self.most[key] = _MOST[field.type]
+            elif field.type in _MAX_VALUES:
+                self.most[key] = _MAX_VALUES[field.type]
             self.least[key] = -(name in _OFTEN_MINUS_ONE)
             self.nested[key] = nested.get(name)
         self.slots, self.repeated = bytes(table), bytes(repeated)
 
 
-_MOST: Final = {
+_MAX_VALUES: Final = {
     FieldDescriptor.TYPE_BOOL: 1,
     FieldDescriptor.TYPE_INT32: 2**31 - 1,
     FieldDescriptor.TYPE_UINT32: 2**32 - 1,

@@ -21,7 +21,7 @@ END_OF_GROUP: Final = 4
 FIXED_32: Final = 5
 """Wire types."""
 
-MOST_GROUPS: Final = 100
+MAX_GROUPS: Final = 100
 """The maximum nesting of groups; protobuf has the same limit."""
 
 _LONGEST: Final = 10  # bytes of the longest varint
@@ -120,7 +120,7 @@ def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
             problem = "field number 0 does not exist"
         elif wire == GROUP:
             groups.append(number)
-            problem = f"more than {MOST_GROUPS} groups inside each other" if depth == MOST_GROUPS else ""
+            problem = f"more than {MAX_GROUPS} groups inside each other" if depth == MAX_GROUPS else ""
         elif wire == END_OF_GROUP:
             depth = max(depth - 1, 0)
             problem = _ending(number, groups)
@@ -138,7 +138,7 @@ def breaks(data: bytes, at: int, stop: int, message: Any, prefix: str = "") -> s
         known = None if field.depth else message.fields_by_number.get(field.number)
         message_like = known is not None and known.message_type is not None and field.wire == SIZED
         if known is not None and message_like and not field.problem:
-            deep = prefix.count(".") >= MOST_GROUPS
+            deep = prefix.count(".") >= MAX_GROUPS
             inside = f"{prefix}{known.name}."
             problem = "" if deep else breaks(data, field.at, field.stop, known.message_type, inside)
             if problem:

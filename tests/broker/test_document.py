@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pulsarctl_wire.broker.admin.namespaces import MOST_BUNDLES
+from pulsarctl_wire.broker.admin.namespaces import MAX_BUNDLES
 from pulsarctl_wire.broker.basics.setting_names import NAMES
 from pulsarctl_wire.broker.basics.settings import FIELDS, Settings
-from pulsarctl_wire.broker.clients.connection import MOST_UNSENT
+from pulsarctl_wire.broker.clients.connection import MAX_UNSENT_BYTES
 from pulsarctl_wire.broker.cluster import state
 from pulsarctl_wire.broker.shell import faulty, http
 from pulsarctl_wire.broker.storage import log
@@ -37,17 +37,17 @@ def test_each_field_of_the_state_is_described() -> None:
 @pytest.mark.parametrize(
     ("row", "number"),
     [
-        ("bytes not yet sent", f"{MOST_UNSENT >> 10} KiB"),
+        ("bytes not yet sent", f"{MAX_UNSENT_BYTES >> 10} KiB"),
         ("with `--data`", "16 MiB"),
         ("a read from storage", f"{log.READ_BYTES >> 20} MiB"),
         ("SENDs of a connection", f"{Settings.maxPendingPublishRequestsPerConnection:,}"),
         ("a message", f"{Settings.maxMessageSize >> 20} MiB"),
         ("unacknowledged messages", f"{Settings.maxUnackedMessagesPerSubscription:,}"),
         ("Key_Shared", f"{Settings.keySharedLookAheadMsgInReplayThresholdPerSubscription:,}"),
-        ("bundles", f"{MOST_BUNDLES:,}"),
-        ("HTTP request", f"{http.MOST_BODY >> 20} MiB"),
-        ("`state`", f"{state.MOST_LISTED} of each"),
-        ("faults delay", f"{faulty.MOST_DELAYED >> 20} MiB"),
+        ("bundles", f"{MAX_BUNDLES:,}"),
+        ("HTTP request", f"{http.MAX_BODY_BYTES >> 20} MiB"),
+        ("`state`", f"{state.MAX_LISTED} of each"),
+        ("faults delay", f"{faulty.MAX_DELAYED_BYTES >> 20} MiB"),
     ],
 )
 def test_its_numbers(row: str, number: str) -> None:

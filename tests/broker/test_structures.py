@@ -20,13 +20,13 @@ from pulsarctl_wire.broker.storage.log import Cache, Ledger, Log
 from pulsarctl_wire.broker.tenancy.limits import Rate
 from pulsarctl_wire.broker.tenancy.policies import Retention
 
-MOST = 3 * BLOCK
+MAX = 3 * BLOCK
 SIZE = 5
 """Messages of an entry."""
 
 # around the ends of blocks, where mistakes are likely
 indexes = st.one_of(
-    st.integers(0, 30), st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]), st.integers(0, MOST - 1)
+    st.integers(0, 30), st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]), st.integers(0, MAX - 1)
 )
 steps = st.one_of(
     st.tuples(st.just("ack"), indexes),
@@ -43,13 +43,13 @@ class Model:
     """What a cursor means: the open messages of each entry that is not acknowledged, as bits."""
 
     def __init__(self) -> None:
-        self.open = dict.fromkeys(range(MOST), (1 << SIZE) - 1)
+        self.open = dict.fromkeys(range(MAX), (1 << SIZE) - 1)
 
     def ack(self, index: int) -> None:
         self.open.pop(index, None)
 
     def run(self, start: int, count: int) -> None:
-        for index in range(start, min(start + count, MOST)):
+        for index in range(start, min(start + count, MAX)):
             self.ack(index)
 
     def ack_before(self, before: int) -> None:
@@ -62,12 +62,12 @@ class Model:
                 self.ack(index)
 
     def reset(self, index: int) -> None:
-        self.open = dict.fromkeys(range(index, MOST), (1 << SIZE) - 1)
+        self.open = dict.fromkeys(range(index, MAX), (1 << SIZE) - 1)
 
 
 def change(cursor: Cursor, name: str, *arguments: int) -> None:
     if name == "run":
-        for index in range(arguments[0], min(arguments[0] + arguments[1], MOST)):
+        for index in range(arguments[0], min(arguments[0] + arguments[1], MAX)):
             cursor.ack(index)
     elif name == "ack_some":
         index, still_open, size = arguments
@@ -77,13 +77,13 @@ def change(cursor: Cursor, name: str, *arguments: int) -> None:
 
 
 def agree(cursor: Cursor, model: Model) -> None:
-    assert cursor.mark == min(model.open, default=MOST)
-    assert cursor.backlog(MOST) == len(model.open)
+    assert cursor.mark == min(model.open, default=MAX)
+    assert cursor.backlog(MAX) == len(model.open)
     opens = sorted(model.open)
-    for index in {0, 1, cursor.mark, BLOCK - 1, BLOCK, 2 * BLOCK, MOST - 1, *opens[:3], *opens[-3:]}:
-        if index < MOST:
+    for index in {0, 1, cursor.mark, BLOCK - 1, BLOCK, 2 * BLOCK, MAX - 1, *opens[:3], *opens[-3:]}:
+        if index < MAX:
             assert cursor.is_acked(index) == (index not in model.open)
-            assert cursor.next_open(index) == min((each for each in opens if each >= index), default=MOST)
+            assert cursor.next_open(index) == min((each for each in opens if each >= index), default=MAX)
     for index, mask in model.open.items():
         assert cursor.masks.get(index, (1 << SIZE) - 1) == mask
     assert cursor.masks.keys() <= model.open.keys()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.capture.series import MOST_OPEN, Part, Span, Turn, arrange, series
+from pulsarctl_wire.capture.series import MAX_OPEN_FILES, Part, Span, Turn, arrange, series
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_all_of_each_file_is_read_once(given_: list[tuple[str, Span | None]]) ->
 
 
 def test_no_more_files_are_open_than_may_be() -> None:
-    count = 3 * MOST_OPEN
+    count = 3 * MAX_OPEN_FILES
     order = arrange(
         [f"{number}{number * 'x'}" for number in range(count)], [Span(n, 1000) for n in range(count)]
     )
-    assert max(len(turn.parts) for turn in order.turns) == MOST_OPEN
+    assert max(len(turn.parts) for turn in order.turns) == MAX_OPEN_FILES
     assert "files or more overlap" in order.notes[-1]

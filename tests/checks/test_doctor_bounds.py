@@ -1,8 +1,8 @@
 """What the doctor remembers is bounded."""
 
-from pulsarctl_wire.checks.doctor import MOST_FINDINGS, Doctor
-from pulsarctl_wire.checks.facts import MOST_NAMES, MOST_SENT, Facts, Sent
-from pulsarctl_wire.checks.finding import CERTAIN, MOST_EVIDENCE, Evidence, Sighting, Subject
+from pulsarctl_wire.checks.doctor import MAX_FINDINGS, Doctor
+from pulsarctl_wire.checks.facts import MAX_NAMES, MAX_SENDS, Facts, Sent
+from pulsarctl_wire.checks.finding import CERTAIN, MAX_EVIDENCE, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.rules.producers import BacklogQuotaExceeded
 from pulsarctl_wire.cli.findings import verdict
 from pulsarctl_wire.wire.frame import Connection
@@ -14,34 +14,34 @@ CONNECTION = Connection(0, "10.0.0.1:50000", "10.0.0.2:6650")
 def test_findings_beyond_the_bound_are_counted() -> None:
     doctor = Doctor()
     state, rule = doctor.new_state(CONNECTION, Knowledge()), BacklogQuotaExceeded(doctor)
-    for number in range(MOST_FINDINGS + 5):
+    for number in range(MAX_FINDINGS + 5):
         doctor.found(rule, state, Subject(producer_id=number), [], "", CERTAIN)
-    assert len(doctor.findings) == MOST_FINDINGS
+    assert len(doctor.findings) == MAX_FINDINGS
     assert "; 5 more findings are left out" in verdict(doctor)
     for number in range(20):
         rows = [Evidence(Sighting(CONNECTION, True, number), "")]
         doctor.found(rule, state, Subject(producer_id=0), rows, "", CERTAIN)
     finding = doctor.findings[rule.id, 0, Subject(producer_id=0)]
-    assert [seen.number for seen, _ in finding.evidence] == [*range(MOST_EVIDENCE - 1), 19]
+    assert [seen.number for seen, _ in finding.evidence] == [*range(MAX_EVIDENCE - 1), 19]
     assert finding.count == 20
 
 
 def test_names_are_bounded() -> None:
     facts = Facts()
-    for number in range(2 * MOST_NAMES):
+    for number in range(2 * MAX_NAMES):
         facts.publisher(f"t{number}", "p")
         facts.subscription(f"t{number}", "s")
     for table in (facts.topics, facts.subscriptions, facts.publishers):
-        assert MOST_NAMES // 2 <= len(table) <= MOST_NAMES
-    assert f"t{2 * MOST_NAMES - 1}" in facts.topics
+        assert MAX_NAMES // 2 <= len(table) <= MAX_NAMES
+    assert f"t{2 * MAX_NAMES - 1}" in facts.topics
 
 
 def test_sends_are_bounded() -> None:
     facts = Facts()
     publishers = [facts.publisher("t", name) for name in "ab"]
-    for number in range(2 * MOST_SENT):
+    for number in range(2 * MAX_SENDS):
         sent = Sent(CONNECTION, number, number, 6, 0, 0)
         sent.sequence = number
         facts.remember(publishers[number % 2], sent)
-    assert MOST_SENT // 4 <= sum(len(each.sent) for each in publishers) <= MOST_SENT
-    assert 2 * MOST_SENT - 1 in publishers[1].sent
+    assert MAX_SENDS // 4 <= sum(len(each.sent) for each in publishers) <= MAX_SENDS
+    assert 2 * MAX_SENDS - 1 in publishers[1].sent

@@ -40,32 +40,32 @@ RELIES_ON: Final = {
 }
 
 BOUNDS: Final = {
-    "findings": {doctor.MOST_FINDINGS},
-    "frames of a finding": {finding.MOST_EVIDENCE},
-    "topics": {facts.MOST_NAMES},
-    "subscriptions": {facts.MOST_NAMES},
-    "producer names": {facts.MOST_NAMES},
-    "connections that hold one producer name or subscription": {facts.MOST_OWNERS},
-    "SENDs of all producer names": {facts.MOST_SENT},
+    "findings": {doctor.MAX_FINDINGS},
+    "frames of a finding": {finding.MAX_EVIDENCE},
+    "topics": {facts.MAX_NAMES},
+    "subscriptions": {facts.MAX_NAMES},
+    "producer names": {facts.MAX_NAMES},
+    "connections that hold one producer name or subscription": {facts.MAX_OWNERS},
+    "SENDs of all producer names": {facts.MAX_SENDS},
     "SENDs of a topic that were stored last": {facts._RECEIPTS},
-    "redelivered, and partly acknowledged, entries of a consumer": {ledgers.MOST_RETURNED},
-    "unacknowledged entries of all consumers": {facts.MOST_HELD},
+    "redelivered, and partly acknowledged, entries of a consumer": {ledgers.MAX_RETURNED},
+    "unacknowledged entries of all consumers": {facts.MAX_UNACKED},
     "unacknowledged entries of a consumer that are looked at": {acks._LOOKED_AT},
-    "entries that a consumer got last before its client hung up": {hangups._MOST_ENTRIES},
+    "entries that a consumer got last before its client hung up": {hangups._MAX_ENTRIES},
     "requests of a connection without answer": {MAX_PENDING},
-    "PINGs of a side without answer": {liveness._MOST_PINGS},
-    "chunked messages": {chunks._MOST},
-    "corrupt SENDs that may be sent again": {payloads._MOST_DIGESTS},
-    "clients that fail again and again, of a rule": {attempts._MOST_CLIENTS},
-    "servers that answered a TLS handshake, or CONNECT": {peers._MOST_SERVERS},
-    "lookups": {lookups._MOST_LOOKUPS},
-    "addresses that clients connect to": {lookups._MOST_ADDRESSES},
-    "failures of an address": {lookups._MOST_FAILURES},
-    "requests for a name or topic that is taken": {creating._MOST, holders._MOST},
+    "PINGs of a side without answer": {liveness._MAX_PINGS},
+    "chunked messages": {chunks._MAX_MESSAGES},
+    "corrupt SENDs that may be sent again": {payloads._MAX_DIGESTS},
+    "clients that fail again and again, of a rule": {attempts._MAX_CLIENTS},
+    "servers that answered a TLS handshake, or CONNECT": {peers._MAX_SERVERS},
+    "lookups": {lookups._MAX_LOOKUPS},
+    "addresses that clients connect to": {lookups._MAX_ADDRESSES},
+    "failures of an address": {lookups._MAX_FAILURES},
+    "requests for a name or topic that is taken": {creating._MAX_REQUESTS, holders._MAX_REQUESTS},
     "consumers of a connection with an open seek, an epoch, or an awaited message": {
-        consumers._MOST_CONSUMERS
+        consumers._MAX_CONSUMERS
     },
-    "consumers whose clients may hang up on a message": {hangups._MOST_CONSUMERS},
+    "consumers whose clients may hang up on a message": {hangups._MAX_CONSUMERS},
 }
 
 

@@ -313,7 +313,7 @@ def test_findings_are_made_where_they_cannot_be_kept(tmp_path: Path, monkeypatch
 def test_the_table_that_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(duck, "LARGE", 1)
-    monkeypatch.setattr(kept, "MOST_KEPT", 1)
+    monkeypatch.setattr(kept, "MAX_CACHE_BYTES", 1)
     with data.tables(FAILURES / "05-corrupt-before-send.pcap.gz") as tables:
         assert tables.report("findings").rows() != []
         assert tables.report("summary").rows() != []

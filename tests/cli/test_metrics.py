@@ -339,7 +339,7 @@ def test_those_that_say_nothing_keep_nobody_from_the_metrics(
     before = threading.active_count()
     url = serve(":0", lambda: counted([])[1], stack)
     with ExitStack() as idle:
-        socks = [idle.enter_context(connected(url)) for _ in range(3 * scraping.MOST_CONNECTIONS)]
+        socks = [idle.enter_context(connected(url)) for _ in range(3 * scraping.MAX_CONNECTIONS)]
         for sock in socks[::2]:
             with suppress(ConnectionError):
                 sock.sendall(b"GET / HTTP/1.1\r\nSlow")

@@ -193,7 +193,7 @@ async def test_cluster_with_more_partitions_than_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What a broker says of its partitions costs no more than so many lookups; how many are left is said."""
-    monkeypatch.setattr(sys.modules[cluster.__module__], "MOST", 100)
+    monkeypatch.setattr(sys.modules[cluster.__module__], "MAX_TOPICS", 100)
     async with ScriptedBroker() as broker:
         names = [f"{TOPIC}-partition-0"]
         broker.always("GET_TOPICS_OF_NAMESPACE", answer("GET_TOPICS_OF_NAMESPACE_RESPONSE", topics=names))

@@ -130,7 +130,7 @@ def test_duplicate() -> None:
 
 
 def test_copies_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsarctl_wire.faults.order.MOST_COPIED", 3 * len(PING.raw) + 1)
+    monkeypatch.setattr("pulsarctl_wire.faults.order.MAX_COPIED_BYTES", 3 * len(PING.raw) + 1)
     assert passed(lane("duplicate copies=1000"), PING, 1.0) == [Send(PING.raw, 1.0)] * 4
 
 

@@ -38,7 +38,7 @@ from net.scripted import (
 
 from pulsarctl_wire.errors import LinkClosed, LocalProtocolError, Unreachable
 from pulsarctl_wire.net import frame_socket
-from pulsarctl_wire.net.driver import MOST_SHOWN
+from pulsarctl_wire.net.driver import MAX_WARNINGS
 from pulsarctl_wire.net.session import acks, dead_letters, inbox, receive_queue, watch
 from pulsarctl_wire.net.session import client as client_module
 from pulsarctl_wire.net.session import subscription as subscription_module
@@ -136,7 +136,7 @@ def flood(first: int, count: int, size: int) -> Reaction:
 @awaited
 async def test_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]) -> None:
     """What does not fit is dropped, reported and counted; it comes again once the waiting ones are taken."""
-    monkeypatch.setattr(inbox, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(inbox, "MAX_BYTES", 100_000)
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("FLOW", flood(0, 30, 10_000))
         async with subscribed(client, queue_size=5, **kind) as subscription:
@@ -168,7 +168,7 @@ async def test_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch, kind
 
 @awaited
 async def test_a_large_message_alone_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(inbox, "MAX_BYTES", 1_000)
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("FLOW", flood(0, 1, 10_000))
         async with subscribed(client) as subscription:
@@ -280,7 +280,7 @@ async def test_warnings_of_a_session_are_folded() -> None:
             broker.peers[0].send(frame_of(b"\x08\xe7\x07") * 100)
             await heard_all(broker)
             assert link.is_open
-            assert broker.warnings("an unknown command") == MOST_SHOWN
+            assert broker.warnings("an unknown command") == MAX_WARNINGS
         assert broker.said[-1] == "unknown commands: 90 more times"
 
 
@@ -330,7 +330,7 @@ async def test_batches_that_are_partly_acknowledged(monkeypatch: pytest.MonkeyPa
 @awaited
 async def test_acknowledgements_that_are_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are given up, which is said; the others are sent again over the next link."""
-    monkeypatch.setattr(acks, "MOST", 3 * 11)
+    monkeypatch.setattr(acks, "MAX_UNCONFIRMED", 3 * 11)
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("ACK", silence)
         broker.once("FLOW", deliver(*(entry(each) for each in range(6))))
@@ -372,7 +372,7 @@ def listed(*topics: str) -> Reaction:
 async def test_topics_of_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those there is no room for are left out, said and counted; when others go there is room again."""
     names = [f"persistent://public/default/{each}" for each in "abcdef"]
-    monkeypatch.setattr(watch, "MOST_BYTES", 3 * watch._weight(names[0]))
+    monkeypatch.setattr(watch, "MAX_NAME_BYTES", 3 * watch._weight(names[0]))
     async with (
         ScriptedBroker(feature_flags={"supports_topic_watchers": True}) as broker,
         broker.client() as client,
@@ -399,7 +399,7 @@ async def test_topics_of_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 @awaited
 async def test_changes_of_topics_without_the_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that sends nothing but changes is left."""
-    monkeypatch.setattr(watch, "MOST_BYTES", 1000)
+    monkeypatch.setattr(watch, "MAX_NAME_BYTES", 1000)
     async with (
         ScriptedBroker(feature_flags={"supports_topic_watchers": True}) as broker,
         broker.client() as client,
@@ -425,7 +425,7 @@ async def test_partitions_that_are_consumed(monkeypatch: pytest.MonkeyPatch) -> 
 
 @awaited
 async def test_topics_that_are_consumed_by_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription_module, "MOST", 2)
+    monkeypatch.setattr(subscription_module, "MAX_TOPICS", 2)
     names = [f"persistent://public/default/{each}" for each in "abc"]
     async with (
         ScriptedBroker(feature_flags={"supports_topic_watchers": True}) as broker,
@@ -453,7 +453,7 @@ async def test_topics_that_are_consumed_by_a_pattern(monkeypatch: pytest.MonkeyP
 @awaited
 async def test_schemas_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """By their bytes; what is forgotten is asked for again."""
-    monkeypatch.setattr(client_module, "MOST_SCHEMA_BYTES", 30_000)
+    monkeypatch.setattr(client_module, "MAX_SCHEMA_BYTES", 30_000)
     async with ScriptedBroker() as broker, broker.client() as client:
         schema = {"name": "s", "schema_data": bytes(10_000), "type": 4}
         broker.always("GET_SCHEMA", answer("GET_SCHEMA_RESPONSE", schema=schema))
@@ -465,7 +465,7 @@ async def test_schemas_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
 @awaited
 async def test_brokers_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that names ever other brokers does not get us to connect to all of them."""
-    monkeypatch.setattr(client_module, "MOST_LINKS", 2)
+    monkeypatch.setattr(client_module, "MAX_LINKS", 2)
     async with (
         ScriptedBroker() as one,
         ScriptedBroker() as two,
@@ -484,7 +484,7 @@ async def test_brokers_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> No
 @awaited
 async def test_bytes_that_wait_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that reads nothing is left when too much waits for it."""
-    monkeypatch.setattr(frame_socket, "MOST_UNSENT", 1024 * 1024)
+    monkeypatch.setattr(frame_socket, "MAX_UNSENT_BYTES", 1024 * 1024)
     async with ScriptedBroker() as broker, broker.client() as client:
         link = await client.service()
         broker.peers[0].transport.pause_reading()
@@ -530,7 +530,7 @@ async def test_acknowledged_entries_that_are_known_again(monkeypatch: pytest.Mon
 @awaited
 async def test_producers_of_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer for each version of a schema; the one that was opened first is closed for another."""
-    monkeypatch.setattr(dead_letters, "_MOST_PUBLISHERS", 2)
+    monkeypatch.setattr(dead_letters, "_MAX_PUBLISHERS", 2)
     entries = [entry(each, schema_version=bytes((each,))) for each in range(1, 5)]
     async with ScriptedBroker() as broker, broker.client() as client:
         schema = {"name": "s", "schema_data": b"", "type": 1}

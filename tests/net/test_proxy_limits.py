@@ -158,7 +158,7 @@ async def undialled(**plan: Any) -> AsyncIterator[Proxied]:
 
 
 def test_connections_that_wait_are_bounded_and_the_newest_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxying, "MOST_WAITING", 3)
+    monkeypatch.setattr(proxying, "MAX_WAITING", 3)
 
     @awaited
     async def test() -> None:
@@ -183,7 +183,7 @@ def test_connections_that_wait_are_bounded_and_the_newest_refused(monkeypatch: p
 
 
 def test_bytes_that_wait_are_bounded_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxying, "MOST_HELD", 1_000_000)
+    monkeypatch.setattr(proxying, "MAX_WAITING_BYTES", 1_000_000)
     begun = b"\0\x40\0\0\0\x3f\xff\xf0\x08\x02" + bytes(300_000)  # a CONNECT of 4 MiB
 
     @awaited

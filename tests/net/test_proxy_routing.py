@@ -635,7 +635,7 @@ async def test_addresses_that_are_not_utf8() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_cluster_of_too_many_brokers(mode: Routing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsarctl_wire.net.proxy.routing.MOST_BROKERS", 2)
+    monkeypatch.setattr("pulsarctl_wire.net.proxy.routing.MAX_BROKERS", 2)
 
     async def test() -> None:
         async with relayed(routing=mode) as proxied:
@@ -836,7 +836,7 @@ def test_what_cannot_be_listened_for_is_not_rewritten() -> None:
 
 
 def test_warnings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulsarctl_wire.net.proxy.routing.MOST_BROKERS", 3)
+    monkeypatch.setattr("pulsarctl_wire.net.proxy.routing.MAX_BROKERS", 3)
     notes: list[str] = []
     it = router(warn=notes.append)
     for number in range(10):

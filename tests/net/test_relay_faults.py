@@ -11,7 +11,7 @@ from net.relayed import CLOSE, End, Proxied, fill, relayed, turns
 from net.scripted import NO_REQUEST, awaited, build, entry, frame_of, run
 from strategies import cuts, frames_to_broker, message_frames
 
-from pulsarctl_wire.net.proxy.lane import MOST_ANSWERS, MOST_DELAYED
+from pulsarctl_wire.net.proxy.lane import MAX_ANSWERS, MAX_DELAYED_BYTES
 from pulsarctl_wire.net.proxy.relay import CHUNK
 from pulsarctl_wire.net.proxy.routing import Routing
 from pulsarctl_wire.wire.commands import build_command
@@ -457,7 +457,7 @@ async def test_answers_behind_a_frame_that_does_not_end_are_bounded() -> None:
         assert await client.receive(len(MESSAGE)) == MESSAGE
         assert await client.receive(count * len(ANSWER)) == ANSWER * count
         await sending
-        assert MOST_ANSWERS <= waiting <= MOST_ANSWERS + CHUNK // len(LARGE) + 1
+        assert MAX_ANSWERS <= waiting <= MAX_ANSWERS + CHUNK // len(LARGE) + 1
 
 
 # ---- What is held back ----
@@ -469,8 +469,8 @@ async def test_what_is_delayed_is_bounded(piece: bytes) -> None:
     async with relayed(f"delay time={NEVER} direction=to-broker") as proxied:
         client, broker = await proxied.pair()
         lane = proxied.relay.lanes[True]
-        sent = await fill(client, piece, lambda: lane._delayed_bytes >= MOST_DELAYED)
-        assert MOST_DELAYED <= lane._delayed_bytes <= MOST_DELAYED + CHUNK
+        sent = await fill(client, piece, lambda: lane._delayed_bytes >= MAX_DELAYED_BYTES)
+        assert MAX_DELAYED_BYTES <= lane._delayed_bytes <= MAX_DELAYED_BYTES + CHUNK
         assert sent >= lane._delayed_bytes
         await crossed(broker, client, PONG)  # the other direction is not held up
 

@@ -385,7 +385,7 @@ def test_a_request_under_the_number_of_one_before_the_cut(tmp_path: Path, topic:
 
 def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of connections that are never synchronized: they are read again when it is stitched."""
-    monkeypatch.setattr(decode, "MOST_KEPT", 3_000)
+    monkeypatch.setattr(decode, "MAX_PACKET_BYTES", 3_000)
     given_up: list[bytes] = []
     keep = decode._SplitDecoder._keep
 
@@ -405,7 +405,7 @@ def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Beyond the bound they are read again when it is stitched, those without any frame too."""
-    monkeypatch.setattr(decode, "MOST_SYNCED", 3)
+    monkeypatch.setattr(decode, "MAX_SAVED_CONNECTIONS", 3)
     sure: list[int] = []
     edges = decode._SplitDecoder.edges
 
@@ -424,7 +424,7 @@ def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch,
 
 def test_connections_that_a_split_does_not_tell_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As of a scan: beyond the bound they are followed when it is stitched, also on ports used again."""
-    monkeypatch.setattr(decode, "MOST_EDGES", 3)
+    monkeypatch.setattr(decode, "MAX_EDGES", 3)
     told: list[int] = []
     edges = decode._SplitDecoder.edges
 

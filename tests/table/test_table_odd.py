@@ -67,7 +67,7 @@ def test_checksums_of_payloads_that_decompress(monkeypatch: pytest.MonkeyPatch) 
         calls.append(payload)
         return misstated(metadata, payload, budget)
 
-    monkeypatch.setattr(odd, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(odd, "_MAX_ENTRIES", 10)
     monkeypatch.setattr(odd, "misstated", counted)
     examiner = Examiner()
     frames = [sent(PACKED, number, compression=ZLIB, uncompressed_size=100) for number in range(25)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, IntRange
-from pulsarctl_wire.wire.varint import MOST_GROUPS, SIZED, VARINT, fields, read_varint, sized, tag, varint
+from pulsarctl_wire.wire.varint import MAX_GROUPS, SIZED, VARINT, fields, read_varint, sized, tag, varint
 
 
 def longer(data: bytes, size: int) -> bytes:
@@ -96,7 +96,7 @@ def test_it_breaks_wherever_protobuf_does(data: bytes) -> None:
         ("0b 0802", 3, "the group does not end"),
         ("0b 14", 1, "the end of this group inside of group 1"),
         ("0c", 0, "the end of a group that has not begun"),
-        ("0b" * 101, 100, f"more than {MOST_GROUPS} groups inside each other"),
+        ("0b" * 101, 100, f"more than {MAX_GROUPS} groups inside each other"),
     ],
 )
 def test_why_and_where(digits: str, start: int, problem: str) -> None:

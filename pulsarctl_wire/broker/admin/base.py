@@ -11,8 +11,8 @@ from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.errors import WireError
 
-MOST_INT: Final = (1 << 31) - 1
-MOST_LONG: Final = (1 << 63) - 1
+MAX_INT: Final = (1 << 31) - 1
+MAX_LONG: Final = (1 << 63) - 1
 
 
 class Problem(WireError):
@@ -147,7 +147,7 @@ class Request:
 
     def number(self, name: str) -> int:
         """A number in the path. Raises Problem."""
-        return integer(self.named[name], MOST_LONG)
+        return integer(self.named[name], MAX_LONG)
 
     def fields(self) -> dict[str, Any]:
         """The body, which must be an object. Raises Problem."""
@@ -167,7 +167,7 @@ class Request:
         return Answer(status)
 
 
-def integer(text: str, most: int = MOST_LONG) -> int:
+def integer(text: str, most: int = MAX_LONG) -> int:
     """A number in a path or query. Raises Problem."""
     try:
         number = int(text)

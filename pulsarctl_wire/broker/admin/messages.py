@@ -5,7 +5,7 @@ from base64 import b64encode
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route, integer
+from pulsarctl_wire.broker.admin.base import MAX_LONG, TOPIC, Answer, Problem, Request, Route, integer
 from pulsarctl_wire.broker.admin.topics import told_id
 from pulsarctl_wire.broker.storage.log import Entry
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
@@ -159,7 +159,7 @@ async def examine(request: Request) -> Answer:
         "please try examine message on specific topic partition"
     )
     topic = await request.persistent_topic("Examine messages")
-    number = max(integer(request.query.get("messagePosition", "1"), MOST_LONG), 1)
+    number = max(integer(request.query.get("messagePosition", "1"), MAX_LONG), 1)
     first, stop = topic.log.first, topic.log.stored
     if stop <= first:
         raise Problem(412, "Could not examine messages due to the total message is zero")
@@ -199,7 +199,7 @@ async def size_from(request: Request) -> Answer:
     topic = await request.persistent_topic("Get backlog size")
     fields = request.fields()
     ids = [fields.get(key) for key in ("ledgerId", "entryId")]
-    if not all(isinstance(each, int) and -1 <= each <= MOST_LONG for each in ids):
+    if not all(isinstance(each, int) and -1 <= each <= MAX_LONG for each in ids):
         raise Problem(400, "A message id is expected")
     index, there = topic.log.locate(int(ids[0] or 0), int(ids[1] or 0))
     return Answer(200, topic.log.size_from(index + there))

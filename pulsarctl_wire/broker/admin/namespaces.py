@@ -10,7 +10,7 @@ from pulsarctl_wire.broker.cluster.cluster import Cluster
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 
-MOST_BUNDLES: Final = 10_000
+MAX_BUNDLES: Final = 10_000
 """Of a namespace: their names are listed in answers."""
 
 _ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
@@ -89,8 +89,8 @@ async def create(request: Request) -> Answer:
         raise Problem(404, "Tenant does not exist")
     told = read_policies(request.fields() if request.body is not None else {})
     bundles = told.pop("bundles", {}).get("numBundles", 0)
-    if bundles > MOST_BUNDLES:
-        raise Problem(400, f"A namespace may have {MOST_BUNDLES:,} bundles here")
+    if bundles > MAX_BUNDLES:
+        raise Problem(400, f"A namespace may have {MAX_BUNDLES:,} bundles here")
     clusters = told.pop("replication_clusters", [])
     allowed = set(namespaces.tenants[tenant]["allowedClusters"]) | {request.cluster.settings.clusterName}
     for cluster in clusters:

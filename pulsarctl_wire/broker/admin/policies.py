@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.admin.base import (
-    MOST_LONG,
+    MAX_LONG,
     NAMESPACE,
     TOPIC,
     Answer,
@@ -111,7 +111,7 @@ OF_NAMESPACE: Final = (
     Policy(
         "compactionThreshold",
         "compaction_threshold",
-        Number("compactionThreshold must be 0 or more", MOST_LONG),
+        Number("compactionThreshold must be 0 or more", MAX_LONG),
         methods="PUT DELETE",
     ),
     Policy("persistence", "persistence", PERSISTENCE),
@@ -182,7 +182,7 @@ OF_TOPIC: Final = (
     Policy(
         "compactionThreshold",
         "compaction_threshold",
-        Number("Invalid value for compactionThreshold", MOST_LONG),
+        Number("Invalid value for compactionThreshold", MAX_LONG),
         effective=lambda _: 0,
     ),
     Policy(

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route, integer
+from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, integer
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.schemas.compatibility import Schema, incompatible
 from pulsarctl_wire.broker.schemas.compatibility import version_of as version_with
@@ -113,7 +113,7 @@ async def get(request: Request) -> Answer:
 
 async def get_version(request: Request) -> Answer:
     """A version of a topic's schema."""
-    wanted = integer(request.named["version"], MOST_LONG)
+    wanted = integer(request.named["version"], MAX_LONG)
     for each in _versions(request):
         if each.number == wanted:
             return Answer(200, _told(each))

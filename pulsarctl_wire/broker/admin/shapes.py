@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from pulsarctl_wire.broker.admin.base import MOST_INT, MOST_LONG, Problem
+from pulsarctl_wire.broker.admin.base import MAX_INT, MAX_LONG, Problem
 
 _TRUTH: Final = {"true": True, "false": False}
 
@@ -21,7 +21,7 @@ def scalar(value: Any, kind: type) -> Any:
         if kind is bool:
             return bool(given) if isinstance(given, int) else _TRUTH[given.lower()]
         number = kind(given)
-        if isinstance(given, bool) or not abs(number) <= MOST_LONG:
+        if isinstance(given, bool) or not abs(number) <= MAX_LONG:
             raise ValueError
         return number
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
@@ -62,7 +62,7 @@ class Number(NamedTuple):
     """A number; `wrong` is the reason if it is negative. `optional`: no body removes it."""
 
     wrong: str
-    most: int = MOST_INT
+    most: int = MAX_INT
     optional: bool = False
 
     def read(self, body: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MOST_LONG, TOPIC, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.base import MAX_LONG, TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
@@ -11,7 +11,7 @@ _FEW: Final = 1000
 """Messages of a backlog that are left alone when consumers are about to get them."""
 
 _START: Final = {"ledgerId": -1, "entryId": -1, "excluded": False}
-_END: Final = {"ledgerId": MOST_LONG, "entryId": MOST_LONG, "excluded": False}
+_END: Final = {"ledgerId": MAX_LONG, "entryId": MAX_LONG, "excluded": False}
 
 
 def _message_id(request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pulsarctl_wire.broker.storage.log import Position
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 _EXISTS: Final = "This topic already exists"
-_MOST_PARTITIONS: Final = 10_000
+_MAX_PARTITIONS: Final = 10_000
 _TOO_FEW: Final = "Number of partitions should be more than 0"
 
 
@@ -88,7 +88,7 @@ def _partitions(request: Request) -> tuple[int, dict[str, str]]:
         raise Problem(400, "Properties are an object")
     if partitions <= 0:
         raise Problem(406, _TOO_FEW)
-    most = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MOST_PARTITIONS
+    most = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MAX_PARTITIONS
     if partitions > most:
         raise Problem(406, f"Number of partitions should be less than or equal to {most}")
     return partitions, properties

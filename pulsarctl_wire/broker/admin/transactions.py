@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MOST_LONG, Answer, Problem, Request, Route
+from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.basics.names import InvalidName
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.cluster.coordinators import COORDINATORS
@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.storage.transactions import Id, key_of
 
 def _id(request: Request) -> Id:
     """The id of the transaction in the path."""
-    most, least = (request.number(name) % (2 * (MOST_LONG + 1)) for name in ("most", "least"))
+    most, least = (request.number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
     return most, least
 
 

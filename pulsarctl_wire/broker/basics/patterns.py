@@ -12,7 +12,7 @@ from typing import Final
 import regex
 
 _LONGEST: Final = 5_000
-_MOST_REPEATS: Final = 1_000
+_MAX_REPEATS: Final = 1_000
 """What all counts in braces may come to together: the parts that they repeat are compiled so often."""
 
 _SECONDS: Final = 0.25
@@ -47,7 +47,7 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         repeats = math.prod(max(int(least or 0), int(most or 0), 1) for least, most in _COUNTS.findall(text))
-        if len(text) > _LONGEST or repeats > _MOST_REPEATS:
+        if len(text) > _LONGEST or repeats > _MAX_REPEATS:
             raise TooMuch("it is too large")
         if found := _UNKNOWN.search(text):
             raise _error("Unknown construct", text, found.start())

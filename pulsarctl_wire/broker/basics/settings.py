@@ -177,7 +177,7 @@ _RANGES: Final = {
     "subscriptionKeySharedConsistentHashingReplicaPoints": (1, 10_000),
 }
 _ANY: Final = (-(2**63), 2**63 - 1)
-_MOST_LISTED: Final = 8
+_MAX_LISTED: Final = 8
 
 
 def parse_settings(lines: Mapping[str, object]) -> Settings:
@@ -263,8 +263,8 @@ def notes_on(lines: Mapping[str, object]) -> list[str]:
     known = [name for name, value in lines.items() if name in without and value not in ("", None)]
     notes = unknown_in(lines)
     if known:
-        more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
-        notes.append(f"settings of Pulsar without effect here: {', '.join(known[:_MOST_LISTED])}{more}")
+        more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+        notes.append(f"settings of Pulsar without effect here: {', '.join(known[:_MAX_LISTED])}{more}")
     return notes
 
 

@@ -52,7 +52,7 @@ Waiting = Coroutine[Any, None, None]
 Handler = Callable[["Connection", Any, Frame], Waiting | None]
 """What is done about a command of a client: its connection, the command's sub-message, and the frame."""
 
-MOST_UNSENT: Final = 1 << 18
+MAX_UNSENT_BYTES: Final = 1 << 18
 """Bytes after which consumers get no more messages until the owner has taken them."""
 
 START, CONNECTING, CONNECTED, CLOSED = range(4)
@@ -306,7 +306,7 @@ class Connection:
         if self.state != CLOSED:
             self.out.append(data)
             self.unsent += len(data)
-            if self.unsent > MOST_UNSENT:
+            if self.unsent > MAX_UNSENT_BYTES:
                 self.paused = True
             self._broker.touch(self)
 

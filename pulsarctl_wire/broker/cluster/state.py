@@ -15,7 +15,7 @@ from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.broker.topics.volatile import VolatileSubscription
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ProducerAccessMode, Schema
 
-MOST_LISTED: Final = 100
+MAX_LISTED: Final = 100
 """Entries, ranges, ledgers and transactions that each list has; the first ones, but the last ledgers."""
 
 
@@ -44,7 +44,7 @@ def state_of(cluster: Cluster) -> dict[str, Any]:
                 "topics": row["topics"],
                 "subscriptions": row["subscriptions"],
             }
-            for key, row in islice(cluster.journal.table("transactions").items(), MOST_LISTED)
+            for key, row in islice(cluster.journal.table("transactions").items(), MAX_LISTED)
         },
     }
 
@@ -86,9 +86,9 @@ def _topic(cluster: Cluster, topic: AnyTopic) -> dict[str, Any]:
         log, compacted = topic.log, topic.compaction.horizon
         shown["entries"] = log.stored - log.first
         shown["last"] = list(log.before(log.stored))
-        shown["ledgers"] = [each.id for each in log.ledgers[-MOST_LISTED:]]
+        shown["ledgers"] = [each.id for each in log.ledgers[-MAX_LISTED:]]
         shown["compacted_until"] = list(log.before(compacted)) if compacted else None
-        shown["transactions"] = list(islice(topic.transactions.open_ones, MOST_LISTED))
+        shown["transactions"] = list(islice(topic.transactions.open_ones, MAX_LISTED))
     return shown
 
 
@@ -131,11 +131,11 @@ def _subscription(subscription: Subscription | VolatileSubscription) -> dict[str
         "mark_delete": list(log.before(cursor.mark)),
         "acknowledged": [
             [list(log.position(start)), list(log.position(stop - 1))]
-            for start, stop in cursor.ranges(log.stored)[:MOST_LISTED]
+            for start, stop in cursor.ranges(log.stored)[:MAX_LISTED]
         ],
         "acknowledged_in_transactions": len(subscription.transactions.hidden),
         "redelivered": [
-            [*log.position(index), times] for index, times in sorted(redelivered.items())[:MOST_LISTED]
+            [*log.position(index), times] for index, times in sorted(redelivered.items())[:MAX_LISTED]
         ],
     }
 
@@ -154,9 +154,9 @@ def _consumer(consumer: Consumer, subscription: Subscribed, owned: Iterable[Rang
     }
     if isinstance(subscription, Subscription):
         position = subscription.topic.log.position
-        shown["pending"] = [list(position(index)) for index in sorted(consumer.pending)[:MOST_LISTED]]
+        shown["pending"] = [list(position(index)) for index in sorted(consumer.pending)[:MAX_LISTED]]
         shown["pending_entries"] = len(consumer.pending)
     if owned is not None:
         mine = ([start, end] for start, end, owner in owned if owner is consumer)
-        shown["key_ranges"] = list(islice(mine, MOST_LISTED))
+        shown["key_ranges"] = list(islice(mine, MAX_LISTED))
     return shown

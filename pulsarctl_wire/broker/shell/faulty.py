@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
-MOST_DELAYED: Final = 4 * 1024 * 1024
+MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
 """Bytes that faults may delay in a direction before no more is taken from its source."""
 
 _ROUNDING: Final = 1e-6  # seconds: when a timer is due, its time has come in spite of rounding
@@ -121,7 +121,7 @@ class FaultyConnection:
     def holds_much(self) -> tuple[bool, bool]:
         """Whether so much is delayed, on its way to the client and to the core, that no more should come."""
         to_client, to_core = self.lanes
-        return to_client.size > MOST_DELAYED, to_core.size > MOST_DELAYED
+        return to_client.size > MAX_DELAYED_BYTES, to_core.size > MAX_DELAYED_BYTES
 
     def renew(self) -> None:
         """The faults were changed."""

@@ -27,7 +27,7 @@ from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.server import Server
 
-MOST_BODY: Final = 1024 * 1024
+MAX_BODY_BYTES: Final = 1024 * 1024
 """Bytes that a request's body may have: aiohttp's default."""
 
 _METHOD: Final = "X-Pulsar-Auth-Method-Name"
@@ -94,7 +94,7 @@ class Api:
         try:
             data = await asyncio.wait_for(request.read(), PATIENCE)
         except web.HTTPRequestEntityTooLarge:
-            return _failed(413, f"The body is larger than {MOST_BODY} bytes")
+            return _failed(413, f"The body is larger than {MAX_BODY_BYTES} bytes")
         except (TimeoutError, asyncio.TimeoutError):
             return _failed(408, f"The body has not arrived within {PATIENCE:g} seconds")
         except (web.RequestPayloadError, OSError) as error:  # also if the client has gone

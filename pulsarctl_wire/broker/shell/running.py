@@ -26,8 +26,8 @@ from pulsarctl_wire.net.frame_socket import Tap
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import ANY_HOST, BACKLOG, TlsContext, bound
 
-MOST_BROKERS: Final = 100
-MOST_PARTITIONS: Final = 100_000
+MAX_BROKERS: Final = 100
+MAX_PARTITIONS: Final = 100_000
 
 _ADMIN: Final = "pulsarctl_wire.broker.shell.http"
 
@@ -51,11 +51,11 @@ class Plan:
     partitions: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.brokers <= MOST_BROKERS:
-            raise SettingsError(f"brokers={self.brokers}: there can be 1 to {MOST_BROKERS}")
+        if not 1 <= self.brokers <= MAX_BROKERS:
+            raise SettingsError(f"brokers={self.brokers}: there can be 1 to {MAX_BROKERS}")
         for topic, number in self.partitions.items():
-            if not isinstance(number, int) or not 0 < number <= MOST_PARTITIONS:
-                raise SettingsError(f"{topic}={number}: a topic can have 1 to {MOST_PARTITIONS:,} partitions")
+            if not isinstance(number, int) or not 0 < number <= MAX_PARTITIONS:
+                raise SettingsError(f"{topic}={number}: a topic can have 1 to {MAX_PARTITIONS:,} partitions")
 
     @property
     def advertised(self) -> str:

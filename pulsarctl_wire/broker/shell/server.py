@@ -37,7 +37,7 @@ _EARLY: Final = 100
 """Entries whose storing begins while more are being received."""
 
 _AGAIN: Final = 1.0  # seconds until a commit or read that failed is tried again
-_MOST_WAITING: Final = 8 << 20
+_MAX_WAITING_BYTES: Final = 8 << 20
 """Bytes of answers that may wait for a client to read them before it is read no further."""
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Peer(FrameSocket):
                 self.faulty.when_sent(self.break_off)
             return
         full, waiting = (False, False) if self.faulty is None else self.faulty.holds_much
-        if state.throttled or waiting or self.transport.get_write_buffer_size() > _MOST_WAITING:
+        if state.throttled or waiting or self.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()

@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 ENDLESS: Final = 5
 """How often an entry must be delivered again to be an `EndlessRedelivery`."""
 
-_MOST_TRIES: Final = 16  # of a dead letter policy that has the default of Java
+_MAX_TRIES: Final = 16  # of a dead letter policy that has the default of Java
 
 _LOOKED_AT: Final = 1_000  # entries of a consumer, those that were delivered first
 
@@ -113,7 +113,7 @@ class EndlessRedelivery(Rule):
         self, state: CheckState, frame: Frame, consumer: Consumer, entry: Entry, returned: Returned
     ) -> None:
         """A MESSAGE that was asked for again."""
-        if returned.count > _MOST_TRIES:
+        if returned.count > _MAX_TRIES:
             self._report(consumer, entry, returned)
 
     def consumer_due(self, consumer: Consumer, now_ns: int) -> None:

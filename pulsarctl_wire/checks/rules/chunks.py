@@ -11,7 +11,7 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _LONGEST: Final = 256  # characters of a uuid that are kept
-_MOST: Final = 4_096  # messages that are followed at a time, and as many that are done
+_MAX_MESSAGES: Final = 4_096  # messages that are followed at a time, and as many that are done
 
 _Key = tuple[str, str, str, str | None]
 """Topic, producer name and uuid; the subscription if the chunks are MESSAGEs, None if they are SENDs."""
@@ -105,7 +105,7 @@ class IncompleteChunks(Rule):
             self._finish(key)
         else:
             self._walks[key] = walk
-            bound(self._walks, _MOST)
+            bound(self._walks, _MAX_MESSAGES)
 
     def due(self, now_ns: int) -> None:
         """Look at those that wait for longest."""
@@ -125,7 +125,7 @@ class IncompleteChunks(Rule):
 
     def _finish(self, key: _Key) -> None:
         self._done[key] = True
-        bound(self._done, _MOST)
+        bound(self._done, _MAX_MESSAGES)
 
     def _report(self, key: _Key, walk: _Walk) -> None:
         rows = {walk.first: "chunk_id 0"} if walk.next else {}

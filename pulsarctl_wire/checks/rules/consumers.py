@@ -13,7 +13,7 @@ from pulsarctl_wire.wire.session.ledgers import entry_of
 
 _EARLY: Final = 3 * SECOND // 2  # brokers deliver up to 1 s early, at the tick of their timer
 _MS: Final = 1_000_000
-_MOST_CONSUMERS: Final = 1_024  # of a connection that are followed at a time
+_MAX_CONSUMERS: Final = 1_024  # of a connection that are followed at a time
 
 
 class SubscribeBeforeSeekDone(Rule):
@@ -42,7 +42,7 @@ class SubscribeBeforeSeekDone(Rule):
         if body is not None:
             seeks = state.marks.setdefault(self.id, {})
             seeks[True, body.consumer_id] = seen
-            bound(seeks, _MOST_CONSUMERS)
+            bound(seeks, _MAX_CONSUMERS)
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """An answer that may be that of a SEEK."""
@@ -96,7 +96,7 @@ class StaleEpoch(Rule):
         epochs: _Epochs | None = table.get(consumer.consumer_id)
         if epochs is None or epochs.consumer is not consumer:
             epochs = table[consumer.consumer_id] = _Epochs(consumer)
-            bound(table, _MOST_CONSUMERS)
+            bound(table, _MAX_CONSUMERS)
         return epochs
 
     def redelivers(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
@@ -180,7 +180,7 @@ class ReaderWaitsForMissingMessage(SilenceRule):
         if body is not None and consumer is not None:
             table = state.marks.setdefault(self.id, {})
             table[consumer.consumer_id] = consumer, seen, entry_of(body.last_message_id)
-            bound(table, _MOST_CONSUMERS)
+            bound(table, _MAX_CONSUMERS)
 
     def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a silence until now."""

@@ -17,7 +17,7 @@ from pulsarctl_wire.wire.session.state import PRODUCER
 
 _ERROR: Final = NUMBERS["ERROR"]
 _OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}
-_MOST: Final = 1_024  # requests that are followed at a time
+_MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
 class _Create:
@@ -65,7 +65,7 @@ class CreateTimedOutNotClosed(Rule):
         first = creates.get(key)
         if first is None:
             creates[key] = _Create(seen, name, about_owner(frame, owner))
-            bound(creates, _MOST)
+            bound(creates, _MAX_REQUESTS)
         elif first.again is None and first.name == name and self._is_late(first, seen):
             first.again = seen
             self._report(state, first, seen)
@@ -149,7 +149,7 @@ class StaleOwnership(Rule):
     def looked_up(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """LOOKUP."""
         self._lookups[client_of(state.connection), frame.topic] = seen.number
-        bound(self._lookups, _MOST)
+        bound(self._lookups, _MAX_REQUESTS)
 
     def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """PRODUCER or SUBSCRIBE, maybe again."""
@@ -179,4 +179,4 @@ class StaleOwnership(Rule):
         if asked.type in _OPENING and asked.owner is not None:
             key = client_of(connection), connection.server, asked.topic, asked.owner
             self._refused[key] = _Refused(state, request, seen)
-            bound(self._refused, _MOST)
+            bound(self._refused, _MAX_REQUESTS)

@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.ledgers import Consumer
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, SilenceRule, seconds
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.session.counts import MOST_PERMITS
+from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 
 _FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit
 
@@ -108,7 +108,7 @@ class PermitsOverGranted(Rule):
     def granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """FLOW with many permits outstanding."""
         first = consumer.first_flow
-        if first is None or consumer.flows < 3 or consumer.permits > MOST_PERMITS:
+        if first is None or consumer.flows < 3 or consumer.permits > MAX_PERMITS:
             return
         if (
             consumer.permits > 2 * max(consumer.first_grant, _FEW)
@@ -137,9 +137,9 @@ class PermitOverflow(Rule):
 
     def granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """FLOW with many permits outstanding."""
-        if consumer.permits > MOST_PERMITS and consumer.exact and self.can_count(state):
+        if consumer.permits > MAX_PERMITS and consumer.exact and self.can_count(state):
             rows = [(state.seen, f"{consumer.permits} outstanding")]
-            text = f"The client granted {consumer.permits} permits, more than {MOST_PERMITS}: the broker's"
+            text = f"The client granted {consumer.permits} permits, more than {MAX_PERMITS}: the broker's"
             self.found(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
 
 

@@ -13,9 +13,9 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _CERTAIN_FROM: Final = 3  # connections that ended in the same way
-_MOST_CONSUMERS: Final = 1_024  # that are followed at a time
-_MOST_ENTRIES: Final = 128  # that one of them got last
-_MOST_ENDS: Final = 8  # that one of them was told of
+_MAX_CONSUMERS: Final = 1_024  # that are followed at a time
+_MAX_ENTRIES: Final = 128  # that one of them got last
+_MAX_ENDS: Final = 8  # that one of them was told of
 _AT_ONCE: Final = SECOND // 2
 """A client that closes this soon after a frame closes because of it."""
 
@@ -78,7 +78,7 @@ class ReconnectLoopOnFrame(Rule):
         both = {entry: held for entry, held in loop.given.items() if entry in last} if loop else {}
         if loop is None or not both:
             self._loops[key] = _Loop(state, last, ended_ns)
-            bound(self._loops, _MOST_CONSUMERS)
+            bound(self._loops, _MAX_CONSUMERS)
             return
         if state.first_ns < loop.ended_ns:
             return  # another consumer, which got it as well
@@ -94,7 +94,7 @@ class ReconnectLoopOnFrame(Rule):
 
 def _given_last(consumer: Consumer, ending: EndedConnection) -> dict[Entry, Held]:
     """The unacknowledged entries that a consumer got at once before its client closed the connection."""
-    entries = islice(reversed(consumer.entries.items()), _MOST_ENTRIES)
+    entries = islice(reversed(consumer.entries.items()), _MAX_ENTRIES)
     return {
         entry: held
         for entry, held in entries
@@ -142,8 +142,8 @@ class ClientClosesOnEndOfTopic(Rule):
         if consumer is not None:
             ends = self._ends.setdefault(_key(consumer), [])
             ends.append(_End(consumer, seen))
-            bound(self._ends, _MOST_CONSUMERS)
-            del ends[:-_MOST_ENDS]
+            bound(self._ends, _MAX_CONSUMERS)
+            del ends[:-_MAX_ENDS]
 
     def subscribes(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """SUBSCRIBE, maybe again."""

@@ -20,7 +20,7 @@ _EXCLUSIVE: Final = CommandSubscribe.Exclusive
 _PROBED_NS: Final = (4 * SECOND, 8 * SECOND)
 """How long a broker (4.0.8) keeps a request for a taken name, until it knows that the holder is dead."""
 
-_MOST: Final = 1_024  # requests that are followed at a time
+_MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
 def owner_of(frame: Frame) -> Owner:
@@ -72,7 +72,7 @@ class _Claims(Rule):
             if holder is not state and opened is not None and holder.closed_ns is None:
                 subject = about_owner(frame, owner_of(frame))
                 self._claims[seen.number] = _Claim(state, seen, holder, opened, subject)
-                bound(self._claims, _MOST)
+                bound(self._claims, _MAX_REQUESTS)
                 break
 
     def _owners(self, frame: Frame) -> list[Any]:

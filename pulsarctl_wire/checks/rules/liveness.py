@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
-_MOST_PINGS: Final = 8
+_MAX_PINGS: Final = 8
 
 
 class _Silent(Rule):
@@ -33,7 +33,7 @@ class _Silent(Rule):
         if seen.to_broker is self.to_broker:
             pings, unanswered = state.marks.get(self.id, []), self._unanswered(state)
             answered = pings[: len(pings) - len(unanswered)]
-            state.marks[self.id] = [*answered[-1:], *unanswered, seen][:_MOST_PINGS]
+            state.marks[self.id] = [*answered[-1:], *unanswered, seen][:_MAX_PINGS]
             self._waiting[state.connection.index] = state
 
     def _unanswered(self, state: CheckState) -> list[Sighting]:

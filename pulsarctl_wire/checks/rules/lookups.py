@@ -17,11 +17,11 @@ from pulsarctl_wire.wire.session.knowledge import bound
 
 _FAILED: Final = FAILED[NUMBERS["PARTITIONED_METADATA_RESPONSE"]]
 _FEWEST_REDIRECTS: Final = 4
-_MOST_REDIRECTS: Final = 8  # kept of a lookup
+_MAX_REDIRECTS: Final = 8  # kept of a lookup
 _FEWEST_REFUSED: Final = 3
-_MOST_LOOKUPS: Final = 4_096  # followed at a time
-_MOST_ADDRESSES: Final = 16_384
-_MOST_FAILURES: Final = 64  # kept of an address
+_MAX_LOOKUPS: Final = 4_096  # followed at a time
+_MAX_ADDRESSES: Final = 16_384
+_MAX_FAILURES: Final = 64  # kept of an address
 _FOREVER: Final = 2**63
 _COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"  # never opened
 _PROMISED: Final = "promised"  # mark of a connection: the keys of promises that it carried
@@ -42,7 +42,7 @@ class _Chain:
     def __init__(self, state: CheckState, asked: Sighting) -> None:
         self.state = state
         self.asked = asked
-        self.redirects: deque[tuple[_Redirect, Sighting]] = deque(maxlen=_MOST_REDIRECTS)
+        self.redirects: deque[tuple[_Redirect, Sighting]] = deque(maxlen=_MAX_REDIRECTS)
 
     def is_circle(self) -> bool:
         """Whether the last answer was given before, with another server's answer between."""
@@ -97,7 +97,7 @@ class RedirectLoop(Rule):
                 chain = None  # another one, made later
         if chain is None:
             chain = self._chains[key] = _Chain(state, asked)
-            bound(self._chains, _MOST_LOOKUPS)
+            bound(self._chains, _MAX_LOOKUPS)
         chain.redirects.append((redirect, seen))
         is_long = len(chain.redirects) >= _FEWEST_REDIRECTS
         if is_long and chain.is_circle() and self.can_count(state):
@@ -125,7 +125,7 @@ class _Address:
         """A connection has ended."""
         self.open -= 1
         if ending.end in (REFUSED, UNANSWERED):
-            self.failed_ns = [*self.failed_ns[1 - _MOST_FAILURES :], ending.time_ns or 0]
+            self.failed_ns = [*self.failed_ns[1 - _MAX_FAILURES :], ending.time_ns or 0]
             self.how = "refused" if ending.end == REFUSED else "SYN not answered"
         elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else its SYN was not seen
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
@@ -181,8 +181,8 @@ class AdvertisedAddressUnreachable(Rule):
         if address is None:
             address = self._addresses[key] = _Address()
         address.open += 1
-        if len(self._addresses) > _MOST_ADDRESSES:
-            bound(self._addresses, _MOST_ADDRESSES)
+        if len(self._addresses) > _MAX_ADDRESSES:
+            bound(self._addresses, _MAX_ADDRESSES)
             self._all_known = False
 
     def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
@@ -199,10 +199,10 @@ class AdvertisedAddressUnreachable(Rule):
             self._promises.pop(key, None)
         if not stays and key not in self._promises:
             self._promises[key] = _Promise(state, name, seen)
-            bound(self._promises, _MOST_LOOKUPS)
+            bound(self._promises, _MAX_LOOKUPS)
             promised = state.marks.setdefault(_PROMISED, {})
             promised[key] = None
-            bound(promised, _MOST_LOOKUPS)
+            bound(promised, _MAX_LOOKUPS)
 
     def arrived(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """PRODUCER or SUBSCRIBE."""

@@ -16,7 +16,7 @@ from pulsarctl_wire.wire.session.ledgers import entry_of
 
 _SEND: Final = NUMBERS["SEND"]
 _MESSAGE: Final = NUMBERS["MESSAGE"]
-_MOST_DIGESTS: Final = 1_024  # entries that were reported as SEND
+_MAX_DIGESTS: Final = 1_024  # entries that were reported as SEND
 
 
 def about_entry(frame: Frame) -> Subject:
@@ -187,7 +187,7 @@ class SendCorrupt(Rule):
             producer = state.producer(seen.producer)
             if producer is not None:
                 self._waiting[producer.topic, seen.sequence, seen.chunk] = state, producer, seen
-                bound(self._waiting, _MOST_DIGESTS)
+                bound(self._waiting, _MAX_DIGESTS)
 
     def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
         """Another rule knows better."""

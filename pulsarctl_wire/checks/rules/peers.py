@@ -13,7 +13,7 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _HANDSHAKE: Final = b"\x16\x03"  # how TLS begins, in both directions
-_MOST_SERVERS: Final = 1_024
+_MAX_SERVERS: Final = 1_024
 
 
 def _is_first(event: Event, *, to_broker: bool) -> TypeGuard[Malformed]:
@@ -118,7 +118,7 @@ class PlainClientOnTlsPort(ClientRule):
     def connected(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
         """Note which servers do not speak TLS."""
         self._plain[state.connection.server] = None
-        bound(self._plain, _MOST_SERVERS)
+        bound(self._plain, _MAX_SERVERS)
 
     def lost(self, state: CheckState, event: Event) -> None:
         """Note which servers speak TLS."""
@@ -126,7 +126,7 @@ class PlainClientOnTlsPort(ClientRule):
             return
         server = state.connection.server
         self._with_tls[server] = None
-        bound(self._with_tls, _MOST_SERVERS)
+        bound(self._with_tls, _MAX_SERVERS)
         for (_, refused_by), first in self.first.items():
             if refused_by == server:
                 self._report(first)

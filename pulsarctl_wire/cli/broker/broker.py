@@ -140,7 +140,7 @@ def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
 
 
 def _partitions(texts: list[str]) -> dict[str, int]:
-    from pulsarctl_wire.broker.shell.running import MOST_PARTITIONS
+    from pulsarctl_wire.broker.shell.running import MAX_PARTITIONS
 
     found = {}
     for text in texts:
@@ -149,7 +149,7 @@ def _partitions(texts: list[str]) -> dict[str, int]:
             not topic
             or not number.isascii()
             or not number.isdigit()
-            or not 0 < int(number[:7]) <= MOST_PARTITIONS
+            or not 0 < int(number[:7]) <= MAX_PARTITIONS
         ):
             console.fail(f"--partitions {text}: use TOPIC=N, as in orders=3")
         found[topic] = int(number)

@@ -7,8 +7,8 @@ from typing import Any, Final
 from pulsarctl_wire.record import Record, connection_record
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
-MOST_WAITING: Final = 65_536
-"""The most lines that wait for earlier connections, which are still open."""
+MAX_WAITING_LINES: Final = 65_536
+"""Maximum number of lines that wait for earlier connections, which are still open."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class ConnectionLines:
     write: Callable[[bytes], object]
     _: KW_ONLY
     count: int
-    waiting: int = MOST_WAITING
+    waiting: int = MAX_WAITING_LINES
     seen: int = field(default=0, init=False)
     chosen: int = field(default=0, init=False)
 

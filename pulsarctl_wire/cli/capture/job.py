@@ -83,7 +83,7 @@ class DecodeJob:
         return select.Expression(text, recorder)
 
     def _listing(self) -> "ConnectionLines":
-        from pulsarctl_wire.cli.capture.connections import MOST_WAITING, ConnectionLines
+        from pulsarctl_wire.cli.capture.connections import MAX_WAITING_LINES, ConnectionLines
 
         options = self.options
         return ConnectionLines(
@@ -91,7 +91,7 @@ class DecodeJob:
             self.tests,
             (lambda line: None) if options.quiet else self.out.write,
             count=-1 if options.count is None else options.count,
-            waiting=MOST_WAITING if self._may_delay_output() else 0,
+            waiting=MAX_WAITING_LINES if self._may_delay_output() else 0,
         )
 
     def _connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:

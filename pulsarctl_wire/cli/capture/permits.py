@@ -154,24 +154,24 @@ def _of_unknown(found: Permits) -> str:
 
 
 def _warn(options: PermitsOptions, found: Permits) -> None:
-    from pulsarctl_wire.stats.permits import MOST_CONSUMERS
+    from pulsarctl_wire.stats.permits import MAX_CONSUMERS
 
     _unknown(options, found, console.warn)
     if found.left_out:
         console.warn(
-            f"only the first {MOST_CONSUMERS} consumers are shown, {found.left_out} more are not: "
+            f"only the first {MAX_CONSUMERS} consumers are shown, {found.left_out} more are not: "
             "choose with --subscription, --topic, --connection, --consumer"
         )
 
 
 def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[Shown]:
     from pulsarctl_wire.render.permits import Shown
-    from pulsarctl_wire.stats.permits import MOST_ROWS
+    from pulsarctl_wire.stats.permits import MAX_ROWS
     from pulsarctl_wire.stats.permits_report import consumer_records, ordered
 
     width = round(options.every * 1e9)
-    usual = _TABLE_ROWS if options.output == "table" and not width else MOST_ROWS
-    most = min(options.rows or usual, MOST_ROWS)
+    usual = _TABLE_ROWS if options.output == "table" and not width else MAX_ROWS
+    most = min(options.rows or usual, MAX_ROWS)
     shown = []
     for consumer in ordered(found.consumers.values()):
         total, *rows = consumer_records(consumer, end_ns, most, width)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 100
 """Columns of a diagram that does not go to a terminal."""
-_MOST_ROWS: Final = 2_000
+_MAX_ROWS: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class SequenceOptions:
     )
     no_fold: bool = flag("--no-fold", "Give each frame a row of its own.")
     rows: int = option(
-        "--rows N", "Maximum number of rows; the rest is counted.", default=500, min=1, max=_MOST_ROWS
+        "--rows N", "Maximum number of rows; the rest is counted.", default=500, min=1, max=_MAX_ROWS
     )
     time_format: TimeFormat = TIME()
     max_frame_size: int | None = MAX_FRAME_SIZE()

@@ -19,7 +19,7 @@ from pulsarctl_wire.render.text import clean, count_of
 if TYPE_CHECKING:
     from pulsarctl_wire.net.session.client import Client
 
-MOST: Final = 10_000
+MAX_TOPICS: Final = 10_000
 """Maximum number of topics and partitions whose owners are looked up."""
 
 
@@ -61,14 +61,14 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
             client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
         )
         counts = await _counts(client, listed)
-        found = await each_of(islice(_parts(counts), MOST), lambda each: _served(client, *each))
+        found = await each_of(islice(_parts(counts), MAX_TOPICS), lambda each: _served(client, *each))
         link = await client.service()
         peer = link.protocol
         summary = {"asked": str(link.address), "server": peer.server, "protocol_version": peer.server_version}
     _show(summary | {"namespace": name}, counts, found, options.output)
     total = sum(max(count, 1) for count in counts.values())
-    if total > MOST:
-        console.warn(f"{total - MOST} more topics and partitions: their owners were not looked up")
+    if total > MAX_TOPICS:
+        console.warn(f"{total - MAX_TOPICS} more topics and partitions: their owners were not looked up")
     return next((console.code_of(each.error) for each in found if each.error is not None), 0)
 
 

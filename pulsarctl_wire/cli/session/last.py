@@ -29,7 +29,7 @@ _Place = tuple[int, int]  # ledger and entry
 _LEDGERS: Final = 20  # ledgers to search one by one before the whole topic is read
 _GRACE: Final = 3.0  # after this many seconds without a message, the last entry is assumed to hold none
 _TIMES: Final = (1, 8, 64)  # read this many times more entries if some hold no complete message
-_MOST_ENTRIES: Final = 2**40  # per ledger
+_MAX_ENTRIES: Final = 2**40  # per ledger
 
 
 async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[str, Position]:
@@ -114,7 +114,7 @@ async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place
         else:
             end = middle
     entry, end = 0, 1
-    while end < _MOST_ENTRIES and (await _first(client, topic, (first, end, -1)))[0] == first:
+    while end < _MAX_ENTRIES and (await _first(client, topic, (first, end, -1)))[0] == first:
         entry, end = end, 2 * end
     while end - entry > 1:
         middle = (entry + end) // 2

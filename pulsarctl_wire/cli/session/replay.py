@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Event, Frame
 
 NAMES = "Renaming"
-_MOST_EVENTS: Final = 256  # handed over together
-_MOST_HEADS: Final = 10_000  # differences whose consequences are counted
+_MAX_EVENTS: Final = 256  # handed over together
+_MAX_HEADS: Final = 10_000  # differences whose consequences are counted
 _KINDS: Final = {
     "differs": "differing",
     "missing": "missing",
@@ -203,7 +203,7 @@ class ReaderThread:
             try:
                 for event in events:
                     self._found.append(event)
-                    if len(self._found) == _MOST_EVENTS:
+                    if len(self._found) == _MAX_EVENTS:
                         self.hand_over()
             except Exception as error:
                 self._error = error
@@ -288,7 +288,7 @@ class Report:
         from pulsarctl_wire.wire.session.knowledge import bound
 
         frame = found.recorded or found.replayed
-        counted = found.cause in self._consequences or len(self._consequences) < _MOST_HEADS
+        counted = found.cause in self._consequences or len(self._consequences) < _MAX_HEADS
         if self._output == "text" and found.cause in self._heads and counted:
             what = f"{frame.command if frame else 'connection'} {_KINDS[found.kind]}"
             self._consequences.setdefault(found.cause, Counter())[what] += 1
@@ -312,7 +312,7 @@ class Report:
         if found.cause is not None:
             record["cause"] = found.cause
         self._heads[found.number] = self._head(found, frame)
-        bound(self._heads, _MOST_HEADS)
+        bound(self._heads, _MAX_HEADS)
         say(record, f"{self._heads[found.number]}: {self._text(found)}", self._output)
 
     def _head(self, found: Difference, frame: Frame | None) -> str:

@@ -18,7 +18,7 @@ from pulsarctl_wire.wire.session.ledgers import LedgerState
 from pulsarctl_wire.wire.session.sinks import Sink
 
 _NAMED: Final = 5  # requests without answer, and errors in what was sent, that are named
-_MOST_KINDS: Final = 1_000  # of commands that were received but not expected yet
+_MAX_KINDS: Final = 1_000  # of commands that were received but not expected yet
 _PAIRED: Final = {NUMBERS["CONNECT"], NUMBERS["SEND"], NUMBERS["PING"]}
 
 
@@ -96,7 +96,7 @@ class Talk(Sink):
             self._unanswerable |= not _is_answered(event)
         else:
             # the number of unknown types is not bounded
-            if event.type in BODIES or len(self._received) < _MOST_KINDS:
+            if event.type in BODIES or len(self._received) < _MAX_KINDS:
                 self._received[event.command] += 1
             self.refused |= refusal(event, event.command) is not None
 

@@ -25,10 +25,10 @@ from pulsarctl_wire.wire.framing.walk import HEAD, FrameWalk
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
-MOST_DELAYED: Final = 4 * 1024 * 1024
+MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes that faults may hold back in a lane; beyond that its source is not read."""
 
-MOST_ANSWERS: Final = 1_000
+MAX_ANSWERS: Final = 1_000
 """Maximum answers by faults that wait for a frame boundary; beyond that no requests are read."""
 
 # to the client, to the broker; frames with credentials must reach the tap whole, so that it can mask them
@@ -276,7 +276,7 @@ class RelayLane:
             for data in answers:
                 self._later(0.0, partial(self._send, data), len(data))
             self._relay.balance()
-        elif len(self.answers) == MOST_ANSWERS:
+        elif len(self.answers) == MAX_ANSWERS:
             self._relay.balance()
 
     # -- sending
@@ -341,9 +341,9 @@ class RelayLane:
         transport = source.transport
         if transport is None or source.gone or transport.is_closing():
             return
-        room = not target.full and self._delayed_bytes < MOST_DELAYED
+        room = not target.full and self._delayed_bytes < MAX_DELAYED_BYTES
         if self._faults is not None:  # they may produce answers, which the source must have room for
-            room = room and not source.full and len(relay.lanes[not self.to_broker].answers) < MOST_ANSWERS
+            room = room and not source.full and len(relay.lanes[not self.to_broker].answers) < MAX_ANSWERS
         pause = not room or relay.draining or (target.transport is None and relay.dialling)
         if pause != self._paused:
             self._paused = pause

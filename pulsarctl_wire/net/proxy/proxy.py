@@ -24,7 +24,7 @@ from pulsarctl_wire.faults.answers import refusal_of
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
-from pulsarctl_wire.net.proxy.routing import MOST_BROKERS, Allowed, Answerer, Route, Router, Routing
+from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, Allowed, Answerer, Route, Router, Routing
 from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.net.settings import Address, Settings
 from pulsarctl_wire.net.sockets import ANY_HOST, bound, connected, is_local, looked_up, plain, reason
@@ -38,10 +38,10 @@ from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 _CONNECT_WAIT: Final = 30.0  # seconds for CONNECT, if it says which broker to dial
 
-MOST_WAITING: Final = 4_096
+MAX_WAITING: Final = 4_096
 """Maximum connections that wait for a handshake, for CONNECT, or for a broker; more are reset."""
 
-MOST_HELD: Final = 64 * 1024 * 1024
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes received from all waiting connections; the connection that exceeds it is reset."""
 
 _TOO_MANY: Final = "too many wait for a broker"
@@ -182,7 +182,7 @@ class Proxy:
     def _admit(self, route: Route, broker: str) -> Make | None:
         """The function that creates an accepted connection's protocol; None if too many wait."""
         self.connections += 1
-        if len(self._listener.waiting) + len(self._dialling) + len(self._undialled) >= MOST_WAITING:
+        if len(self._listener.waiting) + len(self._dialling) + len(self._undialled) >= MAX_WAITING:
             self._refuse(_TOO_MANY)
             return None
         return partial(self._relay, self._router.find(broker) or route)
@@ -218,7 +218,7 @@ class Proxy:
     def hold(self, relay: Relay, size: int) -> None:
         """Count `size` more bytes (maybe negative) that wait for a broker; too many fail `relay`."""
         self._held += size
-        if size > 0 and self._held > MOST_HELD:
+        if size > 0 and self._held > MAX_WAITING_BYTES:
             self._refuse(_TOO_MANY)
             relay.fail()
 
@@ -257,7 +257,7 @@ class Proxy:
                 return
         text = f"no connection to the broker: {'; '.join(failed)}"
         relay.fail("" if text in self._said else text)
-        if _NOT_ALLOWED in text and len(self._said) < MOST_BROKERS:
+        if _NOT_ALLOWED in text and len(self._said) < MAX_BROKERS:
             self._said.add(text)  # note it only once for each address
 
     async def _reach(self, relay: Relay, address: Address) -> None:

@@ -25,7 +25,7 @@ from pulsarctl_wire.net.settings import Address, ServiceUrl, parse_url
 from pulsarctl_wire.wire.addresses import rewrite
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
 
-MOST_BROKERS: Final = 1_000
+MAX_BROKERS: Final = 1_000
 """Maximum number of brokers; the addresses of further ones are not rewritten."""
 
 LONGEST_ADDRESS: Final = 2_048
@@ -134,10 +134,8 @@ class Router:
         except SettingsError as error:
             self._warn(f"an address of a broker was not rewritten: {error}")
             return None
-        if not names <= self.routes.keys() and len(self.routes) >= MOST_BROKERS:
-            self._warn(
-                f"more than {MOST_BROKERS} brokers were named; the others' addresses are not rewritten"
-            )
+        if not names <= self.routes.keys() and len(self.routes) >= MAX_BROKERS:
+            self._warn(f"more than {MAX_BROKERS} brokers were named; the others' addresses are not rewritten")
             return None
         self.routes.update(dict.fromkeys(names, self._route(addresses, asked, through)))
         return broker
@@ -167,7 +165,7 @@ class Router:
         return self.routes.get(broker)
 
     def _warn(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < MOST_BROKERS:
+        if text not in self._warned and len(self._warned) < MAX_BROKERS:
             self._warned.add(text)
             self.warn(text)
 

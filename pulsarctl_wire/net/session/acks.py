@@ -15,7 +15,7 @@ PAUSE: Final = 100_000_000
 """Nanoseconds that acknowledgements are batched for, as in Pulsar's clients."""
 COUNT: Final = 1_000
 """Ids in one ACK; a batch with this many is sent at once."""
-MOST: Final = 100_000
+MAX_UNCONFIRMED: Final = 100_000
 """Maximum number of unconfirmed ids; each ACK counts as ten more. Beyond it the oldest ACKs are given up."""
 _ACK: Final = 10
 
@@ -34,7 +34,7 @@ class AckRequest(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """How much it counts towards `MOST`."""
+        """How much it counts towards `MAX_UNCONFIRMED`."""
         return len(self.ids) + _ACK
 
 
@@ -94,7 +94,7 @@ class Acks:
             self._emit(request)
         else:
             self._kept.append(request)
-        while self._open > MOST and len(self._sent) + len(self._kept) > 1:
+        while self._open > MAX_UNCONFIRMED and len(self._sent) + len(self._kept) > 1:
             self._give_up()
 
     def _give_up(self) -> None:
@@ -107,8 +107,8 @@ class Acks:
         self._open -= request.cost
         if not self._warned:
             self._warned = True
-            text = f"{self._topic}: {MOST} acknowledgements are not confirmed; older ones are not sent again"
-            self._emit(Warned(text))
+            text = f"{MAX_UNCONFIRMED} acknowledgements are not confirmed; older ones are not sent again"
+            self._emit(Warned(f"{self._topic}: {text}"))
 
     def settle(self, number: int, *, lost: bool) -> None:
         """The broker has answered ACK `number` (maybe with an error), or the link was `lost` before that."""

@@ -37,16 +37,16 @@ from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, Schema
 from pulsarctl_wire.wire.server_errors import FINAL, FINAL_LATER
 
-MOST_REDIRECTS: Final = 20
+MAX_REDIRECTS: Final = 20
 """Maximum number of redirects of one lookup, as in Pulsar's clients."""
 
-MOST_PARTITIONS: Final = 100_000
+MAX_PARTITIONS: Final = 100_000
 """Maximum number of partitions of a topic; a broker that reports more is not believed."""
 
-MOST_LINKS: Final = 1_000
+MAX_LINKS: Final = 1_000
 """Maximum number of brokers connected at the same time."""
 
-MOST_SCHEMA_BYTES: Final = 32 * 1024 * 1024
+MAX_SCHEMA_BYTES: Final = 32 * 1024 * 1024
 """Maximum bytes of cached schemas."""
 
 _SCHEMA_COST: Final = 1024  # bytes of overhead for each cached schema
@@ -152,8 +152,8 @@ class Client:
             link = self._links.get(key)
             if link is None or not link.is_open:
                 self._links = {each: kept for each, kept in self._links.items() if kept.is_open}
-                if len(self._links) >= MOST_LINKS:
-                    raise Unreachable(f"{broker.address}: {MOST_LINKS} brokers are connected, the maximum")
+                if len(self._links) >= MAX_LINKS:
+                    raise Unreachable(f"{broker.address}: {MAX_LINKS} brokers are connected, the maximum")
                 link = self._links[key] = await self._open(broker)
             return link
 
@@ -196,11 +196,11 @@ class Client:
     async def hops(self, topic: str) -> AsyncIterator[Hop]:
         """Look up which broker serves `topic` (a full name); yield each answer, the last of which is Connect.
 
-        Raises BrokerError; raises Unreachable after `MOST_REDIRECTS` redirects.
+        Raises BrokerError; raises Unreachable after `MAX_REDIRECTS` redirects.
         """
         link = await self.service()
         authoritative = False
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             command = build_command(
                 "LOOKUP",
                 topic=topic,
@@ -226,7 +226,7 @@ class Client:
             authoritative = hop.says_authoritative
             link = await self.link(self.broker_of(hop))
         raise Unreachable(
-            f"LOOKUP of {topic}: still a redirect after {MOST_REDIRECTS}; the brokers redirect in circles"
+            f"LOOKUP of {topic}: still a redirect after {MAX_REDIRECTS}; the brokers redirect in circles"
         )
 
     def broker_of(self, hop: Hop) -> Broker:
@@ -268,8 +268,8 @@ class Client:
         if frame.type == BaseCommand.LOOKUP_RESPONSE:  # how the Pulsar proxy refuses
             raise BrokerError("UnknownError", as_text(frame.body.message), "PARTITIONED_METADATA")
         partitions: int = frame.body.partitions
-        if partitions > MOST_PARTITIONS:
-            raise Unreachable(f"{topic}: {partitions} partitions, over the limit of {MOST_PARTITIONS}")
+        if partitions > MAX_PARTITIONS:
+            raise Unreachable(f"{topic}: {partitions} partitions, over the limit of {MAX_PARTITIONS}")
         return partitions
 
     async def schema(self, topic: str, version: bytes) -> Schema | None:
@@ -283,7 +283,7 @@ class Client:
             except BrokerError as error:
                 self.warn(f"schema of {key[0]}: {error}")
             weight = _SCHEMA_COST + len(version) + (schema.ByteSize() if schema else 0)
-            if self._schema_bytes + weight > MOST_SCHEMA_BYTES:
+            if self._schema_bytes + weight > MAX_SCHEMA_BYTES:
                 self._schemas.clear()
                 self._schema_bytes = 0
             self._schemas[key] = schema

@@ -20,7 +20,7 @@ from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import Message
 
 _TIMES: Final = "RECONSUMETIMES"
-_MOST_PUBLISHERS: Final = 100  # one for each schema version, of which there may be any number
+_MAX_PUBLISHERS: Final = 100  # one for each schema version, of which there may be any number
 _DELAY: Final = "DELAY_TIME"
 
 
@@ -99,7 +99,7 @@ class DeadLetters:
         if publisher is None:
             schema = await self._client.schema(delivery.consumer.topic, version) if version else None
             options = ProducerOptions(batch_count=1, chunking=True, schema=schema)
-            if len(self._publishers) >= _MOST_PUBLISHERS:
+            if len(self._publishers) >= _MAX_PUBLISHERS:
                 await self._publishers.pop(next(iter(self._publishers))).close()
             publisher = Publisher(self._client, topic, options, self._sent)
             await publisher.open()

@@ -17,7 +17,7 @@ from pulsarctl_wire.wire.payload import Budget, ChunkJoiner, Message
 ROOM: Final = 64 * 1024 * 1024
 """Bytes of deliveries that all consumers of a subscription together ask for."""
 
-MOST_BYTES: Final = 2 * ROOM
+MAX_BYTES: Final = 2 * ROOM
 """Maximum bytes of waiting deliveries. More than `ROOM` may come, as a broker never splits a batch."""
 
 _COST: Final = 1024  # bytes of overhead for each waiting frame
@@ -104,7 +104,7 @@ class Inbox(Generic[R]):
 
     def put(self, delivery: Delivery[R]) -> bool:
         """Add a delivery. False if there is no room for it; its consumer is resumed once all are taken."""
-        if self._queue and self.bytes + delivery.weight > MOST_BYTES:
+        if self._queue and self.bytes + delivery.weight > MAX_BYTES:
             self._halted.append(delivery.consumer)
             return False
         self.bytes += delivery.weight

@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
-from pulsarctl_wire.wire.session.counts import MOST_PERMITS, permits_used
+from pulsarctl_wire.wire.session.counts import MAX_PERMITS, permits_used
 
 REMEMBERED: Final = 65_536
 """Maximum acknowledged entries remembered, to detect duplicates; maximum entries waiting for redelivery."""
@@ -198,7 +198,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         size = min(self._options.queue_size, max(self._inbox.share // (self._typical or _EXPECTED), 1))
         permits = size - self._balance - self._held
         if permits >= (least or (size + 1) // 2) and not self.halted and self.acks.ready:
-            permits = min(permits, MOST_PERMITS)
+            permits = min(permits, MAX_PERMITS)
             self._balance += permits
             self._send("FLOW", messagePermits=permits)
 

@@ -17,7 +17,7 @@ from pulsarctl_wire.wire.names import namespace_of, partition_name, without_part
 from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
-MOST: Final = 10_000
+MAX_TOPICS: Final = 10_000
 """Maximum number of topics and partitions of a subscription."""
 
 
@@ -58,15 +58,15 @@ class Subscription:
         if self.pattern is not None:
             self._watch = TopicWatch(self.client, namespace_of(self.pattern), self.pattern, self._on_change)
             found = sorted({without_partition(each) for each in await self._watch.open()})
-            topics = found[:MOST]
-            self._leave_out(len(found) - MOST)
+            topics = found[:MAX_TOPICS]
+            self._leave_out(len(found) - MAX_TOPICS)
         for topic in [*topics, *self.extra_topics]:
             await self._add(topic, self.options)
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
         count = await self.client.partitions(topic, create=self.options.create_topic)
-        if len(self.consumers) + count > MOST:
-            raise Unreachable(f"{topic}: more than {MOST} topics and partitions in one subscription")
+        if len(self.consumers) + count > MAX_TOPICS:
+            raise Unreachable(f"{topic}: more than {MAX_TOPICS} topics and partitions in one subscription")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
             if name not in self.consumers:
                 own = replace(options, start=self.starts.get(name, options.start))
@@ -81,7 +81,7 @@ class Subscription:
     def _on_change(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
         topics = sorted({without_partition(each) for each in added})
-        room = max(MOST - len(self.consumers) - len(self._opening), 0)
+        room = max(MAX_TOPICS - len(self.consumers) - len(self._opening), 0)
         for topic in topics[:room]:
             self._begin(self._add_late(topic))
         self._leave_out(len(topics) - room)
@@ -93,7 +93,7 @@ class Subscription:
     def _leave_out(self, count: int) -> None:
         if count > 0:
             self._left_out += count
-            text = f"more than {MOST} topics and partitions in one subscription"
+            text = f"more than {MAX_TOPICS} topics and partitions in one subscription"
             self.client.warn(f"{self.pattern}: {text}: {self._left_out} topics are left out")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

@@ -27,7 +27,7 @@ MODES: Final = {
 }
 """The kinds of topics that can be listed."""
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_NAME_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of the names that a watch keeps: about 300,000 topics with usual names."""
 
 _COST: Final = 128  # bytes of overhead for each name
@@ -104,7 +104,7 @@ def is_system(topic: str) -> bool:
 
 
 class KnownTopics:
-    """Names of topics, up to `MOST_BYTES`. `left_out` counts the names that did not fit."""
+    """Names of topics, up to `MAX_NAME_BYTES`. `left_out` counts the names that did not fit."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -119,7 +119,7 @@ class KnownTopics:
         self._bytes -= sum(map(_weight, went))
         came -= self.names
         for name in sorted(came):
-            if len(name) > LONGEST_NAME or self._bytes + _weight(name) > MOST_BYTES:
+            if len(name) > LONGEST_NAME or self._bytes + _weight(name) > MAX_NAME_BYTES:
                 came.remove(name)
                 self.left_out += 1
             else:
@@ -239,7 +239,7 @@ class TopicWatch:
             return
         self._early.append(frame.body)
         self._early_bytes += _COST + frame.size
-        if self._early_bytes > MOST_BYTES and self._link is not None:
+        if self._early_bytes > MAX_NAME_BYTES and self._link is not None:
             self._link.drop(f"too many changes of topics of {self._namespace} came before the list of topics")
 
     def lost(self, error: LinkClosed) -> None:

@@ -26,12 +26,12 @@ from pulsarctl_wire.wire.session.part import PartState
 
 PATIENCE: Final = 64
 """How many packets of a connection to wait for the first bytes of an idle half."""
-MOST_KEPT: Final = 8 * 1024 * 1024
-"""Most bytes of packets kept for one connection; beyond that, the split is read again for it."""
-MOST_SYNCED: Final = 4_096
-"""Most connections of a split whose state is kept; the split is read again for the others."""
-MOST_EDGES: Final = 8_192
-"""Most connections that a split reports; the split is read again for the others."""
+MAX_PACKET_BYTES: Final = 8 * 1024 * 1024
+"""Maximum bytes of packets kept for one connection; beyond that, the split is read again for it."""
+MAX_SAVED_CONNECTIONS: Final = 4_096
+"""Maximum number of connections of a split whose state is kept; the split is read again for the others."""
+MAX_EDGES: Final = 8_192
+"""Maximum number of connections that a split reports; the split is read again for the others."""
 _ALL_KEPT: Final = 64 * 1024 * 1024  # of all connections
 _PACKET_COST: Final = 256
 _GATHERED: Final = 64  # events that are collected at a time
@@ -208,7 +208,7 @@ class _SplitDecoder:
         pair = pair_of(key)
         if pair in self._given_up:
             return
-        if len(self._edges) >= MOST_EDGES and pair not in self._pairs:
+        if len(self._edges) >= MAX_EDGES and pair not in self._pairs:
             self.rest = self.rest or turn
             return
         events = self.reassembler.add(segment, time_ns, place)
@@ -238,8 +238,8 @@ class _SplitDecoder:
         cost = len(packet[3][4]) + _PACKET_COST
         edge.kept += cost
         self._kept += cost
-        too_many = len(self._synced) >= MOST_SYNCED or len(self._edges) > MOST_EDGES
-        too_many |= edge.kept > MOST_KEPT or self._kept > _ALL_KEPT
+        too_many = len(self._synced) >= MAX_SAVED_CONNECTIONS or len(self._edges) > MAX_EDGES
+        too_many |= edge.kept > MAX_PACKET_BYTES or self._kept > _ALL_KEPT
         if edge.packets is None or too_many:
             self._kept -= edge.kept
             edge.packets = None

@@ -25,7 +25,7 @@ HEAD: Final = b"pwire progress 15\n"
 """What saved data begins with. Increase the number when a field changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
-"""Most bytes of saved data; more are refused."""
+"""Maximum bytes of saved data; more are refused."""
 
 _CHECKED: Final = len(HEAD) + 4
 _PICKLED: Final = b"\x80"

@@ -12,7 +12,7 @@ from pulsarctl_wire.views.values import MAX_DECIMAL_BYTES, MAX_SCALE
 _DIGITS = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
-_MOST_DIGITS = 4_000  # Python converts at most 4,300 between text and integer
+_MAX_DIGITS = 4_000  # Python converts at most 4,300 between text and integer
 
 
 def number(digits: str) -> Decimal:
@@ -51,7 +51,7 @@ def decimal_bytes(schema: dict[str, Any], value: object, size: int | None = None
         return raw if scale is None or len(raw) > MAX_DECIMAL_BYTES else None
     unscaled = _unscaled(plain, scale)
     precision = schema.get("precision")
-    most = precision if isinstance(precision, int) and precision > 0 else _MOST_DIGITS
+    most = precision if isinstance(precision, int) and precision > 0 else _MAX_DIGITS
     if unscaled is None or len(str(abs(unscaled))) > most:
         return None
     needed = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
@@ -61,7 +61,7 @@ def decimal_bytes(schema: dict[str, Any], value: object, size: int | None = None
 
 
 def _plain(value: object) -> Decimal | None:
-    if isinstance(value, str) and _DIGITS.fullmatch(value) and len(value) <= _MOST_DIGITS:
+    if isinstance(value, str) and _DIGITS.fullmatch(value) and len(value) <= _MAX_DIGITS:
         return Decimal(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
@@ -72,7 +72,7 @@ def _unscaled(plain: Decimal, scale: int) -> int | None:
     """``plain`` times 10 to the scale; None if that is not an integer, or has too many digits."""
     if not plain:
         return 0
-    if not plain.is_finite() or not 0 <= plain.adjusted() + scale < _MOST_DIGITS:
+    if not plain.is_finite() or not 0 <= plain.adjusted() + scale < _MAX_DIGITS:
         return None
     scaled = plain.scaleb(scale, _EXACT)
     return int(scaled) if scaled == scaled.to_integral_value() else None

@@ -17,10 +17,10 @@ from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields, wire_type
 
-MOST_PARTS: Final = 20_000
+MAX_PARTS: Final = 20_000
 """The maximum number of parts that are labelled per frame."""
 
-_MOST_DEPTH: Final = 16
+_MAX_DEPTH: Final = 16
 """The maximum nesting of messages that are split into fields."""
 
 
@@ -39,15 +39,15 @@ def annotated(event: Frame | Malformed, hidden: list[Span]) -> list[Part]:
         walk.frame(event)
     else:
         walk.broken(event)
-    parts = walk.parts[:MOST_PARTS]
+    parts = walk.parts[:MAX_PARTS]
     at = parts[-1].stop if parts else 0
     if at < len(event.raw):
-        parts.append(Part(at, len(event.raw), f"{len(event.raw) - at} bytes after {MOST_PARTS} parts"))
+        parts.append(Part(at, len(event.raw), f"{len(event.raw) - at} bytes after {MAX_PARTS} parts"))
     return parts
 
 
 class _Annotating:
-    """Collects `parts`, and a few more than `MOST_PARTS` at most."""
+    """Collects `parts`, and a few more than `MAX_PARTS` at most."""
 
     def __init__(self, raw: bytes, hidden: list[Span]) -> None:
         self.parts: list[Part] = []
@@ -126,7 +126,7 @@ class _Annotating:
         """Add the fields of an encoded message, up to and including the one that breaks it."""
         schema, parts, spans = descriptor.fields_by_number, self.parts, self._hidden
         for field in fields(self._raw, at, stop):
-            if len(parts) > MOST_PARTS:
+            if len(parts) > MAX_PARTS:
                 return
             number, wire, start, value_at, end, value, groups, problem = field
             hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
@@ -137,7 +137,7 @@ class _Annotating:
                 name = f"{prefix}unknown field" if hidden else f"{prefix}unknown field {number}"
             else:
                 name = prefix + known.name
-                if opened and value and depth < _MOST_DEPTH:
+                if opened and value and depth < _MAX_DEPTH:
                     inside = known.message_type
             if problem and not (opened and self._cut):
                 label = _broken(field, name, hidden)

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import NAMES, PAYLOAD_TYPES, command_name
 from pulsarctl_wire.wire.credentials import (
-    MOST_FIELDS,
+    MAX_FIELDS,
     Span,
     is_type,
     lacks_body,
@@ -196,7 +196,7 @@ _SIZES: Final = re.compile(
 )
 """Matches where TOTAL_SIZE = COMMAND_SIZE + 4 is possible: without a carry, only their last bytes differ."""
 
-_MOST_WALKED: Final = 65_536
+_MAX_WALKED: Final = 65_536
 
 
 def credentials_from(raw: bytes, start: int, stop: int) -> int:
@@ -214,9 +214,9 @@ def credentials_from(raw: bytes, start: int, stop: int) -> int:
         if total != size + 4:
             continue
         top: list[Field] = []
-        for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MOST_FIELDS):
+        for field in islice(fields(raw, at + 8, min(at + 8 + size, stop)), MAX_FIELDS):
             walked += 1
-            if field.problem or names_credentials(field) or walked > _MOST_WALKED:
+            if field.problem or names_credentials(field) or walked > _MAX_WALKED:
                 return at
             top.append(field)
         if lacks_body(top):

@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Place
 BEGAN_INSIDE: Final = "the capture began inside a frame"
 AFTER_GAP: Final = "no frame begins here after a gap"
 
-_MOST_PACKETS: Final = 65_536
+_MAX_PACKETS: Final = 65_536
 _LAST_PACKET: Final = 1 << 62  # larger than any packet number
 
 Source = tuple[Count, Place, Nanoseconds | None]
@@ -66,7 +66,7 @@ class LostBytes:
 
     def add(self, data: bytes, sources: list[Source], last: int) -> None:
         """Add the next bytes. `sources` and `last` are those of `packets_of`."""
-        if data and len(self._packets) < _MOST_PACKETS:
+        if data and len(self._packets) < _MAX_PACKETS:
             start = self.offset + self.size
             found = packets_of(sources, start, start + len(data), last)
             self._packets += found[found[:1] == self._packets[-1:] :]

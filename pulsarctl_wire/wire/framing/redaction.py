@@ -63,7 +63,7 @@ def frame_spans(frame: Frame) -> list[Span]:
         return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
     end = min(8 + frame.command_size, len(raw))
     proven = end if frame.checksum == "valid" and not frame.broker_entry else None
-    find = _intact_spans if len(raw) <= _MOST_KEPT else _intact_spans.__wrapped__
+    find = _intact_spans if len(raw) <= _MAX_CACHED_BYTES else _intact_spans.__wrapped__
     return find(raw, end, frame.type, proven)
 
 
@@ -75,7 +75,7 @@ def hides_entry(frame: Frame) -> bool:
     return any(stop > end for _, stop in frame_spans(frame))
 
 
-_MOST_KEPT: Final = 1024 * 1024  # bytes of the largest frame whose spans are cached
+_MAX_CACHED_BYTES: Final = 1024 * 1024  # bytes of the largest frame whose spans are cached
 
 
 @lru_cache(maxsize=2)  # several callers ask about the same frame

@@ -41,7 +41,7 @@ CANDIDATE_SPAN: Final = 10
 
 
 COMMAND_HEAD: Final = 4
-"""The most bytes that `begins_command` looks at."""
+"""Maximum bytes that `begins_command` looks at."""
 
 
 def _head(number: int) -> bytes:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap
 
-MOST_PERMITS: Final = 2**31 - 1
+MAX_PERMITS: Final = 2**31 - 1
 """The permits of a consumer that a broker can count."""
 ALWAYS_ERRORS: Final = {NUMBERS["SEND_ERROR"], NUMBERS["ERROR"]}
 """Type numbers of the commands that always report an error."""

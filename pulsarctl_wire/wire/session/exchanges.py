@@ -26,7 +26,7 @@ from pulsarctl_wire.wire.session.plain import Asked, Identity, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TopicState
 
 MAX_QUEUE: Final = 1_024
-"""The most pending SENDs of one sequence id, and the most chunked messages of a producer."""
+"""Maximum number of pending SENDs of one sequence id, and of chunked messages of a producer."""
 
 _SEARCHED: Final = 2_048  # how many pending sends are searched for the batch that an error is about
 

@@ -14,10 +14,10 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.plain import Identity
 
 MAX_PENDING: Final = 65_536
-"""The most rows in each table: pending requests, pending or unanswered sends, producers, consumers."""
+"""Maximum number of rows of each table: pending requests, unanswered sends, producers, consumers."""
 
 MAX_STORED: Final = 32 * 1024 * 1024
-"""The most bytes in a `MessageStore`: schemas, or requests that are kept until they are answered."""
+"""Maximum bytes in a `MessageStore`: schemas, or requests that are kept until they are answered."""
 
 _STORING: Final = 4_096  # bytes of overhead for each stored message and its key
 _NO_SCHEMA: Final = {Schema.AutoConsume, getattr(Schema, "None")}

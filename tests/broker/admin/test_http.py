@@ -17,11 +17,11 @@ from broker.targets import EmbeddedTarget
 from interop.credentials import make_certificates, sign
 from net.scripted import run
 
-from pulsarctl_wire.broker.admin.namespaces import MOST_BUNDLES
+from pulsarctl_wire.broker.admin.namespaces import MAX_BUNDLES
 from pulsarctl_wire.broker.basics.settings import parse_settings
 from pulsarctl_wire.broker.cluster.cluster import NO_KEYS
 from pulsarctl_wire.broker.shell import http
-from pulsarctl_wire.broker.shell.http import MOST_BODY, serve_http
+from pulsarctl_wire.broker.shell.http import MAX_BODY_BYTES, serve_http
 from pulsarctl_wire.broker.shell.server import Server
 from pulsarctl_wire.broker.tenancy.access import Keys
 
@@ -110,7 +110,7 @@ def checked(test: Callable[[Site], Awaitable[None]]) -> None:
 DEFAULT = "/admin/v2/namespaces/public/default"
 
 
-@pytest.mark.parametrize(("bundles", "status"), [(MOST_BUNDLES, 204), (MOST_BUNDLES + 1, 400)])
+@pytest.mark.parametrize(("bundles", "status"), [(MAX_BUNDLES, 204), (MAX_BUNDLES + 1, 400)])
 def test_so_many_bundles(bundles: int, status: int) -> None:
     async def check(one: Site) -> None:
         body = json.dumps({"bundles": {"numBundles": bundles}}).encode()
@@ -305,7 +305,7 @@ def test_json_of_a_wrong_kind(body: bytes) -> None:
 
 def test_large_bodies() -> None:
     async def check(one: Site) -> None:
-        reply = await one.ask("POST", f"{DEFAULT}/retention", b" " * (MOST_BODY + 1))
+        reply = await one.ask("POST", f"{DEFAULT}/retention", b" " * (MAX_BODY_BYTES + 1))
         assert (reply.status, "reason" in reply.json) == (413, True)
 
     checked(check)
