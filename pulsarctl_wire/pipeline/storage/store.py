@@ -268,8 +268,7 @@ class Store:
                 with suppress(CaptureError):  # `resume` says what is wrong
                     if (data := self._read(name)) is not None:
                         outline = saved.load_outline(data, f"progress/{name}")
-                        outline.options = self._repartitioned(outline.options)
-                        return outline
+                        return saved.Outline(outline.inputs, self._repartitioned(outline.options))
             return None
 
     def files(self) -> list[Any]:
