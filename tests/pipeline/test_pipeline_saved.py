@@ -151,6 +151,17 @@ def test_integers_and_texts_of_all_kinds() -> None:
     assert (found.end, found.totals, found.options) == (progress.end, progress.totals, progress.options)
 
 
+@pytest.mark.parametrize("options", [Options(2**64), Options(cluster="\udcff")])
+def test_what_cannot_be_saved_is_said_so(options: Options) -> None:
+    with pytest.raises(CaptureError, match="a label that is not UTF-8, or a number of more than 64 bits"):
+        saved.dump(options)
+
+
+def test_a_name_that_is_not_utf8_is_said_to_be() -> None:
+    with pytest.raises(CaptureError, match="surrogates not allowed"):
+        find_inputs(["a\udcff.pcap"])
+
+
 # ---- What others wrote ----
 
 

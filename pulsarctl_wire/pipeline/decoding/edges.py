@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
 from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.plain import Part, Ranges
+from pulsarctl_wire.wire.session.plain import Part, SentRanges
 
 
 class Settings(NamedTuple):
@@ -82,7 +82,7 @@ class Edge(Struct, array_like=True):
     damaged: bool = False
     in_step: bool = False
     part: Part | None = None
-    early: Ranges = field(default_factory=dict)
+    early: SentRanges = field(default_factory=dict)
 
 
 FilePosition = tuple[Count, Layout | None]

@@ -35,7 +35,7 @@ Sent = tuple[Count, Nanoseconds | None, Count, str | None, UInt64, str, UInt64, 
 """
 
 
-Ranges = dict[str, tuple[UInt64, UInt64, Count]]
+SentRanges = dict[str, tuple[UInt64, UInt64, Count]]
 """Producer name -> lowest and highest sequence id, number of the last frame."""
 
 
@@ -145,7 +145,7 @@ class Part(NamedTuple):
     freed: list[Owner]
     left: list[tuple[Identity, Count, Nanoseconds | None, bool, Place]]
     maybe_resent: list[tuple[str, UInt64, Count]]
-    sent: Ranges
+    sent: SentRanges
     asked: dict[str, tuple[UInt64, UInt64]]
     errors: list[UInt64]
     lost: Count | None
