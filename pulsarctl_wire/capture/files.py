@@ -9,10 +9,11 @@ import heapq
 import struct
 import sys
 from collections.abc import Iterator
+from math import gcd
 from typing import Final
 
 from pulsarctl_wire.capture.compression import Read
-from pulsarctl_wire.capture.layout import NANOSECONDS, Interface, Layout
+from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
 
@@ -47,6 +48,20 @@ def is_capture(head: bytes) -> bool:
     return head[:4] in _PCAP_MAGICS or head.startswith(_PCAPNG_MAGIC)
 
 
+class _Interface:
+    """What is done to the times of an interface's packets: ns = time * multiply // divide + offset."""
+
+    def __init__(self, plain: Interface) -> None:
+        self.plain = plain
+        self.link = plain.link
+        self.multiply = 1_000_000_000
+        self.divide = (2 if plain.unit & 0x80 else 10) ** (plain.unit & 0x7F)
+        common = gcd(self.multiply, self.divide)
+        self.multiply //= common
+        self.divide //= common
+        self.offset = plain.offset * 1_000_000_000
+
+
 class PacketReader:
     """Iterates over the packets of a capture file, once.
 
@@ -61,7 +76,7 @@ class PacketReader:
         self.dropped = 0
         """Packets that the kernel dropped, by the statistics read so far."""
         self._layout = layout
-        self._interfaces = list(layout.interfaces)
+        self._interfaces = list(map(_Interface, layout.interfaces))
         self.offset = start
         """The offset of the last packet's record; at the end: where the next record would begin."""
         self._data = data
@@ -75,11 +90,10 @@ class PacketReader:
     @property
     def layout(self) -> Layout:
         """The format of the file where the reader is."""
-        return self._layout._replace(interfaces=tuple(self._interfaces))
+        return self._layout._replace(interfaces=tuple([each.plain for each in self._interfaces]))
 
     def _records(self) -> Iterator[RawPacket]:
-        link = self._layout.interfaces[0].link
-        multiply, _ = NANOSECONDS[self._layout.interfaces[0].unit]
+        link, multiply = self._interfaces[0].plain.link, self._interfaces[0].multiply
         is_little = self._layout.order == "<"
         data, at = self._data, 0
         base, read = self._start, self._read
@@ -142,7 +156,7 @@ class PacketReader:
                         interfaces.clear()
                         self._layout = Layout(True, order, ())
                     elif kind == _INTERFACE:
-                        interfaces.append(_interface(body, order))
+                        interfaces.append(_Interface(_interface(body, order)))
                         if len(interfaces) > MAX_INTERFACES:
                             raise IndexError("interfaces without end")
                     elif kind == _STATISTICS:
@@ -275,7 +289,7 @@ def _interface(body: bytes, order: str) -> Interface:
     return Interface(link, snap, unit, offset)
 
 
-def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
+def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int:
     """How many more packets of an interface were dropped than by its earlier statistics."""
     number = struct.unpack_from(order + "I", body)[0] if len(body) >= 12 else len(interfaces)
     if number >= len(interfaces):
@@ -286,9 +300,9 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
         if code in _DROPPED and len(value) == 8
     ]
     dropped = sum(count for count in counts if count < _MAX_DROPPED)
-    before = interfaces[number].dropped
-    interfaces[number] = interfaces[number]._replace(dropped=max(dropped, before))
-    return max(dropped - before, 0)
+    before = interfaces[number].plain
+    interfaces[number].plain = before._replace(dropped=max(dropped, before.dropped))
+    return max(dropped - before.dropped, 0)
 
 
 def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes]]:
@@ -301,11 +315,11 @@ def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes
         at += 4 + size + (-size) % 4
 
 
-def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface]) -> RawPacket:
+def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interface]) -> RawPacket:
     if kind == _SIMPLE_PACKET:
         length = struct.unpack_from(order + "I", body)[0]
         interface = interfaces[0]
-        size = min(length, interface.snap or length, len(body) - 4)
+        size = min(length, interface.plain.snap or length, len(body) - 4)
         return None, interface.link, body[4 : 4 + size], length
     if kind == _ENHANCED_PACKET:
         number, high, low, size, length = struct.unpack_from(order + "IIIII", body)
@@ -314,8 +328,7 @@ def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface
     interface = interfaces[number]
     if size > len(body) - 20:
         raise IndexError("the packet runs beyond its block")
-    multiply, divide = NANOSECONDS[interface.unit]
-    time_ns = (high << 32 | low) * multiply // divide + interface.offset * 1_000_000_000
+    time_ns = (high << 32 | low) * interface.multiply // interface.divide + interface.offset
     return time_ns if -_TIMES < time_ns < _TIMES else None, interface.link, body[20 : 20 + size], length
 
 
@@ -354,7 +367,7 @@ def _record_follows(
     if len(data) - at < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)
-    second = 1_000_000_000 // NANOSECONDS[layout.interfaces[0].unit][0]
+    second = 10 ** layout.interfaces[0].unit
     if not (0 < size <= min(length, LARGEST_PACKET)) or length > LARGEST_PACKET or fraction >= second:
         return None
     if before is not None and abs(seconds - before) > _DAY:

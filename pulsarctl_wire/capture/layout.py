@@ -1,13 +1,10 @@
 """The format of a capture file, as plain data: with it, another process can begin in the middle."""
 
-from math import gcd
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
 from pulsarctl_wire.wire.ranges import UInt8, UInt16, UInt32, UInt64, one_of
-
-_SECOND: Final = 1_000_000_000
 
 
 class Interface(NamedTuple):
@@ -33,13 +30,3 @@ class Layout(NamedTuple):
     blocks: bool
     order: Annotated[str, one_of("<>")]
     interfaces: tuple[Interface, ...]
-
-
-def _ratio(unit: int) -> tuple[int, int]:
-    parts = (2 if unit & 0x80 else 10) ** (unit & 0x7F)
-    common = gcd(_SECOND, parts)
-    return _SECOND // common, parts // common
-
-
-NANOSECONDS: Final = [_ratio(unit) for unit in range(256)]
-"""Unit of time -> by what to multiply a time, and then to divide it, to get nanoseconds."""
