@@ -1,4 +1,4 @@
-"""What a table holds, by what it was asked for: which frames, and what of messages."""
+"""Which tables there are, and what they hold, by what was asked for."""
 
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -16,6 +16,9 @@ JSON: Final = "json"
 """How payloads are kept: as bytes, or as JSON text."""
 MAX_PAYLOAD: Final = 65_536
 """Bytes of the largest payload that is kept, unless another limit is given."""
+
+TABLE_NAMES: Final = ("frames", "gaps", "connections", "messages")
+"""The tables, by the names of their directories."""
 
 _TRAFFIC: Final = {
     *(MESSAGE, ACK, NUMBERS["FLOW"], NUMBERS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]),

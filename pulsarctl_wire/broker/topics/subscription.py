@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
+from pulsarctl_wire.broker.basics.scheduler import Completion
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
 from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
@@ -38,6 +39,8 @@ class Subscription:
         self.has_told_end = topic.has_lost_end
         self.stored = False
         """Whether it is known to be durable; until then, nobody may be told that it exists."""
+        self.reset_stored: Completion[None] | None = None
+        """When the last reset is durable; consumers that join wait for it, as in Pulsar."""
         self.expired_messages = 0
         self.last_expired_ms = self.last_moved_ms = 0
         self.gone_messages_out = 0
@@ -100,7 +103,13 @@ class Subscription:
     # -- consumers
 
     async def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
+        """A consumer joins. Raises Refused.
+
+        During a reset, it waits: the Java client drops what it has got when SEEK is answered, also messages
+        that came after it has subscribed again.
+        """
+        if self.reset_stored is not None:
+            await self.reset_stored
         await check_joins(self, self.topic, consumer)
         if self.topic.closed or self.topic.subscriptions.get(self.name) is not self:
             raise Refused("ServiceNotReady", "Subscription is fenced")  # it went while the consumer waited
@@ -408,7 +417,8 @@ class Subscription:
             self.topic.reset_to[self.name] = self.cursor.mark, still_open
         if self.dispatcher is not None:
             self.dispatcher.rewind()
-        await self.journal.synced()
+        self.reset_stored = self.journal.synced()
+        await self.reset_stored
 
     async def delete(self, *, asked_by: Consumer | None, force: bool) -> None:
         """Delete it. Raises Refused if others are connected, unless `force`."""

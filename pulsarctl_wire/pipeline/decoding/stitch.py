@@ -29,8 +29,8 @@ from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decoding.decode import pair_of
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, Kept, Settings
-from pulsarctl_wire.table.rows import uid_of
 from pulsarctl_wire.wire.frame import PLACE_BITS, Connection, Event
+from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.ranges import Count, Unwrapped
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.part import KnownState, MaybeResent
