@@ -19,7 +19,6 @@ def filesystem(path: str) -> tuple[Any, str]:
         if is_uri(path):
             found, inside = fs.FileSystem.from_uri(arrow_uri(path))
             return found, str(inside)
-        path.encode()  # pyarrow's paths are UTF-8
         return fs.LocalFileSystem(), path
     except (ArrowException, OSError, ValueError) as error:
         if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):

@@ -4,13 +4,16 @@ Such a directory may be shared, so its contents are not trusted: only values tha
 classes allow are read, with the ranges of `wire/ranges.py`. The format is
 
     HEAD (with the version)   CRC32-C of the rest (4, big-endian)   one MessagePack value
+
+Names of files may not be UTF-8. Then the value follows a byte C1, and its texts are their bytes as Latin-1.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
-from msgspec import MsgspecError, Raw, Struct, convert
+from msgspec import MsgspecError, Struct, convert, to_builtins
 from msgspec.msgpack import decode, encode
 
 from pulsarctl_wire.errors import CaptureError
@@ -29,6 +32,7 @@ LARGEST: Final = 1024 * 1024 * 1024
 
 _CHECKED: Final = len(HEAD) + 4
 _PICKLED: Final = b"\x80"
+_ESCAPED: Final = b"\xc1"  # nothing begins with it in MessagePack
 
 
 class Outline(Struct):
@@ -43,10 +47,12 @@ def dump(value: Any) -> bytes:
     if isinstance(value, Progress):
         value = replace(value, stitcher=None), value.stitcher.state()
     try:
-        data = encode(value)
-    except (UnicodeEncodeError, OverflowError) as error:
-        why = "a label that is not UTF-8, or a number of more than 64 bits, cannot be saved: use another one"
-        raise CaptureError(why) from error
+        try:
+            data = encode(value)
+        except UnicodeEncodeError:
+            data = _ESCAPED + encode(_changed(to_builtins(value, builtin_types=(bytes,)), _escape))
+    except OverflowError as error:
+        raise CaptureError("a number of more than 64 bits cannot be saved: use a smaller one") from error
     return HEAD + crc32c(data).to_bytes(4, "big") + data
 
 
@@ -69,7 +75,7 @@ def load_outline(data: bytes, name: str) -> Outline:
 
     Raises CaptureError as `load` does.
     """
-    return load(data, tuple[Outline, Raw], name)[0]
+    return load(data, tuple[Outline, Any], name)[0]
 
 
 def load(data: bytes, kind: type[T], name: str) -> T:
@@ -85,8 +91,11 @@ def load(data: bytes, kind: type[T], name: str) -> T:
         raise _refused(name)
     if crc32c(data[_CHECKED:]) != int.from_bytes(data[len(HEAD) : _CHECKED], "big"):
         raise _refused(name)
+    body = memoryview(data)[_CHECKED:]
     try:
-        return decode(memoryview(data)[_CHECKED:], type=kind)
+        if body[:1] == _ESCAPED:
+            return convert(_changed(decode(body[1:]), _unescape), kind)
+        return decode(body, type=kind)
     except (MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise _refused(name) from error
 
@@ -97,6 +106,25 @@ def checked(value: Any, kind: Any, name: str) -> Any:
         return convert(value, kind)
     except (MsgspecError, ValueError) as error:
         raise _refused(name) from error
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return plain values with all their texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_changed(each, change) for each in value])
+    if isinstance(value, dict):
+        return {_changed(key, change): _changed(each, change) for key, each in value.items()}
+    return value
+
+
+def _escape(text: str) -> str:
+    return text.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+def _unescape(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
 def _refused(name: str, why: str = "is damaged, or was not written by pwire") -> CaptureError:
