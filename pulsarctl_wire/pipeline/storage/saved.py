@@ -93,7 +93,7 @@ def load(data: bytes, kind: type[T], name: str) -> T:
         raise _refused(name)
     body = memoryview(data)[_CHECKED:]
     try:
-        if body[:1] == _ESCAPED:
+        if data.startswith(_ESCAPED, _CHECKED):
             return convert(_changed(decode(body[1:]), _unescape), kind)
         return decode(body, type=kind)
     except (MsgspecError, ValueError, TypeError, RecursionError) as error:
