@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
-from msgspec import MsgspecError, Struct, convert, to_builtins
+from msgspec import MsgspecError, Raw, Struct, convert, to_builtins
 from msgspec.msgpack import decode, encode
 
 from pulsarctl_wire.errors import CaptureError
@@ -75,7 +75,9 @@ def load_outline(data: bytes, name: str) -> Outline:
 
     Raises CaptureError as `load` does.
     """
-    return load(data, tuple[Outline, Any], name)[0]
+    kind: Any = tuple[Outline, Any if data.startswith(_ESCAPED, _CHECKED) else Raw]
+    outline: Outline = load(data, kind, name)[0]
+    return outline
 
 
 def load(data: bytes, kind: type[T], name: str) -> T:
