@@ -75,9 +75,9 @@ def load_outline(data: bytes, name: str) -> Outline:
 
     Raises CaptureError as `load` does.
     """
-    kind: Any = tuple[Outline, Any if data.startswith(_ESCAPED, _CHECKED) else Raw]
-    outline: Outline = load(data, kind, name)[0]
-    return outline
+    if data.startswith(_ESCAPED, _CHECKED):
+        return load(data, tuple[Outline, Any], name)[0]
+    return load(data, tuple[Outline, Raw], name)[0]
 
 
 def load(data: bytes, kind: type[T], name: str) -> T:
