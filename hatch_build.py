@@ -63,7 +63,6 @@ COMPILED = (
     "wire/session/knowledge",
     "wire/session/ledgers",
     "wire/session/part",
-    "wire/session/plain",
     "wire/session/state",
     "wire/varint",
     "record",

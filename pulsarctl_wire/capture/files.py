@@ -9,9 +9,11 @@ import heapq
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from math import gcd
+from typing import Final
 
 from pulsarctl_wire.capture.compression import Read
+from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
 
@@ -24,11 +26,13 @@ MAX_INTERFACES: Final = 65_536
 LARGEST_PACKET: Final = 16 * 1024 * 1024
 """Bytes of the largest packet accepted; a longer one means that the file is damaged there."""
 
+_MICROSECOND: Final = 6  # units of time, see `Interface`
+_NANOSECOND: Final = 9
 _PCAP_MAGICS: Final = {
-    b"\xd4\xc3\xb2\xa1": ("<", 1000),
-    b"\xa1\xb2\xc3\xd4": (">", 1000),
-    b"\x4d\x3c\xb2\xa1": ("<", 1),
-    b"\xa1\xb2\x3c\x4d": (">", 1),
+    b"\xd4\xc3\xb2\xa1": ("<", _MICROSECOND),
+    b"\xa1\xb2\xc3\xd4": (">", _MICROSECOND),
+    b"\x4d\x3c\xb2\xa1": ("<", _NANOSECOND),
+    b"\xa1\xb2\x3c\x4d": (">", _NANOSECOND),
 }
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
@@ -44,29 +48,18 @@ def is_capture(head: bytes) -> bool:
     return head[:4] in _PCAP_MAGICS or head.startswith(_PCAPNG_MAGIC)
 
 
-class Interface(NamedTuple):
-    """The contents of an interface block: link type, snap length, ticks to ns as a fraction, offset in ns.
+class _Interface:
+    """What is done to the times of an interface's packets: ns = time * multiply // divide + offset."""
 
-    `dropped` counts the packets that the kernel dropped, by its statistics so far.
-    """
-
-    link: int
-    snap: int
-    multiply: int
-    divide: int
-    offset: int
-    dropped: int = 0
-
-
-class Layout(NamedTuple):
-    """The format of a capture file at some place in it.
-
-    `order` is the byte order; `blocks` is True for pcapng, where later blocks may add interfaces.
-    """
-
-    blocks: bool
-    order: str
-    interfaces: tuple[Interface, ...]
+    def __init__(self, plain: Interface) -> None:
+        self.plain = plain
+        self.link = plain.link
+        self.multiply = 1_000_000_000
+        self.divide = (2 if plain.unit & 0x80 else 10) ** (plain.unit & 0x7F)
+        common = gcd(self.multiply, self.divide)
+        self.multiply //= common
+        self.divide //= common
+        self.offset = plain.offset * 1_000_000_000
 
 
 class PacketReader:
@@ -83,7 +76,7 @@ class PacketReader:
         self.dropped = 0
         """Packets that the kernel dropped, by the statistics read so far."""
         self._layout = layout
-        self._interfaces = list(layout.interfaces)
+        self._interfaces = list(map(_Interface, layout.interfaces))
         self.offset = start
         """The offset of the last packet's record; at the end: where the next record would begin."""
         self._data = data
@@ -97,10 +90,10 @@ class PacketReader:
     @property
     def layout(self) -> Layout:
         """The format of the file where the reader is."""
-        return self._layout._replace(interfaces=tuple(self._interfaces))
+        return self._layout._replace(interfaces=tuple([each.plain for each in self._interfaces]))
 
     def _records(self) -> Iterator[RawPacket]:
-        link, multiply = self._layout.interfaces[0].link, self._layout.interfaces[0].multiply
+        link, multiply = self._interfaces[0].plain.link, self._interfaces[0].multiply
         is_little = self._layout.order == "<"
         data, at = self._data, 0
         base, read = self._start, self._read
@@ -163,7 +156,7 @@ class PacketReader:
                         interfaces.clear()
                         self._layout = Layout(True, order, ())
                     elif kind == _INTERFACE:
-                        interfaces.append(_interface(body, order))
+                        interfaces.append(_Interface(_interface(body, order)))
                         if len(interfaces) > MAX_INTERFACES:
                             raise IndexError("interfaces without end")
                     elif kind == _STATISTICS:
@@ -195,7 +188,7 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
     if head[:4] in _PCAP_MAGICS and len(head) >= 24:
         order, unit = _PCAP_MAGICS[head[:4]]
         link = struct.unpack_from(order + "I", head, 20)[0] & 0xFFFF  # the upper half is about checksums
-        layout = Layout(False, order, (Interface(link, 0, unit, 1, 0),))
+        layout = Layout(False, order, (Interface(link, 0, unit),))
         return PacketReader(head[24:], read, layout, 24, stop)
     raise CaptureError(
         "not a pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
@@ -287,17 +280,16 @@ class SideBySide:
 
 def _interface(body: bytes, order: str) -> Interface:
     link, _, snap = struct.unpack_from(order + "HHI", body)
-    multiply, divide, offset = 1000, 1, 0
+    unit, offset = _MICROSECOND, 0
     for code, size, value in _options(body, 8, order):
-        if code == 9 and size == 1:  # if_tsresol: a power of ten, or of two with the high bit
-            base = 2 if value[0] & 0x80 else 10
-            multiply, divide = 1_000_000_000, base ** (value[0] & 0x7F)
-        elif code == 14 and size == 8:  # if_tsoffset, seconds
-            offset = struct.unpack(order + "q", value)[0] * 1_000_000_000
-    return Interface(link, snap, multiply, divide, offset)
+        if code == 9 and size == 1:  # if_tsresol
+            unit = value[0]
+        elif code == 14 and size == 8:  # if_tsoffset
+            (offset,) = struct.unpack(order + "q", value)
+    return Interface(link, snap, unit, offset)
 
 
-def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
+def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int:
     """How many more packets of an interface were dropped than by its earlier statistics."""
     number = struct.unpack_from(order + "I", body)[0] if len(body) >= 12 else len(interfaces)
     if number >= len(interfaces):
@@ -308,9 +300,9 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[Interface]) -> int:
         if code in _DROPPED and len(value) == 8
     ]
     dropped = sum(count for count in counts if count < _MAX_DROPPED)
-    before = interfaces[number].dropped
-    interfaces[number] = interfaces[number]._replace(dropped=max(dropped, before))
-    return max(dropped - before, 0)
+    before = interfaces[number].plain
+    interfaces[number].plain = before._replace(dropped=max(dropped, before.dropped))
+    return max(dropped - before.dropped, 0)
 
 
 def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes]]:
@@ -323,11 +315,11 @@ def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes
         at += 4 + size + (-size) % 4
 
 
-def _block_packet(kind: int, body: bytes, order: str, interfaces: list[Interface]) -> RawPacket:
+def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interface]) -> RawPacket:
     if kind == _SIMPLE_PACKET:
         length = struct.unpack_from(order + "I", body)[0]
         interface = interfaces[0]
-        size = min(length, interface.snap or length, len(body) - 4)
+        size = min(length, interface.plain.snap or length, len(body) - 4)
         return None, interface.link, body[4 : 4 + size], length
     if kind == _ENHANCED_PACKET:
         number, high, low, size, length = struct.unpack_from(order + "IIIII", body)
@@ -375,7 +367,7 @@ def _record_follows(
     if len(data) - at < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)
-    second = 1_000_000_000 // layout.interfaces[0].multiply
+    second = 10 ** layout.interfaces[0].unit
     if not (0 < size <= min(length, LARGEST_PACKET)) or length > LARGEST_PACKET or fraction >= second:
         return None
     if before is not None and abs(seconds - before) > _DAY:

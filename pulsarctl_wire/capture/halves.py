@@ -7,13 +7,14 @@ list and yield now and then, so that the caller can take the events out.
 import heapq
 import sys
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.ranges import Nanoseconds, Place, UInt32, Unwrapped, Wrapped
 from pulsarctl_wire.wire.session.ending import (
     CLOSED,
     OPEN,
@@ -23,6 +24,7 @@ from pulsarctl_wire.wire.session.ending import (
     UNANSWERED,
     UNKNOWN,
     EndedConnection,
+    LifeState,
 )
 from pulsarctl_wire.wire.session.state import State
 
@@ -35,7 +37,7 @@ MASK: Final = 0xFFFFFFFF
 HALF: Final = 0x80000000
 """Half of the sequence numbers: a number that is further ahead counts as behind."""
 
-Early = tuple[int, int, int, bytes, int, int | None, int]
+Early = tuple[Unwrapped, Place, Place, bytes, UInt32, Nanoseconds | None, Wrapped]
 """An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
 none), which is wrapped.
 
@@ -310,24 +312,12 @@ def note_end(half: Half, *, reset: bool) -> None:
         life.end_ns = tcp.state.closed_ns = tcp.last_ns
 
 
-class LifeState(NamedTuple):
-    """A `Life`, or the later part of one; `by` is the half that ended it: 0 or 1, in the order of keys."""
-
-    syns: int
-    accepted: bool
-    end: str
-    end_ns: int | None
-    by: int | None
-    reset: bool
-    last_ns: int | None
-
-
 def life_state(tcp: Tcp, first: Half) -> LifeState:
     """The life of a connection; `first` is the first half in the order of their keys."""
     life = tcp.life
-    by = None if life.by_first is None else int(life.by_first is not (tcp.half is first))
+    by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
-    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by, life.reset, last_ns)
+    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns)
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
@@ -339,7 +329,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
-        life.by_first = None if later.by is None else (later.by == 0) is (tcp.half is first)
+        life.by_first = None if later.by_second is None else later.by_second is not (tcp.half is first)
 
 
 def ending(tcp: Tcp) -> EndedConnection:

@@ -8,17 +8,23 @@ for numbers that count from the beginning of the connection, which are shifted (
 """
 
 import heapq
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
 
-from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, LifeState, Tcp, extend_life, life_state
+from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, Tcp, extend_life, life_state
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
+from pulsarctl_wire.wire.framing.lost import Source
 from pulsarctl_wire.wire.framing.stream_state import StreamState
-from pulsarctl_wire.wire.session.knowledge import Identity, Unanswered
+from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, Place, UInt32, UInt64, Unwrapped
+from pulsarctl_wire.wire.session.ending import LifeState
+from pulsarctl_wire.wire.session.knowledge import Unanswered
 from pulsarctl_wire.wire.session.part import KnownState
-from pulsarctl_wire.wire.session.plain import Known
+from pulsarctl_wire.wire.session.plain import Identity, Known
 
-FRESH, STEP, IDLE = "fresh", "step", "idle"
+FRESH: Final = "fresh"
+STEP: Final = "step"
+IDLE: Final = "idle"
 """Kinds of halves: just opened; in step with the frames; only the next sequence number is known."""
 
 _MASK: Final = 0xFFFFFFFF
@@ -31,11 +37,11 @@ class HalfSync(NamedTuple):
     bytes of its unfinished frame, and its stream's position.
     """
 
-    kind: str
+    kind: Literal["fresh", "step", "idle"]
     started: bool
-    next: int
-    sources: tuple[tuple[int, int, int | None], ...]
-    position: int
+    next: Unwrapped
+    sources: tuple[Source, ...]
+    position: Count
 
 
 class SyncPoint(NamedTuple):
@@ -45,7 +51,7 @@ class SyncPoint(NamedTuple):
 
     halves: tuple[HalfSync, HalfSync]
     to_broker: bool
-    limit: int
+    limit: UInt64
 
 
 class HalfState(NamedTuple):
@@ -54,14 +60,14 @@ class HalfState(NamedTuple):
     started: bool
     closed: bool
     ended: bool
-    hole_turn: int
-    patience: int
-    next: int
-    acknowledged: int
-    hole_at: int
-    fin: int
+    hole_turn: LastPlace
+    patience: Unwrapped
+    next: Unwrapped
+    acknowledged: Unwrapped
+    hole_at: Unwrapped
+    fin: Unwrapped
     early: list[Early]
-    syn: int | None
+    syn: UInt32 | None
 
 
 class Handover(NamedTuple):
@@ -70,10 +76,10 @@ class Handover(NamedTuple):
     halves: tuple[HalfState, HalfState]
     streams: tuple[StreamState | None, StreamState | None]
     known: Known
-    limit: int
+    limit: UInt64
     ended: bool
     waiting: bool
-    last_packet: int
+    last_packet: Place
     life: LifeState
 
 
@@ -182,11 +188,11 @@ class Lost(NamedTuple):
 
     reason: str
     raw: bytes
-    size: int
-    offset: int
-    time_ns: int | None
-    packet: int
-    packets: list[int]
+    size: Count
+    offset: Count
+    time_ns: Nanoseconds | None
+    packet: Place
+    packets: list[Place]
     protocol: str
 
 
@@ -199,9 +205,9 @@ class TcpState(NamedTuple):
 
     key: bytes
     to_broker: bool
-    number: int
-    packet: int
-    time_ns: int | None
+    number: Count
+    packet: Place
+    time_ns: Nanoseconds | None
     flipped: bool
     certain: bool
     held: tuple[list[Lost], list[Lost]]
@@ -211,13 +217,30 @@ class TcpState(NamedTuple):
 class ReassemblerState(NamedTuple):
     """All that a reassembler continues from: see `Reassembler.state` and `Knowledge`."""
 
-    connections: int
+    connections: Count
     known: list[TcpState]
-    ended: list[int]
-    servers: set[bytes]
-    frames: int
-    unanswered: list[tuple[Identity, int, int | None, int, bool]]
-    forgotten: int
+    ended: list[Offset]
+    servers: list[bytes]
+    frames: Count
+    unanswered: list[tuple[Identity, Count, Nanoseconds | None, Count, bool]]
+    forgotten: Count
+
+
+def places(state: ReassemblerState) -> Iterator[int]:
+    """Yield the places of the packets that rows of connections may name later."""
+    for tcp in state.known:
+        yield from (tcp.packet, tcp.state.last_packet)
+        for half in tcp.state.halves:
+            yield from (early[2] for early in half.early)
+        for lost in (*tcp.held[0], *tcp.held[1]):
+            yield from (lost.packet, *lost.packets)
+        for stream in tcp.state.streams:
+            if stream is not None:
+                _, _, size, _, packets, (_, packet) = stream.lost
+                has_bytes = stream.held or size
+                last = stream.source, stream.packet, packet
+                yield from (place for place in last if place >= 0 or has_bytes)
+                yield from (*packets, *(source[1] for source in stream.sources))
 
 
 _NOWHERE: Final = HalfSync(FRESH, False, 0, (), 0)
@@ -233,7 +256,7 @@ def save(reassembler: Reassembler) -> ReassemblerState:
         for identity, send in knowledge.unanswered.items()
     ]
     return ReassemblerState(
-        *(reassembler.connections, [_saved(tcp) for tcp in known], ended, servers),
+        *(reassembler.connections, [_saved(tcp) for tcp in known], ended, sorted(servers)),
         *(knowledge.frames, unanswered, knowledge.forgotten),
     )
 
@@ -256,9 +279,11 @@ def _saved(tcp: Tcp) -> TcpState:
 
 
 def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
-    """Set a new reassembler to the saved state."""
+    """Set a new reassembler to the saved state. Raises ValueError or IndexError if it contradicts itself."""
     known = []
     for each in saved.known:
+        if each.number >= saved.connections:
+            raise ValueError("a connection too many")
         tcp = reassembler.new(each.key, each.to_broker, each.certain, each.time_ns, each.packet)
         connection = tcp.state.connection
         connection.index, connection.flipped = each.number, each.flipped
@@ -269,7 +294,7 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
             heapq.heapify(half.early)
             half.held = [_event(lost, connection, half.stream.to_broker) for lost in held]
         known.append(tcp)
-    reassembler.resume(saved.connections, known, saved.ended, saved.servers)
+    reassembler.resume(saved.connections, known, saved.ended, set(saved.servers))
     knowledge = reassembler.knowledge
     knowledge.frames, knowledge.forgotten = saved.frames, saved.forgotten
     for identity, number, time_ns, index, is_sure in saved.unanswered:

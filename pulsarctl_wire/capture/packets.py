@@ -14,8 +14,9 @@ import struct
 from typing import Any, Final
 
 from pulsarctl_wire.wire.fixed import u16_at, u32_at
+from pulsarctl_wire.wire.ranges import UInt8, UInt16, UInt32, Wrapped
 
-Segment = tuple[bytes, int, int, int, bytes, int]
+Segment = tuple[bytes, UInt32, UInt32, UInt8, bytes, UInt32]
 """(key, sequence number, acknowledgement number, flags, payload, missing).
 
 `key` is source and destination address followed by source and destination port, as on the wire;
@@ -85,7 +86,7 @@ MAX_DATAGRAMS: Final = 256
 """IP datagrams whose fragments are kept at a time; beyond that the oldest are given up."""
 
 
-Waiting = dict[bytes, tuple[dict[int, bytes], int]]
+Waiting = dict[bytes, tuple[dict[UInt16, bytes], Wrapped]]
 """Incomplete datagrams, by key: the bytes of the fragments by offset, and the size (-1: not known yet)."""
 
 

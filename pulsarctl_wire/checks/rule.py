@@ -24,7 +24,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.session.ending import EndedConnection
-from pulsarctl_wire.wire.session.state import Owner
+from pulsarctl_wire.wire.session.plain import Owner
 
 SECOND: Final = 1_000_000_000
 """In ns."""

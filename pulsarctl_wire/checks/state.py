@@ -31,10 +31,11 @@ from pulsarctl_wire.wire.payload import misstated
 from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
-from pulsarctl_wire.wire.session.exchanges import Sent as Pending
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, entry_of
-from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, Asked
+from pulsarctl_wire.wire.session.plain import Asked
+from pulsarctl_wire.wire.session.plain import Sent as Pending
+from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS
 
 
 class Observer(Protocol):

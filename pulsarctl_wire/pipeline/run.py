@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.files.splits import Input, Split

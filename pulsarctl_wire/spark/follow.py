@@ -26,7 +26,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, unread
+from pulsarctl_wire.pipeline.decoding.decode import unread
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_progress
 from pulsarctl_wire.pipeline.files.inputs import is_capture, list_inputs, span
@@ -38,6 +39,7 @@ from pulsarctl_wire.pipeline.storage.tasks import Place, Round, delete_decoded, 
 from pulsarctl_wire.pipeline.upkeep.optimize import merge_small
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.executor import SparkWorkers
+from pulsarctl_wire.wire.ranges import Nanoseconds, UInt64
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,9 +54,8 @@ _FILES: Final = 64  # of a batch, at most
 _ROW: Final = "a row of the stream"
 _STITCHED: Final = "name string, path string, at long, size long, progress binary"
 _CHECKPOINT: Final = "progress/checkpoint"
-_SIZES: Final = range(2**63)
-_TAKEN: Final = {str: (str, _SIZES)}
-_BATCH: Final = [(Input, saved.Maybe(range(-(2**63), 2**63)), saved.Maybe(str))]
+_TAKEN: Final = dict[str, tuple[str, UInt64]]
+_BATCH: Final = list[tuple[Input, Nanoseconds | None, str | None]]
 
 
 @dataclass

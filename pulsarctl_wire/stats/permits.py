@@ -27,7 +27,8 @@ from pulsarctl_wire.wire.session.counts import messages_in, permits_used
 from pulsarctl_wire.wire.session.ending import OPEN, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
-from pulsarctl_wire.wire.session.state import PRODUCER, Asked
+from pulsarctl_wire.wire.session.plain import Asked
+from pulsarctl_wire.wire.session.state import PRODUCER
 
 MAX_ROWS: Final = 256
 """Maximum number of rows of a consumer that are shown."""

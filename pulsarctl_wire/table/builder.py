@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from pulsarctl_wire.table.columns import batch_of
 from pulsarctl_wire.table.frames import FrameRows
-from pulsarctl_wire.table.messages import MessageOptions, MessageRows
+from pulsarctl_wire.table.messages import MessageRows
 from pulsarctl_wire.table.parquet import ROWS
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.table.schema import CONNECTIONS, GAPS, MESSAGES
-from pulsarctl_wire.wire.detail import ALL
+from pulsarctl_wire.wire.detail import ALL, MessageOptions
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.ending import EndedConnection
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from pulsarctl_wire.table.metadata import has_key, key_hash
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.detail import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.fields import as_base64, as_text, signed
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.framing.redaction import hides_entry
@@ -16,26 +17,9 @@ from pulsarctl_wire.wire.payload import Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
 from pulsarctl_wire.wire.session.counts import messages_in
 
-RAW, JSON = "raw", "json"
-"""How payloads are kept: as bytes, or as JSON text."""
-LARGEST: Final = 65_536
-"""Bytes of the largest payload that is kept, unless another limit is given."""
-
 _SEND: Final = NUMBERS["SEND"]
 _COST: Final = 512  # bytes of memory that a row takes, besides its texts and payload
 _HIDDEN: Final = "no checksum covers the entry, and credentials may be in it: it is not opened"
-
-
-class MessageOptions(NamedTuple):
-    """What the messages table keeps.
-
-    `values` is `RAW`, `JSON`, or "" for no payloads; those above `largest` bytes are left out. `hash_keys`:
-    hashes instead of keys and ordering keys.
-    """
-
-    values: str = ""
-    largest: int = LARGEST
-    hash_keys: bool = False
 
 
 class MessageRows:

@@ -1,13 +1,21 @@
-"""Which tables there are, and which frames they hold, by what was asked for."""
+"""Which tables there are, and what they hold, by what was asked for."""
 
-from typing import Final
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import ACK, MESSAGE, NUMBERS
 from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.ranges import UInt64, one_of
 
 ALL, EXCHANGES, CONNECTIONS = "frames", "exchanges", "connections"
 DETAILS: Final = (ALL, EXCHANGES, CONNECTIONS)
 """All frames; those of `is_exchange`; none, but connections and gaps."""
+Detail = Annotated[str, one_of(DETAILS)]
+"""One of `DETAILS`."""
+RAW: Final = "raw"
+JSON: Final = "json"
+"""How payloads are kept: as bytes, or as JSON text."""
+MAX_PAYLOAD: Final = 65_536
+"""Bytes of the largest payload that is kept, unless another limit is given."""
 
 TABLE_NAMES: Final = ("frames", "gaps", "connections", "messages")
 """The tables, by the names of their directories."""
@@ -16,6 +24,18 @@ _TRAFFIC: Final = {
     *(MESSAGE, ACK, NUMBERS["FLOW"], NUMBERS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]),
     *(NUMBERS["PING"], NUMBERS["PONG"]),
 }
+
+
+class MessageOptions(NamedTuple):
+    """What the messages table keeps.
+
+    `values` is `RAW`, `JSON`, or "" for no payloads; those above `largest` bytes are left out. `hash_keys`:
+    hashes instead of keys and ordering keys.
+    """
+
+    values: Literal["", "raw", "json"] = ""
+    largest: UInt64 = MAX_PAYLOAD
+    hash_keys: bool = False
 
 
 def is_exchange(frame: Frame) -> bool:

@@ -222,7 +222,7 @@ def test_of_two_ends_the_one_with_the_earlier_time_counts() -> None:
     whole = connection(into, tcp)
     first = halves_of(whole)[0]
     mine = halves.life_state(whole, first)
-    assert (mine.end_ns, mine.by) == (4, 0)
-    for end_ns, by in ((5, 0), (3, 1)):
-        halves.extend_life(whole, first, mine._replace(end_ns=end_ns, by=1))
-        assert halves.life_state(whole, first).by == by
+    assert (mine.end_ns, mine.by_second) == (4, False)
+    for end_ns, by_second in ((5, False), (3, True)):
+        halves.extend_life(whole, first, mine._replace(end_ns=end_ns, by_second=True))
+        assert halves.life_state(whole, first).by_second is by_second

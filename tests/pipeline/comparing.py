@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options, Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_builder
 from pulsarctl_wire.pipeline.files.inputs import find_inputs

@@ -26,6 +26,7 @@ from pulsarctl_wire.capture.halves import Tcp as Connection
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
 from pulsarctl_wire.pipeline.decoding import decode
+from pulsarctl_wire.pipeline.decoding.edges import Edge, Kept
 from pulsarctl_wire.pipeline.decoding.progress import Options
 from pulsarctl_wire.pipeline.files import splits
 
@@ -388,7 +389,7 @@ def test_packets_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp
     given_up: list[bytes] = []
     keep = decode._SplitDecoder._keep
 
-    def noting(self: decode._SplitDecoder, tcp: Connection, packet: decode.Kept) -> None:
+    def noting(self: decode._SplitDecoder, tcp: Connection, packet: Kept) -> None:
         keep(self, tcp, packet)
         assert tcp.mark.packets is None or tcp.mark.kept <= 3_000
         given_up.extend(self._given_up)
@@ -408,7 +409,7 @@ def test_connections_that_a_split_does_not_keep(monkeypatch: pytest.MonkeyPatch,
     sure: list[int] = []
     edges = decode._SplitDecoder.edges
 
-    def noting(self: decode._SplitDecoder) -> list[decode.Edge]:
+    def noting(self: decode._SplitDecoder) -> list[Edge]:
         sure.append(len(self._synced))
         assert sum(edge.packets is not None for edge in self._edges) <= 3 < len(self._edges)
         return edges(self)
@@ -427,7 +428,7 @@ def test_connections_that_a_split_does_not_tell_of(monkeypatch: pytest.MonkeyPat
     told: list[int] = []
     edges = decode._SplitDecoder.edges
 
-    def noting(self: decode._SplitDecoder) -> list[decode.Edge]:
+    def noting(self: decode._SplitDecoder) -> list[Edge]:
         told.append(len(self._edges))
         assert self.rest is not None
         return edges(self)

@@ -20,7 +20,7 @@ from pipeline.traffic import capture
 
 from pulsarctl_wire.pipeline.decoding.progress import Options
 from pulsarctl_wire.pipeline.files import splits
-from pulsarctl_wire.table.messages import JSON, MessageOptions
+from pulsarctl_wire.wire.detail import JSON, MessageOptions
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))

@@ -7,20 +7,21 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pytest
 from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import msgpack
 from pipeline.comparing import Now, alone, in_memory, run, stored
 from pipeline.traffic import capture
 from segments import START_NS, Tcp, captured, conversation, enhanced, interface, option, pcap, section
 
-from pulsarctl_wire.capture.files import Interface, Layout
+from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, TableStitcher, decode_split, new_progress
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
@@ -29,6 +30,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import finish_split
 from pulsarctl_wire.pipeline.storage.tasks import Pool
+from pulsarctl_wire.wire.frame import PLACE_BITS
 
 OPTIONS = Options(split_size=1_500)
 
@@ -141,12 +143,28 @@ def test_times_of_any_resolution(resolution: int, tmp_path: Path) -> None:
 
 
 def test_integers_and_texts_of_all_kinds() -> None:
-    layout = Layout(True, ">", (Interface(1, 2**32 - 1, 10**9, 10**127, -(2**63) * 10**9),))
+    layout = Layout(True, ">", (Interface(1, 2**32 - 1, 0xFF, -(2**63), 2**64 - 1),))
     stitcher = TableStitcher(Settings(""))
-    progress = Progress([], Options(10**30, 10**20), end=(2**52, layout), stitcher=stitcher)
-    progress.totals.problems.append(("\udcff.pcap", "is damaged", True))
+    progress = Progress([], Options(2**63, 2**64 - 1), end=(2**52, layout), stitcher=stitcher)
+    progress.totals.problems.append(("\0é\U0001f4a1.pcap", "is damaged", True))
     found = again(progress)
     assert (found.end, found.totals, found.options) == (progress.end, progress.totals, progress.options)
+
+
+def test_a_number_that_cannot_be_saved_is_said_so() -> None:
+    with pytest.raises(CaptureError, match="a number of more than 64 bits cannot be saved"):
+        saved.dump(Options(2**64))
+
+
+def test_names_that_are_not_utf8_are_saved(half_done: Work) -> None:
+    progress = again(progress_of := saved.load_progress(half_done.good, "progress/all"))
+    progress.totals.problems.append(("\udcff é.pcap", "is damaged", True))
+    found = again(progress)
+    assert found.totals == progress.totals
+    assert found.stitcher.state() == progress_of.stitcher.state()
+    assert saved.load_outline(saved.dump(progress), "it").inputs == progress.inputs
+    assert _refused(sealed(b"\xc1" + b"\x91" * 5_000))
+    assert _refused(sealed(b"\xc1\x92\xa2\xc3\xbf\x90"))
 
 
 # ---- What others wrote ----
@@ -230,6 +248,34 @@ def test_sizes_and_depths_that_are_not_there(data: bytes) -> None:
     assert _refused(sealed(data))
 
 
+@pytest.mark.parametrize("end", [None, (50, Layout(False, "<", ()))])
+def test_a_part_that_cannot_be_read_is_refused(end: Any) -> None:
+    progress = Progress([], OPTIONS, part=1, end=end, stitcher=TableStitcher(Settings("")))
+    assert _refused(saved.dump(progress))
+
+
+@pytest.mark.parametrize("at", ["packet", "packets", "sources", "nowhere"])
+def test_places_in_files_without_names_are_refused(half_done: Work, at: str) -> None:
+    """Rows name the files of what connections still hold."""
+    progress = saved.load_progress(half_done.good, "progress/all")
+    waiting, state, names = progress.stitcher.state()
+    tcp = state.known[0]
+    one, other = tcp.state.streams
+    elsewhere = max(names) + 1 << PLACE_BITS
+    changes: dict[str, dict[str, Any]] = {
+        "packets": {"lost": (*one.lost[:4], [elsewhere], one.lost[5])},
+        "sources": {"sources": [(1, elsewhere, None)]},
+        "nowhere": {"held": b"x", "source": -1},
+    }
+    if at == "packet":
+        tcp = tcp._replace(packet=elsewhere)
+    else:
+        tcp = tcp._replace(state=tcp.state._replace(streams=(one._replace(**changes[at]), other)))
+    forged = waiting, state._replace(known=[tcp, *state.known[1:]]), names
+    progress.stitcher = SimpleNamespace(state=lambda: forged)
+    assert _refused(saved.dump(progress))
+
+
 def sealed(data: bytes) -> bytes:
     return saved.HEAD + crc32c(data).to_bytes(4, "big") + data
 
@@ -255,19 +301,19 @@ _EXTREMES = [
 
 def _changed(value: Any, draw: Any) -> Any:
     """`value` with something in it that is something else."""
-    if isinstance(value, (tuple, dict)) and value and draw(st.integers(0, 9)):
+    if isinstance(value, (list, dict)) and value and draw(st.integers(0, 9)):
         if isinstance(value, dict):
             key = draw(st.sampled_from(sorted(value, key=repr)))
             return {**value, key: _changed(value[key], draw)}
         at = draw(st.integers(0, len(value) - 1))
-        return (*value[:at], _changed(value[at], draw), *value[at + 1 :])
-    if isinstance(value, tuple):
-        return draw(st.sampled_from([value * 2, value[1:], value[::-1], ()]))
+        return [*value[:at], _changed(value[at], draw), *value[at + 1 :]]
+    if isinstance(value, list):
+        return draw(st.sampled_from([value * 2, value[1:], value[::-1], []]))
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
         near = st.integers(-70_000, 70_000).map(lambda more: value + more)
-        return draw(st.one_of(st.sampled_from(_EXTREMES), near))
+        return draw(st.one_of(st.sampled_from(_EXTREMES), near.filter(lambda number: number < 2**64)))
     if isinstance(value, bytes):
         return draw(st.sampled_from([b"", value * 3, value[:-1], value[1:], bytes(len(value))]))
     if value is None:
@@ -286,10 +332,10 @@ def test_a_file_that_cannot_be_read_from_a_start_is_closed(tmp_path: Path) -> No
 @given(data=st.data())
 def test_what_others_made_up_is_refused_or_gone_on_with(half_done: Work, data: st.DataObject) -> None:
     """Whoever forges the checksum too gets wrong rows at most."""
-    value: Any = saved._unpacked(half_done.good, "it")
+    value = msgpack.decode(half_done.good[len(saved.HEAD) + 4 :])
     for _ in range(data.draw(st.integers(1, 4))):
         value = _changed(value, data.draw)
-    forged = sealed(msgpack.packb(value, default=saved._plain))
+    forged = sealed(msgpack.encode(value))
     try:
         progress = saved.load_progress(forged, "progress/all")
     except CaptureError:

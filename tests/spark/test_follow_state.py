@@ -13,7 +13,7 @@ from pipeline.test_pipeline_saved import Trap
 from segments import Tcp, captured, conversation, pcap
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import Settings
+from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options
 from pulsarctl_wire.pipeline.decoding.rows import decode_split
 from pulsarctl_wire.pipeline.files.inputs import find_inputs

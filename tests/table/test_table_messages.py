@@ -12,7 +12,8 @@ import pytest
 from pulsarctl_wire.capture import Decoder, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.table import TableBuilder
-from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions, is_chunk
+from pulsarctl_wire.table.messages import is_chunk
+from pulsarctl_wire.wire.detail import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.counts import messages_in
 from pulsarctl_wire.wire.session.exchanges import ExchangeState

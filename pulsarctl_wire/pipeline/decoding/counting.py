@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, decode
+from pulsarctl_wire.pipeline.decoding.decode import decode
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import (
     Options,
     Progress,

@@ -8,31 +8,21 @@ in the split, and producers and consumers that were opened earlier are unknown.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
-from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from mypy_extensions import mypyc_attr
+from typing import Final
 
 from pulsarctl_wire.capture.compression import reader
-from pulsarctl_wire.capture.files import Lane, Layout, PacketReader, SideBySide
+from pulsarctl_wire.capture.files import Lane, PacketReader, SideBySide
 from pulsarctl_wire.capture.halves import Tcp
-from pulsarctl_wire.capture.handover import IDLE, Handover, SyncPoint, halves_of, hand_over, sync_point
-from pulsarctl_wire.capture.packets import SYN, Dissector, Segment, Waiting, reverse
-from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
+from pulsarctl_wire.capture.handover import IDLE, halves_of, hand_over, sync_point
+from pulsarctl_wire.capture.packets import SYN, Dissector, Waiting, reverse
 from pulsarctl_wire.capture.series import lane
 from pulsarctl_wire.capture.sources import uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, FilePosition, Kept, Problem, Settings
 from pulsarctl_wire.pipeline.files.splits import Side, Split, opened, read_split
-from pulsarctl_wire.wire.detail import ALL
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Event, Frame, Malformed
-from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.frame import PLACE_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.session.part import PartState
-from pulsarctl_wire.wire.session.plain import Part
-
-if TYPE_CHECKING:
-    from pulsarctl_wire.table.messages import MessageOptions
 
 PATIENCE: Final = 64
 """How many packets of a connection to wait for the first bytes of an idle half."""
@@ -47,108 +37,12 @@ _PACKET_COST: Final = 256
 _GATHERED: Final = 64  # events that are collected at a time
 
 
-class Settings(NamedTuple):
-    """Settings for all splits: where drafts go, the largest frame in bytes, and those of `TableBuilder`.
-
-    `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it.
-    """
-
-    drafts: str = ""
-    max_frame_size: int | None = None
-    payload: bool = False
-    stand_in: str = token_hex(16)
-    cluster: str | None = None
-    messages: "MessageOptions | None" = None
-    host: str | None = None
-    detail: str = ALL
-
-    def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
-        """A new reassembler, which does not join chunks or keep schemas."""
-        return Reassembler(
-            Knowledge(join_chunks=False, schemas=False, fixed_limit=self.max_frame_size is not None),
-            limit=self.max_frame_size or MAX_FRAME_SIZE,
-            new_state=new_state,
-            on_end=on_end,
-        )
-
-
-Kept = tuple[int, int, int | None, Segment]
-"""A kept packet: its turn in the split, its place, time in ns, and TCP segment.
-
-Turns give the order in which the packets of a split were read. A packet's turn is its place, or, if files
-are read side by side, its number in the split.
-"""
-
-
-@mypyc_attr(native_class=False)
-@dataclass(slots=True)
-class Edge:
-    """What a split reports of one connection.
-
-    index     its number in the draft
-    pair      the smaller of the keys of its two directions
-    turn      the turn of its first packet
-    packets   its packets until it was synchronized, or to the end; None if they were too many
-    kept      bytes of memory that they take, estimated
-    guess     where it was synchronized; None if it never was, and then the draft has no rows of it
-    synced    the first turn after the last of `packets`
-    doubtful  whether an idle half may have resumed in the middle of a frame, or events are held back
-    state     its state at the end of the split; None if it was not synchronized
-    largest   size in bytes of its largest frame, including an unfinished one
-    damaged   whether it has gaps or malformed bytes
-    in_step   whether both halves were in step at the end
-    part      what the process that knows the past must resolve; None if it was not synchronized
-    early     the sends that were seen in `packets`, as in `Part.sent`
-    """
-
-    index: int
-    pair: bytes
-    turn: int
-    packets: list[Kept] | None = field(default_factory=list)
-    kept: int = 0
-    guess: SyncPoint | None = None
-    synced: int = 0
-    doubtful: bool = False
-    state: Handover | None = None
-    largest: int = 0
-    damaged: bool = False
-    in_step: bool = False
-    part: Part | None = None
-    early: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-
-
-class Decoded(NamedTuple):
-    """The result of decoding a split.
-
-    `begin` and `end` are the offsets where its first record and the next split's begin, each with the layout
-    there; `begin` is None if no record was found. `problems` are (file, what is wrong, whether it was read up
-    to there; if not, it cannot be read at all). `fragments` counts IP fragments; `waiting` are the incomplete
-    datagrams. Connections without an edge were ignored from turn `rest` on; None if there are none. `dropped`
-    counts packets that the kernel dropped, `cut` those cut by a snap length, `frames` all frames seen.
-    `counts` are the counts of its events, if they are only counted.
-    """
-
-    split: Split
-    begin: tuple[int, Layout | None] | None
-    end: tuple[int, Layout | None]
-    problems: list[tuple[str, str, bool]]
-    packets: int
-    fragments: int
-    waiting: Waiting
-    edges: list[Edge]
-    rest: int | None
-    dropped: int = 0
-    cut: int = 0
-    frames: int = 0
-    counts: Any = None
-
-
 def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], object]) -> Decoded:
     """Decode a split; call `collect` with the certain events, whose connections have their edges' indexes."""
     decoder = _SplitDecoder(split, settings, collect)
-    begin: tuple[int, Layout | None] | None = (split.start, split.layout)
-    end: tuple[int, Layout | None] = (split.start, split.layout)
-    problems: list[tuple[str, str, bool]] = []
+    begin: FilePosition | None = (split.start, split.layout)
+    end: FilePosition = (split.start, split.layout)
+    problems: list[Problem] = []
     dropped = 0
     for name, base, packets in _turns(split, problems):
         if packets is None:
@@ -186,12 +80,12 @@ def unread(split: Split, problem: str) -> Decoded:
     return Decoded(split, start, start, problems, 0, 0, {}, [], None)
 
 
-def _problem(name: str, error: CaptureError) -> tuple[str, str, bool]:
+def _problem(name: str, error: CaptureError) -> Problem:
     return name, str(error), isinstance(error, DamagedCapture)
 
 
 def _turns(
-    split: Split, problems: list[tuple[str, str, bool]]
+    split: Split, problems: list[Problem]
 ) -> Iterator[tuple[str, int, PacketReader | SideBySide | None]]:
     """Return the packets of a split, input by input, each with the input's name.
 
@@ -224,7 +118,7 @@ def _turns(
                         problems.append(_problem(side.name, found.error))
 
 
-def _begun(side: Side, stack: ExitStack, problems: list[tuple[str, str, bool]]) -> Lane | None:
+def _begun(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
     """Return the packets of a file that is read side by side; None if it cannot be read."""
     try:
         return lane(stack.enter_context(opened(side.path)), side.file)
@@ -241,7 +135,7 @@ def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
     split = decoded.split
     segment = Dissector(waiting).segment
     number = 0
-    problems: list[tuple[str, str, bool]] = []
+    problems: list[Problem] = []
     for file, base, packets in _turns(split, problems):
         assert packets is not None  # the split is exact
         if not {*problems} <= {*decoded.problems}:

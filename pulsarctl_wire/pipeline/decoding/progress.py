@@ -4,15 +4,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
-from pulsarctl_wire.capture.files import Layout
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, reread
+from pulsarctl_wire.pipeline.decoding.decode import reread
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Problem, Settings
 from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split, plan, plan_all
-from pulsarctl_wire.wire.detail import ALL
+from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
+from pulsarctl_wire.wire.ranges import Count, UInt64, one_of
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.table.messages import MessageOptions
+PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
+"""What a table can be partitioned by."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,14 @@ class Options:
     partitions.py); the others are those of `TableBuilder`.
     """
 
-    split_size: int = SPLIT_SIZE
-    max_frame_size: int | None = None
+    split_size: UInt64 = SPLIT_SIZE
+    max_frame_size: UInt64 | None = None
     payload: bool = False
     cluster: str | None = None
-    messages: "MessageOptions | None" = None
-    partition_by: tuple[str, ...] = ()
+    messages: MessageOptions | None = None
+    partition_by: tuple[Annotated[str, one_of(PARTITIONS)], ...] = ()
     host: str | None = None
-    detail: str = ALL
+    detail: Detail = ALL
 
     def settings(self, drafts: str) -> Settings:
         """The settings of splits whose drafts are in the directory `drafts`."""
@@ -56,25 +57,24 @@ class Begun(NamedTuple):
 class Totals:
     """What has been done so far.
 
-    `problems` are (file, what is wrong, whether it was read up to there). `read` counts bytes of inputs,
-    `size` bytes of Parquet, `read_again` connections that were read again, `dropped` packets that the kernel
-    dropped, `cut` packets cut by a snap length. `frames` are in the table; `seen` are those in what was
-    decoded, about as many.
+    `read` counts bytes of inputs, `size` bytes of Parquet, `read_again` connections that were read again,
+    `dropped` packets that the kernel dropped, `cut` packets cut by a snap length. `frames` are in the table;
+    `seen` are those in what was decoded, about as many.
     """
 
-    read: int = 0
-    packets: int = 0
-    frames: int = 0
-    gaps: int = 0
-    connections: int = 0
-    size: int = 0
-    read_again: int = 0
-    dropped: int = 0
-    cut: int = 0
-    seen: int = 0
-    problems: list[tuple[str, str, bool]] = field(default_factory=list)
+    read: Count = 0
+    packets: Count = 0
+    frames: Count = 0
+    gaps: Count = 0
+    connections: Count = 0
+    size: Count = 0
+    read_again: Count = 0
+    dropped: UInt64 = 0
+    cut: Count = 0
+    seen: Count = 0
+    problems: list[Problem] = field(default_factory=list)
 
-    def add_problems(self, problems: list[tuple[str, str, bool]]) -> None:
+    def add_problems(self, problems: list[Problem]) -> None:
         """Add those that are new: a file may be read several times."""
         self.problems += [each for each in problems if each not in self.problems]
 
@@ -90,9 +90,9 @@ class Progress:
     inputs: list[Input]
     options: Options
     totals: Totals = field(default_factory=Totals)
-    file: int = 0
-    part: int = 0
-    end: tuple[int, Layout | None] | None = None
+    file: Count = 0
+    part: Count = 0
+    end: FilePosition | None = None
     unreadable: bool = False
     version: str = ""
     stitcher: Any = None

@@ -4,12 +4,13 @@ import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings, decode
+from pulsarctl_wire.pipeline.decoding.decode import decode
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
@@ -18,6 +19,7 @@ from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.table import TABLES, VERSION, TableBuilder
 from pulsarctl_wire.table.columns import number_array, number_values, replaced
 from pulsarctl_wire.wire.frame import Event
+from pulsarctl_wire.wire.ranges import Count, one_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
 
@@ -114,9 +116,9 @@ class Stitched(NamedTuple):
     `rows` has an Arrow stream for each table with rows. Draft rows without a fixup are wrong.
     """
 
-    fixups: dict[int, Fixup]
-    rows: dict[str, bytes]
-    read_again: int
+    fixups: dict[Count, Fixup]
+    rows: dict[Annotated[str, one_of(TABLES)], bytes]
+    read_again: Count
 
 
 class TableStitcher(Stitcher):

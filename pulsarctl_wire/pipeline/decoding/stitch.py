@@ -16,12 +16,22 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pulsarctl_wire.capture.halves import Tcp
-from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of, restore, save, take_over
+from pulsarctl_wire.capture.handover import (
+    ReassemblerState,
+    agrees,
+    halves_of,
+    places,
+    restore,
+    save,
+    take_over,
+)
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Edge, Kept, Settings, pair_of
-from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.pipeline.decoding.decode import pair_of
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, Kept, Settings
+from pulsarctl_wire.wire.frame import PLACE_BITS, Connection, Event
 from pulsarctl_wire.wire.hashing import uid_of
+from pulsarctl_wire.wire.ranges import Count, Unwrapped
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.part import KnownState, MaybeResent
 
@@ -41,10 +51,10 @@ class Fixup(NamedTuple):
     client, to the broker); the names of its topics and subscriptions.
     """
 
-    connection: int
+    connection: Count
     uid: str | None
     broker: str
-    shifts: tuple[int, int]
+    shifts: tuple[Unwrapped, Unwrapped]
     names: Names
 
 
@@ -64,7 +74,7 @@ class StitchResult(NamedTuple):
 
 Add = Callable[[list[Event]], object]
 
-StitcherState = tuple[Waiting, ReassemblerState, dict[int, str]]
+StitcherState = tuple[Waiting, ReassemblerState, dict[Count, str]]
 
 
 class Stitcher:
@@ -88,8 +98,14 @@ class Stitcher:
         return self.waiting, save(self.reassembler), self.names
 
     def resume(self, state: StitcherState) -> None:
-        """Continue from a `state`, whose names may lack those of files that no open connection came from."""
-        self.waiting, connections, self.names = state
+        """Continue from a `state`. Raises ValueError or LookupError if it contradicts itself.
+
+        Only the names of the files that open connections came from stay: a table that is followed has ever
+        more of them.
+        """
+        self.waiting, connections, names = state
+        files = {place >> PLACE_BITS for place in places(connections)}
+        self.names = {file: names[file] for file in sorted(files)}
         restore(self.reassembler, connections)
         self._opened.clear()
 

@@ -11,12 +11,14 @@ from typing import BinaryIO, Final, NamedTuple
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import Read, reader
-from pulsarctl_wire.capture.files import Layout, PacketReader
+from pulsarctl_wire.capture.files import PacketReader
+from pulsarctl_wire.capture.layout import Layout
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.series import Part, Span, arrange
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.paths import is_uri, reason
+from pulsarctl_wire.wire.ranges import Count, Nanoseconds, UInt64
 
 SPLIT_SIZE: Final = 128 * 1024 * 1024
 """Bytes of a split; a compressed file is one split, however large."""
@@ -42,13 +44,13 @@ class Side(NamedTuple):
     `since` up to the first one at `until` (ns; None: no bound).
     """
 
-    file: int
+    file: Count
     name: str
     path: str
-    size: int
+    size: Count
     modified_ns: int
-    since: int | None
-    until: int | None
+    since: Nanoseconds | None
+    until: Nanoseconds | None
 
 
 class Input(NamedTuple):
@@ -60,13 +62,13 @@ class Input(NamedTuple):
     """
 
     name: str
-    size: int
+    size: Count
     modified_ns: int
     path: str = ""
     sides: tuple[Side, ...] = ()
-    first_ns: int | None = None
+    first_ns: Nanoseconds | None = None
     mark: str = ""
-    last_ns: int | None = None
+    last_ns: Nanoseconds | None = None
 
 
 class Split(NamedTuple):
@@ -79,11 +81,11 @@ class Split(NamedTuple):
     `more` are the inputs that are read after it in the same go; then each is read from beginning to end.
     """
 
-    file: int
-    part: int
+    file: Count
+    part: Count
     input: Input
-    start: int = 0
-    stop: int = sys.maxsize
+    start: Count = 0
+    stop: UInt64 = sys.maxsize
     layout: Layout | None = None
     exact: bool = True
     waiting: Waiting | None = None

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.pipeline.decoding.progress import PARTITIONS
 from pulsarctl_wire.pipeline.files.output import written
-from pulsarctl_wire.pipeline.storage.partitions import PARTITIONS
 
 _JOURNAL: Final = "progress/merge"
 _LARGEST: Final = 1024 * 1024 * 1024

@@ -33,8 +33,6 @@ _DERIVED: Final = {
     "date": _Derived("time_ns", pa.date32(), lambda time_ns: _utc(time_ns).cast(pa.date32())),
     "hour": _Derived("time_ns", pa.int32(), lambda time_ns: pc.hour(_utc(time_ns)).cast(pa.int32())),
 }
-PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
-"""What a table can be partitioned by."""
 MAX_OPEN: Final = 32
 """Files of a split that are written at a time; beyond that, a partition gets several files."""
 PART: Final = re.compile(r"(_\d{5})?\.parquet$")

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import Settings
+from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
 from pulsarctl_wire.pipeline.files.splits import Input
 from pulsarctl_wire.pipeline.storage.continuing import begun, continued, late, lost, partly_read

@@ -18,7 +18,7 @@ from typing import Any, Final
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import Settings
+from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.progress import Begun, Options, Progress
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.output import written
@@ -267,8 +267,8 @@ class Store:
             for name in reversed(_STATES):
                 with suppress(CaptureError):  # `resume` says what is wrong
                     if (data := self._read(name)) is not None:
-                        inputs, options = saved.load_outline(data, f"progress/{name}")
-                        return saved.Outline(inputs, self._repartitioned(options))
+                        outline = saved.load_outline(data, f"progress/{name}")
+                        return saved.Outline(outline.inputs, self._repartitioned(outline.options))
             return None
 
     def files(self) -> list[Any]:

@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.decode import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, decode_split, delete_draft
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.output import written

@@ -7,6 +7,7 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.frame import Connection, Malformed
 from pulsarctl_wire.wire.framing.broken import what_breaks
+from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Place
 
 BEGAN_INSIDE: Final = "the capture began inside a frame"
 AFTER_GAP: Final = "no frame begins here after a gap"
@@ -14,10 +15,10 @@ AFTER_GAP: Final = "no frame begins here after a gap"
 _MAX_PACKETS: Final = 65_536
 _LAST_PACKET: Final = 1 << 62  # larger than any packet number
 
-Source = tuple[int, int, int | None]
+Source = tuple[Count, Place, Nanoseconds | None]
 """Bytes of one packet: the offset of their end in the stream, the packet's number, its time in ns."""
 
-LostState = tuple[str, int, int, bytes, list[int], tuple[int | None, int]]
+LostState = tuple[str, Count, Count, bytes, list[Place], tuple[Nanoseconds | None, LastPlace]]
 """Reason, offset, size, first bytes, packets, and the time and packet to report."""
 
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from pulsarctl_wire.wire.framing.lost import LostState, Source
+from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, UInt64, Wrapped
 
 
 class StreamState(NamedTuple):
@@ -19,20 +20,20 @@ class StreamState(NamedTuple):
     search, lost               the states of its search and of its lost bytes
     """
 
-    limit: int
+    limit: UInt64
     protocol: str
-    position: int
+    position: Count
     held: bytes
-    need: int
+    need: Count
     sources: list[Source]
-    source: int
-    source_ns: int | None
-    time_ns: int | None
-    packet: int
-    approved: int
-    skip: int
+    source: LastPlace
+    source_ns: Nanoseconds | None
+    time_ns: Nanoseconds | None
+    packet: LastPlace
+    approved: Wrapped
+    skip: Count
     is_searching: bool
     spoke: bool
     is_fresh: bool
-    search: tuple[int, int, int]
+    search: tuple[Offset, Count, Count]
     lost: LostState

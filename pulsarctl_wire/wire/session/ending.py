@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
+from pulsarctl_wire.wire.ranges import Count, Nanoseconds
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED, Greeting
 from pulsarctl_wire.wire.session.state import State
 
@@ -29,6 +30,21 @@ _STILL_OPEN: Final = {
     DROPPED: "not followed to its end: too many connections were open",
 }
 _KINDS: Final = {UNANSWERED: "never answered", REFUSED: "refused", EMPTY: "without a byte"}
+
+
+class LifeState(NamedTuple):
+    """A `Life` (capture/halves.py), or the later part of one, as plain data.
+
+    `by_second`: the second half, in the order of keys, has ended it.
+    """
+
+    syns: Count
+    accepted: bool
+    end: str
+    end_ns: Nanoseconds | None
+    by_second: bool | None
+    reset: bool
+    last_ns: Nanoseconds | None
 
 
 class EndedConnection(NamedTuple):

@@ -21,28 +21,14 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.session.counts import messages_in
-from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, Asked, TopicState
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
+from pulsarctl_wire.wire.session.plain import Asked, Identity, Sent
+from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TopicState
 
 MAX_QUEUE: Final = 1_024
 """Maximum number of pending SENDs of one sequence id, and of chunked messages of a producer."""
 
 _SEARCHED: Final = 2_048  # how many pending sends are searched for the batch that an error is about
-
-
-Sent = tuple[int, int | None, int, str | None, int, str, int, int, tuple[int, int], int]
-"""A SEND that waits for its answer. A plain tuple for speed, as every SEND needs one:
-
-    number, time_ns    of its frame; of the first frame, if it was sent again
-    frame              number of its frame
-    topic              or None
-    highest            highest sequence id of its batch, or 0
-    producer           producer name in its metadata
-    publish_time       ms since the epoch
-    chunk              chunk id
-    size               bytes of its frame, and messages in it
-    offset             of its frame; -1 if that did not go to the broker
-"""
 
 
 class _Chunks:

@@ -6,6 +6,7 @@ from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.credentials import is_doubtful
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.ranges import Int32
 
 CONNECT: Final = NUMBERS["CONNECT"]
 CONNECTED: Final = NUMBERS["CONNECTED"]
@@ -22,7 +23,7 @@ class Greeting(NamedTuple):
     """From CONNECT: the broker that the client, which is a proxy or connects through one, asks for."""
     server_version: str | None = None
     """From CONNECTED."""
-    protocol_version: int | None = None
+    protocol_version: Int32 | None = None
     """From CONNECTED."""
 
     @property

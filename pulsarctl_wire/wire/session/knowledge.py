@@ -11,6 +11,7 @@ from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import ChunkJoiner
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+from pulsarctl_wire.wire.session.plain import Identity
 
 MAX_PENDING: Final = 65_536
 """Maximum number of rows of each table: pending requests, unanswered sends, producers, consumers."""
@@ -104,10 +105,6 @@ class Unanswered(NamedTuple):
     time_ns: int | None
     connection: Connection
     is_sure: bool
-
-
-Identity = tuple[str | None, str, int, int, int]
-"""What a SEND and its resends have in common: topic, producer name, sequence id, publish time (ms), chunk."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

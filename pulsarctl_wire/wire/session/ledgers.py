@@ -20,9 +20,10 @@ from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import error_of, permits_used
-from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger, Sent
+from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, Asked, RuleNames
+from pulsarctl_wire.wire.session.plain import Asked, Sent
+from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
 
 _WORD: Final = 2**64 - 1
 

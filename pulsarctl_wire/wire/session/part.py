@@ -19,11 +19,10 @@ from pulsarctl_wire.wire.commands import ANSWERS, BODIES, REQUESTS
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.quick import Head
-from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger, Sent
+from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
-from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Identity, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.plain import Deferred, Known, Part, Sends
-from pulsarctl_wire.wire.session.state import Asked, Owner
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
+from pulsarctl_wire.wire.session.plain import Asked, Deferred, Identity, Known, Owner, Part, Sends, Sent
 
 MaybeResent = Mapping[str, list[tuple[int, int, int]]]
 """Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""

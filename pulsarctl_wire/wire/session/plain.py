@@ -1,13 +1,57 @@
-"""What the state of a connection hands to another process, or to saved progress, as plain data."""
+"""Plain data of connections' states, which they hand to other processes and to saved progress, too."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.session.exchanges import Sent
+from pulsarctl_wire.wire.ranges import Count, Int32, Nanoseconds, Offset, Place, UInt64
 from pulsarctl_wire.wire.session.greeting import Greeting
-from pulsarctl_wire.wire.session.knowledge import Identity
-from pulsarctl_wire.wire.session.state import Asked, Owner
+
+if TYPE_CHECKING:
+    _Type = int
+else:
+    _Type = Literal[tuple(BODIES)]
+
+Owner = tuple[bool, UInt64]
+"""True for a consumer or False for a producer, and its id."""
+
+Identity = tuple[str | None, str, UInt64, UInt64, Int32]
+"""What a SEND and its resends have in common: topic, producer name, sequence id, publish time (ms), chunk."""
+
+_Size = tuple[Count, Count]
+Sent = tuple[Count, Nanoseconds | None, Count, str | None, UInt64, str, UInt64, Int32, _Size, Offset]
+"""A SEND that waits for its answer. A plain tuple for speed, as every SEND needs one:
+
+    number, time_ns    of its frame; of the first frame, if it was sent again
+    frame              number of its frame
+    topic              or None
+    highest            highest sequence id of its batch, or 0
+    producer           producer name in its metadata
+    publish_time       ms since the epoch
+    chunk              chunk id
+    size               bytes of its frame, and messages in it
+    offset             of its frame; -1 if that did not go to the broker
+"""
+
+
+SentRanges = dict[str, tuple[UInt64, UInt64, Count]]
+"""Producer name -> lowest and highest sequence id, number of the last frame."""
+
+
+class Asked(NamedTuple):
+    """A request that waits for its answer, and the `offset` of its frame.
+
+    `owner` is the producer or consumer that it is about, if any.
+    """
+
+    number: Count
+    time_ns: Nanoseconds | None
+    offset: Count
+    type: _Type
+    topic: str | None
+    subscription: str | None = None
+    owner: Owner | None = None
 
 
 class Sends(NamedTuple):
@@ -17,9 +61,9 @@ class Sends(NamedTuple):
     name: str
     is_open: bool
     is_closed: bool
-    doubtful: int
-    pending: list[tuple[int, Sent]]
-    chunks: list[tuple[int, int, list[Sent]]]
+    doubtful: Count
+    pending: list[tuple[UInt64, Sent]]
+    chunks: list[tuple[UInt64, Count, list[Sent]]]
 
 
 class Known(NamedTuple):
@@ -31,12 +75,12 @@ class Known(NamedTuple):
     the beginning; None if the part did not change that. `broker` is the connection's.
     """
 
-    producers: dict[int, str]
-    consumers: dict[int, tuple[str, str]]
-    in_use: dict[Owner, int]
-    asked: dict[tuple[str, int], Asked]
-    sends: dict[int, Sends]
-    chunks: list[tuple[bool, int, str, int]]
+    producers: dict[UInt64, str]
+    consumers: dict[UInt64, tuple[str, str]]
+    in_use: dict[Owner, Count]
+    asked: dict[tuple[str, UInt64], Asked]
+    sends: dict[UInt64, Sends]
+    chunks: list[tuple[bool, UInt64, str, Count]]
     lossy: bool | None = None
     handshake: Asked | None = None
     challenge: Asked | None = None
@@ -53,11 +97,11 @@ class Deferred(NamedTuple):
 
     raw: bytes
     to_broker: bool
-    offset: int
-    time_ns: int | None
-    start_ns: int | None
-    packet: int
-    reported: tuple[int, int] | None
+    offset: Count
+    time_ns: Nanoseconds | None
+    start_ns: Nanoseconds | None
+    packet: Place
+    reported: tuple[Nanoseconds, Count] | None
     topic: str | None
     subscription: str | None
 
@@ -84,7 +128,7 @@ class Part(NamedTuple):
     left                   sends that were unanswered when their producer was reopened, each with the turn
     maybe_resent           (producer name, sequence id, last frame number by then) of sends pending when the
                            part began, when a producer was reopened, or when the connection ended
-    sent                   producer name -> lowest and highest sequence id, number of the last frame
+    sent                   the sends
     asked                  family -> lowest and highest id of requests
     errors                 ids of lookups that were answered by ERROR
     lost                   number of the last frame after which bytes were missed; None if none were
@@ -92,19 +136,19 @@ class Part(NamedTuple):
     chunked, doubtful      whether it has chunks; whether it must not be used
     """
 
-    producers: dict[int, str]
-    consumers: dict[int, tuple[str, str]]
+    producers: dict[UInt64, str]
+    consumers: dict[UInt64, tuple[str, str]]
     deferred: list[Deferred]
-    opened: list[int]
-    reopened: dict[int, int]
+    opened: list[UInt64]
+    reopened: dict[UInt64, Place]
     taken: list[Owner]
     freed: list[Owner]
-    left: list[tuple[Identity, int, int | None, bool, int]]
-    maybe_resent: list[tuple[str, int, int]]
-    sent: dict[str, tuple[int, int, int]]
-    asked: dict[str, tuple[int, int]]
-    errors: list[int]
-    lost: int | None
-    ended: int | None
+    left: list[tuple[Identity, Count, Nanoseconds | None, bool, Place]]
+    maybe_resent: list[tuple[str, UInt64, Count]]
+    sent: SentRanges
+    asked: dict[str, tuple[UInt64, UInt64]]
+    errors: list[UInt64]
+    lost: Count | None
+    ended: Place | None
     chunked: bool
     doubtful: bool

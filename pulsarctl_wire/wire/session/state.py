@@ -19,7 +19,7 @@ traffic is hostile, they drop their oldest rows. No I/O, no clock.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -32,6 +32,7 @@ from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
 from pulsarctl_wire.wire.session.greeting import CONNECT, Greeting
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+from pulsarctl_wire.wire.session.plain import Asked, Owner
 
 NO_REQUEST: Final = 2**64 - 1
 """The request id of commands that the broker sends without a request."""
@@ -41,25 +42,6 @@ FIELDS: Final = {
     for number, body in BODIES.items()
 }
 """Type number -> the names of the command's fields."""
-
-Owner = tuple[bool, int]
-"""True for a consumer or False for a producer, and its id."""
-
-
-class Asked(NamedTuple):
-    """A request that waits for its answer, and the `offset` of its frame.
-
-    `owner` is the producer or consumer that it is about, if any.
-    """
-
-    number: int
-    time_ns: int | None
-    offset: int
-    type: int
-    topic: str | None
-    subscription: str | None = None
-    owner: Owner | None = None
-
 
 RuleNames = dict[int, str]
 """Type number -> name of the method that tracks frames of that type.
