@@ -65,7 +65,7 @@ def _rank(template: str) -> tuple[bool, ...]:
 
 
 def _table() -> dict[int, list[tuple[str, re.Pattern[str], Handler]]]:
-    """The routes by the number of slashes in their paths."""
+    """Return the routes by the number of slashes in their paths."""
     table: dict[int, list[tuple[str, re.Pattern[str], Handler]]] = {}
     routes = [route for family in _FAMILIES for route in family.ROUTES]
     for method, template, handler in sorted(routes, key=lambda route: _rank(route[1])):
@@ -79,7 +79,7 @@ _ROUTES: Final = _table()
 async def answer(
     broker: Broker, method: str, path: str, query: Mapping[str, str], body: Any, role: str | None = None
 ) -> Answer:
-    """The answer to a request; `path` may be percent-encoded, `body` is JSON that was read, or None.
+    """Return the answer to a request; `path` may be percent-encoded, `body` is JSON that was read, or None.
 
     `role` is who asks; None may do everything.
     """

@@ -42,7 +42,7 @@ class Answer:
 
 
 def plain(text: str, status: int = 200) -> Answer:
-    """A text that is no JSON."""
+    """Return an answer with a text that is not JSON."""
     return Answer(status, text.encode())
 
 
@@ -68,7 +68,7 @@ class Request:
     # -- what the path names
 
     def namespace_or(self, reason: str) -> str:
-        """The namespace in the path. Raises Problem with this reason if there is none."""
+        """Return the namespace in the path. Raises Problem with this reason if there is none."""
         name = f"{self.named['tenant']}/{self.named['namespace']}"
         if name not in self.namespaces.namespaces:
             raise Problem(404, reason)
@@ -87,7 +87,7 @@ class Request:
         return parse_topic(f"{domain}://{named['tenant']}/{named['namespace']}/{named['topic']}")
 
     def known_topic(self) -> TopicName:
-        """The topic in the path, which exists, partitioned or not. Raises Problem."""
+        """Return the topic in the path, which exists, partitioned or not. Raises Problem."""
         _ = self.namespace
         name = self.topic_name
         if not self.cluster.exists(name) and not self.namespaces.partitions(name):
@@ -95,12 +95,12 @@ class Request:
         return name
 
     def refuse_partitioned(self, reason: str, status: int = 405) -> None:
-        """Raises Problem if the topic in the path is partitioned."""
+        """Raise Problem if the topic in the path is partitioned."""
         if self.namespaces.partitions(self.topic_name):
             raise Problem(status, reason)
 
     async def topic(self) -> AnyTopic:
-        """The topic in the path, loaded. Raises Problem, Refused, and Moved if another broker has it."""
+        """Load the topic in the path. Raises Problem, Refused, and Moved if another broker has it."""
         _ = self.namespace
         name = self.topic_name
         if not self.cluster.exists(name):
@@ -115,24 +115,27 @@ class Request:
             raise Moved(owner)
 
     async def persistent_topic(self, what: str = "This") -> PersistentTopic:
-        """The persistent topic in the path, loaded. Raises Refused, Problem."""
+        """Return the persistent topic in the path, loaded. Raises Refused, Problem."""
         topic = await self.topic()
         if not isinstance(topic, PersistentTopic):
             raise Problem(405, f"{what} on a non-persistent topic is not allowed")
         return topic
 
     async def all_parts(self, what: str = "This") -> list[PersistentTopic]:
-        """The persistent topic in the path, or all its partitions, loaded."""
+        """Return the persistent topic in the path, or all its partitions, loaded."""
         name = self.topic_name
         if not self.namespaces.partitions(name):
             return [await self.persistent_topic(what)]
         if not name.is_persistent:
             raise Problem(405, f"{what} on a non-persistent topic is not allowed")
-        topics = [await self.cluster.load(part, self.broker) for part in self.cluster.catalogue.parts(name)]
+        topics = [
+            await self.cluster.load(part, self.broker)
+            for part in self.cluster.catalogue.list_partitions(name)
+        ]
         return [topic for topic in topics if isinstance(topic, PersistentTopic)]
 
     def subscription(self, topic: PersistentTopic) -> Subscription:
-        """The subscription in the path. Raises Problem."""
+        """Return the subscription in the path. Raises Problem."""
         name = self.named["subscription"]
         found: Subscription | None = topic.subscriptions.get(name)
         if found is None:
@@ -142,33 +145,33 @@ class Request:
     # -- values
 
     def flag(self, name: str, default: str = "false") -> bool:
-        """A boolean of the query."""
+        """Return a boolean of the query."""
         return self.query.get(name, default).lower() == "true"
 
     def number(self, name: str) -> int:
-        """A number in the path. Raises Problem."""
+        """Return a number in the path. Raises Problem."""
         return integer(self.named[name], MAX_LONG)
 
     def fields(self) -> dict[str, Any]:
-        """The body, which must be an object. Raises Problem."""
+        """Return the body, which must be an object. Raises Problem."""
         if not isinstance(self.body, dict):
             raise Problem(400, "An object is expected")
         return self.body
 
     def strings(self) -> dict[str, str]:
-        """The body, which must be an object of strings. Raises Problem."""
+        """Return the body, which must be an object of strings. Raises Problem."""
         if not all(isinstance(value, str) for value in self.fields().values()):
             raise Problem(400, "An object of strings is expected")
         return self.fields()
 
     async def done(self, status: int = 204) -> Answer:
-        """An answer without a body, once everything is stored."""
-        await self.broker.journal.synced()
+        """Return an answer without a body, once everything is stored."""
+        await self.broker.journal.sync()
         return Answer(status)
 
 
 def integer(text: str, most: int = MAX_LONG) -> int:
-    """A number in a path or query. Raises Problem."""
+    """Return a number in a path or query. Raises Problem."""
     try:
         number = int(text)
     except ValueError:

@@ -15,34 +15,34 @@ _SECRET: Final = ("password", "secret", "token", "params")
 
 
 def broker_id(broker: Broker) -> str:
-    """How the admin API names a broker: by its host and HTTP port."""
+    """Return how the admin API names a broker: by its host and HTTP port."""
     return broker.http_url.partition("://")[2]
 
 
 async def active(request: Request) -> Answer:
-    """The brokers that are alive, whatever the cluster."""
+    """Return the brokers that are alive, whatever the cluster."""
     return Answer(200, [broker_id(broker) for broker in request.cluster.brokers if broker.alive])
 
 
 async def leader(request: Request) -> Answer:
-    """The broker that gives bundles away."""
+    """Return the broker that gives bundles away."""
     first = request.cluster.leader
     return Answer(200, {"serviceUrl": first.http_url, "brokerId": broker_id(first)})
 
 
 async def healthy(request: Request) -> Answer:
-    """Whether the broker works: it does, as it answers."""
-    await request.broker.journal.synced()
+    """Return whether the broker works: it does, as it answers."""
+    await request.broker.journal.sync()
     return plain("ok")
 
 
 async def version(request: Request) -> Answer:
-    """The version of Pulsar whose behaviour this is."""
+    """Return the version of Pulsar whose behaviour this is."""
     return plain(PULSAR_VERSION)
 
 
 async def configuration(request: Request) -> Answer:
-    """The settings; what they do not have is as in Pulsar."""
+    """Return the settings; what they do not have is as in Pulsar."""
     lines = {}
     for name, value in request.cluster.settings.values().items():
         if not any(word in name.lower() for word in _SECRET):
@@ -51,19 +51,19 @@ async def configuration(request: Request) -> Answer:
 
 
 def _line(value: object) -> str:
-    """A setting as in a file."""
+    """Return a setting as in a file."""
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
 async def nothing_dynamic(request: Request) -> Answer:
-    """The settings that were changed while the broker runs: none."""
+    """Return the settings that were changed while the broker runs: none."""
     return Answer(200, {})
 
 
 async def no_names(request: Request) -> Answer:
-    """The settings that can be changed while the broker runs: none."""
+    """Return the settings that can be changed while the broker runs: none."""
     return Answer(200, [])
 
 
@@ -80,11 +80,11 @@ async def internal_configuration(request: Request) -> Answer:
 
 
 async def owned(request: Request) -> Answer:
-    """The bundles that a broker owns."""
+    """Return the bundles that a broker owns."""
     for broker in request.cluster.brokers:
         if broker_id(broker) == request.named["broker"]:
             told = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-            return Answer(200, {name: dict(told) for name in request.cluster.owned(broker)})
+            return Answer(200, {name: dict(told) for name in request.cluster.list_owned(broker)})
     raise Problem(404, f"Broker id '{request.named['broker']}' not found in available brokers.")
 
 
@@ -135,12 +135,12 @@ async def prometheus(request: Request) -> Answer:
 
 
 async def lookup(request: Request) -> Answer:
-    """Who owns a topic; somebody does from then on."""
+    """Return the owner of a topic, which gets one if it has none."""
     _ = request.namespace
     name, cluster = request.topic_name, request.cluster
-    owner = cluster.owner(name)
+    owner = cluster.get_owner(name)
     if owner is None or not owner.alive:
-        owner = cluster.acquire(cluster.candidate(name), name)
+        owner = cluster.acquire(cluster.choose_owner(name), name)
     urls = {
         "brokerUrl": owner.service_url,
         "brokerUrlTls": owner.service_url_tls,
@@ -152,7 +152,7 @@ async def lookup(request: Request) -> Answer:
 
 
 async def bundle(request: Request) -> Answer:
-    """The bundle that a topic is in."""
+    """Return the bundle that a topic is in."""
     _ = request.namespace
     return plain(request.cluster.bundle_of(request.topic_name))
 

@@ -44,7 +44,7 @@ _BYTES: Final = {
 
 
 def when(time_ms: int) -> str:
-    """A time as Pulsar writes it: 2026-01-02T03:04:05.006Z, without zeros at the end."""
+    """Return a time as Pulsar writes it: 2026-01-02T03:04:05.006Z, without zeros at the end."""
     try:
         time = datetime.fromtimestamp(time_ms / 1000, timezone.utc).replace(microsecond=time_ms % 1000 * 1000)
     except (ValueError, OverflowError, OSError):
@@ -55,7 +55,7 @@ def when(time_ms: int) -> str:
 
 
 def _text(value: Any) -> str:
-    """A header's value."""
+    """Return a header's value."""
     if isinstance(value, bool):
         return str(value).lower()
     text = as_text(value) if isinstance(value, (str, bytes)) else str(value)
@@ -99,7 +99,7 @@ def _base64(value: bytes) -> str:
 
 
 def _payload(entry: Entry, metadata: MessageMetadata) -> bytes:
-    """The payload, decompressed unless it is encrypted. Raises Problem."""
+    """Return the payload, decompressed unless it is encrypted. Raises Problem."""
     if not metadata.compression or metadata.encryption_keys:
         return entry.payload
     from pulsarctl_wire.wire.payload import PayloadError, PayloadTooLarge, decompress
@@ -123,7 +123,7 @@ def _told(topic: PersistentTopic, entry: Entry | None) -> Answer:
 
 
 async def peek(request: Request) -> Answer:
-    """The nth message, from 1, of a backlog. A subscription that does not exist is made, as Pulsar does."""
+    """Return the nth message (from 1) of a backlog. A missing subscription is created, as in Pulsar."""
     request.refuse_partitioned("Peek messages on a partitioned topic is not allowed")
     topic = await request.persistent_topic("Peek messages")
     number = request.number("number")
@@ -133,58 +133,58 @@ async def peek(request: Request) -> Answer:
     found = topic.subscriptions.get(name)
     if found is None:
         found = topic.create_subscription(name, topic.log.first)
-        await topic.journal.synced()
-    index = found.nth_open(number)
-    return _told(topic, None if index is None else await topic.log.entry(index, topic.scheduler))
+        await topic.journal.sync()
+    index = found.find_nth_open(number)
+    return _told(topic, None if index is None else await topic.log.load_entry(index, topic.scheduler))
 
 
 async def by_id(request: Request) -> Answer:
-    """A message by its ledger and entry."""
+    """Return a message by its ledger and entry."""
     request.refuse_partitioned("GetMessageById is not allowed on partitioned-topic")
     topic = await request.persistent_topic("GetMessageById")
     ledger, number = request.number("ledger"), request.number("entry")
     index, there = topic.log.locate(ledger, number)
     if not any(each.id == ledger for each in topic.log.ledgers):
         raise Problem(404, "Message id not found")
-    if not there or index >= topic.log.stored:
-        last = ":".join(map(str, topic.log.before(topic.log.stored)))
+    if not there or index >= topic.log.stored_end:
+        last = ":".join(map(str, topic.log.position_before(topic.log.stored_end)))
         raise Problem(500, f"LastConfirmedEntry is {last} when reading entry {number}")
-    return _told(topic, await topic.log.entry(index, topic.scheduler))
+    return _told(topic, await topic.log.load_entry(index, topic.scheduler))
 
 
 async def examine(request: Request) -> Answer:
-    """A message by its number, from 1, from the start or the end of a topic."""
+    """Return a message by its number, from 1, from the start or the end of a topic."""
     request.refuse_partitioned(
         "Examine messages on a partitioned topic is not allowed, "
         "please try examine message on specific topic partition"
     )
     topic = await request.persistent_topic("Examine messages")
     number = max(integer(request.query.get("messagePosition", "1"), MAX_LONG), 1)
-    first, stop = topic.log.first, topic.log.stored
+    first, stop = topic.log.first, topic.log.stored_end
     if stop <= first:
         raise Problem(412, "Could not examine messages due to the total message is zero")
     earliest = request.query.get("initialPosition") == "earliest"
     index = min(first + number - 1, stop - 1) if earliest else max(stop - number, first)
-    return _told(topic, await topic.log.entry(index, topic.scheduler))
+    return _told(topic, await topic.log.load_entry(index, topic.scheduler))
 
 
 async def at_time(request: Request) -> Answer:
-    """The id of the first message that is not older than a time, or else of the next one to be sent."""
+    """Return the id of the first message not older than a time, else of the next one to be sent."""
     request.refuse_partitioned(
         "Get message ID by timestamp on a partitioned topic is not allowed, "
         "please try do it on specific topic partition"
     )
     topic = await request.persistent_topic("Get message ID by timestamp")
-    index = await topic.index_at(request.number("timestamp"))
+    index = await topic.find_index_at(request.number("timestamp"))
     return Answer(200, told_id(topic.log.position(index), topic.partition))
 
 
 async def last_id(request: Request) -> Answer:
-    """The id of the last message."""
+    """Return the id of the last message."""
     topic = await request.persistent_topic("Get last message ID")
     entry = await topic.last_entry()
     if entry is None:
-        return Answer(200, told_id(topic.log.before(topic.log.first), topic.partition))
+        return Answer(200, told_id(topic.log.position_before(topic.log.first), topic.partition))
     told = told_id(topic.log.position(entry.index), topic.partition)
     metadata = entry.metadata
     if metadata is not None and metadata.HasField("num_messages_in_batch"):
@@ -194,7 +194,7 @@ async def last_id(request: Request) -> Answer:
 
 
 async def size_from(request: Request) -> Answer:
-    """About the bytes of the messages behind one."""
+    """Return roughly the bytes of the messages behind one."""
     request.refuse_partitioned("Get backlog size on a partitioned topic is not allowed")
     topic = await request.persistent_topic("Get backlog size")
     fields = request.fields()

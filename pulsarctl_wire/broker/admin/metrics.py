@@ -9,7 +9,7 @@ from typing import Final
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.delivery.consumer import Subscribed
+from pulsarctl_wire.broker.delivery.consumer import SubscriptionLike
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 Labels = dict[str, str]
@@ -47,7 +47,9 @@ def _of_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterat
         yield f"pulsar_{name}", labels, value
 
 
-def _of_subscription(subscription: Subscribed, labels: Labels, rates: counters.Rates) -> Iterator[Sample]:
+def _of_subscription(
+    subscription: SubscriptionLike, labels: Labels, rates: counters.Rates
+) -> Iterator[Sample]:
     counts, rate = counters.of_subscription(subscription), rates.of(subscription)
     backlog = getattr(subscription, "backlog", 0)
     delayed = getattr(getattr(subscription, "dispatcher", None), "delayed_count", 0)
@@ -109,7 +111,7 @@ def _clean(value: str) -> str:
 
 
 def metrics(broker: Broker) -> str:
-    """The metrics of a broker."""
+    """Return the metrics of a broker."""
     lines: dict[str, list[str]] = {}
     for name, labels, value in _samples(broker):
         lines.setdefault(name, [f"# TYPE {name} gauge"]).append(f"{name}{{{_shown(labels)}}} {value}")

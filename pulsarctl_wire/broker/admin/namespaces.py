@@ -49,14 +49,14 @@ _NO_GRANTS: Final[dict[str, Any]] = {
 
 
 def bundles_of(cluster: Cluster, namespace: str) -> dict[str, Any]:
-    """The bundles of a namespace."""
-    number = cluster.bundles(namespace)
+    """Return the bundles of a namespace."""
+    number = cluster.count_bundles(namespace)
     ranges = [cluster.bundle_name(namespace, each).split("_") for each in range(number)]
     return {"boundaries": [*(low for low, _ in ranges), ranges[-1][1]], "numBundles": number}
 
 
 def topics_of(cluster: Cluster, namespace: str, domain: str = "") -> list[TopicName]:
-    """The topics of a namespace: single topics and partitions."""
+    """Return the topics of a namespace: single topics and partitions."""
     found = set(cluster.namespaces.stored_topics(namespace)) if domain != "non-persistent" else set()
     if domain != "persistent":
         loaded = [topic.name for broker in cluster.brokers for topic in broker.topics.values()]
@@ -65,14 +65,14 @@ def topics_of(cluster: Cluster, namespace: str, domain: str = "") -> list[TopicN
 
 
 def listing(request: Request, names: list[TopicName]) -> Answer:
-    """A list of topics, without Pulsar's own ones unless they are asked for."""
+    """Return a list of topics, without Pulsar's own ones unless they are asked for."""
     bundle = request.query.get("bundle", "")
     kept = [name for name in names if request.flag("includeSystemTopic") or not name.is_system]
     return Answer(200, [name.full for name in kept if bundle in ("", request.cluster.bundle_of(name))])
 
 
 async def of_tenant(request: Request) -> Answer:
-    """The namespaces of a tenant."""
+    """Return the namespaces of a tenant."""
     if request.named["tenant"] not in request.namespaces.tenants:
         raise Problem(404, "Tenant not found")
     prefix = request.named["tenant"] + "/"
@@ -109,7 +109,7 @@ async def create(request: Request) -> Answer:
 
 
 async def get(request: Request) -> Answer:
-    """The policies of a namespace."""
+    """Return the policies of a namespace."""
     name = request.namespace_or("Namespace does not exist")
     policies = {**_UNSET, **request.namespaces.policies(name)}
     this = request.cluster.settings.clusterName
@@ -153,7 +153,7 @@ async def delete_bundle(request: Request) -> Answer:
 
 
 async def topics(request: Request) -> Answer:
-    """The topics of a namespace, of both kinds or one."""
+    """Return the topics of a namespace, of both kinds or one."""
     name = request.namespace_or("Namespace does not exist")
     mode = request.query.get("mode", "PERSISTENT").upper()
     domain = {"ALL": "", "NON_PERSISTENT": "non-persistent"}.get(mode, "persistent")
@@ -161,27 +161,27 @@ async def topics(request: Request) -> Answer:
 
 
 async def topics_of_kind(request: Request) -> Answer:
-    """The persistent or non-persistent topics of a namespace."""
+    """Return the persistent or non-persistent topics of a namespace."""
     name = request.namespace_or("Namespace does not exist")
     return listing(request, topics_of(request.cluster, name, request.named["domain"]))
 
 
 async def partitioned(request: Request) -> Answer:
-    """The partitioned topics of a namespace."""
+    """Return the partitioned topics of a namespace."""
     name = request.namespace_or("Namespace does not exist")
     found = request.namespaces.partitioned_topics(name)
     return listing(request, [each for each in found if each.domain == request.named["domain"]])
 
 
 async def bundles(request: Request) -> Answer:
-    """The bundles of a namespace."""
+    """Return the bundles of a namespace."""
     return Answer(200, bundles_of(request.cluster, request.namespace_or("Namespace does not exist")))
 
 
 def _bundle(request: Request) -> str:
     name = request.namespace_or("Namespace does not exist")
     bundle, cluster = request.named["bundle"], request.cluster
-    if bundle not in {cluster.bundle_name(name, each) for each in range(cluster.bundles(name))}:
+    if bundle not in {cluster.bundle_name(name, each) for each in range(cluster.count_bundles(name))}:
         raise Problem(412, f"Invalid bundle range: {bundle}")
     return bundle
 
@@ -199,13 +199,13 @@ async def unload_bundle(request: Request) -> Answer:
 
 
 async def replicated(request: Request) -> Answer:
-    """The clusters that a namespace is replicated to: this one."""
+    """Return the clusters that a namespace is replicated to: this one."""
     _ = request.namespace_or("Namespace does not exist")
     return Answer(200, [request.cluster.settings.clusterName])
 
 
 async def allowed(request: Request) -> Answer:
-    """The clusters that a namespace is allowed in: those of its tenant."""
+    """Return the clusters that a namespace is allowed in: those of its tenant."""
     _ = request.namespace_or("Namespace does not exist")
     return Answer(200, [])
 
@@ -214,7 +214,7 @@ async def allowed(request: Request) -> Answer:
 
 
 def _grants(request: Request) -> dict[str, Any]:
-    """A copy of what was granted in the namespace of the path."""
+    """Return a copy of what was granted in the namespace of the path."""
     found = request.namespaces.policies(request.namespace_or("Namespace does not exist"))
     return {**_NO_GRANTS, **{key: dict(each) for key, each in found.get("auth_policies", {}).items()}}
 
@@ -232,7 +232,7 @@ def _actions(request: Request) -> list[str]:
 
 
 async def permissions(request: Request) -> Answer:
-    """What roles may do in a namespace."""
+    """Return what roles may do in a namespace."""
     return Answer(200, _grants(request)["namespace_auth"])
 
 
@@ -251,7 +251,7 @@ async def revoke(request: Request) -> Answer:
 
 
 async def topic_permissions(request: Request) -> Answer:
-    """What roles may do with a topic, by its namespace too."""
+    """Return what roles may do with a topic, by its namespace too."""
     grants = _grants(request)
     merged: dict[str, list[str]] = dict(grants["namespace_auth"])
     for role, actions in grants["destination_auth"].get(request.topic_name.full, {}).items():
@@ -279,7 +279,7 @@ async def revoke_topic(request: Request) -> Answer:
 
 
 async def subscription_permissions(request: Request) -> Answer:
-    """Which roles may use subscriptions of a namespace."""
+    """Return which roles may use subscriptions of a namespace."""
     return Answer(200, _grants(request)["subscription_auth_roles"])
 
 
@@ -313,7 +313,7 @@ def _properties(request: Request) -> dict[str, str]:
 
 
 async def properties(request: Request) -> Answer:
-    """The properties of a namespace."""
+    """Return the properties of a namespace."""
     return Answer(200, _properties(request))
 
 
@@ -331,7 +331,7 @@ async def clear_properties(request: Request) -> Answer:
 
 
 async def get_property(request: Request) -> Answer:
-    """A property of a namespace."""
+    """Return a property of a namespace."""
     value = _properties(request).get(request.named["key"])
     return Answer(200, None if value is None else value.encode())
 
@@ -356,7 +356,7 @@ async def remove_property(request: Request) -> Answer:
 
 
 async def _subscriptions(request: Request) -> list[Subscription]:
-    """The durable subscriptions in the namespace, or bundle, of the path: all, or those of a name."""
+    """Return the durable subscriptions in the namespace, or bundle, of the path: all, or those of a name."""
     name, wanted = request.namespace_or("Namespace does not exist"), request.named.get("subscription")
     bundle = _bundle(request) if "bundle" in request.named else ""
     found: list[Subscription] = []
@@ -370,14 +370,14 @@ async def _subscriptions(request: Request) -> list[Subscription]:
 async def clear_backlog(request: Request) -> Answer:
     """Skip all messages of subscriptions."""
     for subscription in await _subscriptions(request):
-        subscription.skip_before(subscription.topic.log.stored)
+        subscription.skip_before(subscription.topic.log.stored_end)
     return await request.done()
 
 
 async def unsubscribe(request: Request) -> Answer:
     """Delete all subscriptions of a name."""
     for subscription in await _subscriptions(request):
-        await subscription.delete(asked_by=None, force=False)
+        await subscription.delete(requester=None, force=False)
     return await request.done()
 
 

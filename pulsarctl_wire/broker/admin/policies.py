@@ -253,7 +253,7 @@ DEFAULT_QUOTA: Final = {
 
 
 def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], of: str) -> None:
-    """Raises Problem if less is retained than backlogs may have."""
+    """Raise Problem if less is retained than backlogs may have."""
     size, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
     if all(within(quota, size << 20 if size > 0 else size, minutes * 60) for quota in quotas):
         return
@@ -265,7 +265,7 @@ def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], of:
 
 
 def within(quota: dict[str, Any], size: int, seconds: int) -> bool:
-    """Whether a backlog quota is smaller than what retention keeps (0 and less: no limit)."""
+    """Return whether a backlog quota is smaller than what retention keeps (0 and less: no limit)."""
     if size <= 0 and seconds <= 0:
         return True
     too_large = 0 < size <= quota["limitSize"]
@@ -281,13 +281,13 @@ def changed(request: Request, namespace: str, name: TopicName | None = None) -> 
         for topic in list(broker.topics.values()):
             own = name is None or name.parent == topic.name.parent
             if topic.name.namespace == namespace and own:
-                topic.policies_changed()
+                topic.on_policies_changed()
 
 
 def set_of_namespace(request: Request, name: str, value: Any) -> None:
     """Set a policy of the namespace in the path; None removes it."""
     namespace, cluster = request.namespace_or("Namespace does not exist"), request.cluster
-    request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.bundles(namespace)})
+    request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.count_bundles(namespace)})
     if name in PER_CLUSTER:
         value = None if value is None else {cluster.settings.clusterName: value}
         if name == "topicDispatchRate":  # its old name has it too
@@ -308,7 +308,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
     absent = f"Namespace {'policies does' if policy.path in _READ_FIRST else 'does'} not exist"
 
     async def get(request: Request) -> Answer:
-        """A policy of a namespace."""
+        """Return a policy of a namespace."""
         namespace = request.namespace_or("Namespace does not exist")
         cluster = request.cluster.settings.clusterName
         value = of_namespace(request.namespaces.policies(namespace), policy.name, cluster)
@@ -341,7 +341,7 @@ def _changing(policy: Policy, path: str, put: Any, remove: Any) -> list[Route]:
 
 
 def topic_of(request: Request) -> TopicName:
-    """The topic in the path, which may have policies of its own. Raises Problem."""
+    """Return the topic in the path, which may have policies of its own. Raises Problem."""
     if not request.cluster.settings.topicLevelPoliciesEnabled:
         text = "Topic level policies is disabled, to enable the topic level policy and retry."
         raise Problem(405, text)
@@ -352,30 +352,30 @@ def topic_of(request: Request) -> TopicName:
 
 
 def everywhere(request: Request) -> bool:
-    """Whether a policy of all clusters is meant."""
+    """Return whether a policy of all clusters is meant."""
     return request.flag("isGlobal")
 
 
 def set_of_topic(request: Request, name: TopicName, policy: str, value: Any) -> None:
     """Set a policy of a topic; None removes it."""
-    request.namespaces.set_topic_policy(name, policy, value, everywhere=everywhere(request))
+    request.namespaces.set_topic_policy(name, policy, value, is_global=everywhere(request))
     changed(request, name.namespace, name)
 
 
 def own_policies(request: Request, name: TopicName) -> dict[str, Any]:
-    """The policies that a topic has itself."""
-    return request.namespaces.topic_policies(name, everywhere=everywhere(request))
+    """Return the policies that a topic has itself."""
+    return request.namespaces.topic_policies(name, is_global=everywhere(request))
 
 
 def _topic_routes(policy: Policy) -> list[Route]:
     path = f"{TOPIC}/{policy.path}"
 
     async def get(request: Request) -> Answer:
-        """A policy of a topic; with applied=true, what counts for it."""
+        """Return a policy of a topic; with applied=true, what counts for it."""
         name = topic_of(request)
         value = of_topic(own_policies(request, name), policy.name)
         if value is None and request.flag("applied"):
-            value = request.namespaces.policy(name, policy.name)
+            value = request.namespaces.get_policy(name, policy.name)
             if value is None and policy.effective is not None:
                 value = policy.effective(request.cluster.settings)
         return policy.unset if value is None else Answer(200, value)
@@ -387,7 +387,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
         if policy.name == "maxMessageSize" and value > request.cluster.settings.maxMessageSize:
             raise Problem(412, _TOO_LARGE)
         if policy.name == "retention_policies":
-            quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
+            quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
             check_retention(
                 value, [{**DEFAULT_QUOTA, **each} for each in quotas.values()] or [DEFAULT_QUOTA], "topic"
             )

@@ -20,7 +20,7 @@ _POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_bac
 
 
 def read_quota(body: Any) -> dict[str, Any]:
-    """A backlog quota; its policy may be missing. Raises Problem."""
+    """Return a backlog quota; its policy may be missing. Raises Problem."""
     given = QUOTA.read(body)
     size = given.get("limitSize", given.get("limit", 0))
     return {"limit": size, "limitSize": size, "limitTime": given["limitTime"], "policy": given.get("policy")}
@@ -57,7 +57,7 @@ def _check_quota(quota: dict[str, Any], retention: Any, of: str) -> None:
 
 
 async def namespace_quotas(request: Request) -> Answer:
-    """The backlog quotas of a namespace."""
+    """Return the backlog quotas of a namespace."""
     namespace = request.namespace_or("Namespace does not exist")
     return Answer(200, request.namespaces.policies(namespace).get("backlog_quota_map", {}))
 
@@ -72,11 +72,11 @@ async def change_namespace_quota(request: Request) -> Answer:
 
 
 async def topic_quotas(request: Request) -> Answer:
-    """The backlog quotas of a topic."""
+    """Return the backlog quotas of a topic."""
     name = topic_of(request)
     if not request.flag("applied"):
         return Answer(200, of_topic(own_policies(request, name), "backlog_quota_map") or {})
-    quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
+    quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
     return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTAS})
 
 
@@ -84,7 +84,7 @@ async def change_topic_quota(request: Request) -> Answer:
     """Set a backlog quota of a topic, or (without a body) remove it."""
     name = topic_of(request)
     kind, quota = _quota(request)
-    _check_quota(quota, request.namespaces.policy(name, "retention_policies"), "topic")
+    _check_quota(quota, request.namespaces.get_policy(name, "retention_policies"), "topic")
     quotas = of_topic(own_policies(request, name), "backlog_quota_map")
     set_of_topic(request, name, "backlog_quota_map", _merged(quotas, kind, quota))
     return await request.done()
@@ -94,12 +94,12 @@ async def change_topic_quota(request: Request) -> Answer:
 
 
 async def subscription_rate(request: Request) -> Answer:
-    """The dispatch rate of one subscription."""
+    """Return the dispatch rate of one subscription."""
     name = topic_of(request)
     own = own_policies(request, name).get("subscriptionPolicies", {}).get(request.named["subscription"])
     value = own["dispatchRate"] if own else None
     if value is None and request.flag("applied"):
-        value = request.namespaces.policy(name, "subscriptionDispatchRate") or NO_RATE
+        value = request.namespaces.get_policy(name, "subscriptionDispatchRate") or NO_RATE
     return Answer(200, value)
 
 
@@ -128,7 +128,7 @@ def _only_this(request: Request) -> list[str]:
 
 
 async def replication(request: Request) -> Answer:
-    """The clusters that a topic is replicated to."""
+    """Return the clusters that a topic is replicated to."""
     name = topic_of(request)
     value = own_policies(request, name).get("replicationClusters")
     if value is None and request.flag("applied"):
@@ -159,8 +159,8 @@ async def remove_all(request: Request) -> Answer:
     """Remove all policies of a topic."""
     name = topic_of(request)
     for of_all in (False, True):
-        for policy in list(request.namespaces.topic_policies(name, everywhere=of_all)):
-            request.namespaces.set_topic_policy(name, policy, None, everywhere=of_all)
+        for policy in list(request.namespaces.topic_policies(name, is_global=of_all)):
+            request.namespaces.set_topic_policy(name, policy, None, is_global=of_all)
     changed(request, name.namespace, name)
     return await request.done()
 

@@ -21,7 +21,7 @@ _ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/
 
 
 def is_allowed(request: Request, method: str, path: str, role: str) -> bool:
-    """Whether a role may make a request. Raises InvalidName, Problem."""
+    """Return whether a role may make a request. Raises InvalidName, Problem."""
     access, named = request.cluster.access, request.named
     if access.is_super(role) or path in _FREE or path.startswith(_FREE_BELOW):
         return True
@@ -34,5 +34,5 @@ def is_allowed(request: Request, method: str, path: str, role: str) -> bool:
     if method != "GET" or "namespace" not in named:
         return False
     if "topic" in named:
-        return access.may(role, request.topic_name, "produce", "consume")
-    return path.endswith("/topics") and access.may_list(role, f"{named['tenant']}/{named['namespace']}")
+        return access.is_allowed(role, request.topic_name, "produce", "consume")
+    return path.endswith("/topics") and access.can_list(role, f"{named['tenant']}/{named['namespace']}")

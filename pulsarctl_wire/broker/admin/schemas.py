@@ -43,7 +43,7 @@ def _size(data: bytes) -> bytes:
 
 
 def _shown(schema: Schema) -> str:
-    """A schema's definition, as JSON has it: of key and value, both."""
+    """Return a schema's definition, as JSON has it: of key and value, both."""
     data = schema.data
     if _OF_TYPE.get(schema.type) == "KEY_VALUE" and len(data) >= 4:
         # both definitions are texts of JSON, or empty
@@ -66,7 +66,7 @@ def _told(stored: Stored) -> dict[str, Any]:
 
 
 def _posted(request: Request) -> Schema:
-    """The schema in the body. Raises Problem."""
+    """Return the schema in the body. Raises Problem."""
     fields = request.fields()
     kind, text, properties = fields.get("type"), fields.get("schema"), fields.get("properties") or {}
     if not isinstance(kind, str) or kind not in _TYPES:
@@ -81,7 +81,7 @@ def _posted(request: Request) -> Schema:
 
 
 def _key_value(text: str) -> bytes:
-    """Two definitions in one: {"key": …, "value": …}. Raises Problem."""
+    """Return two definitions in one: {"key": …, "value": …}. Raises Problem."""
     try:
         parts = json.loads(text)
         pair = [parts["key"], parts["value"]]
@@ -93,7 +93,7 @@ def _key_value(text: str) -> bytes:
 
 def _strategy(request: Request) -> str:
     topic = request.topic_name
-    found = request.namespaces.policy(topic, "schema_compatibility_strategy")
+    found = request.namespaces.get_policy(topic, "schema_compatibility_strategy")
     strategy: str = found or request.cluster.settings.schemaCompatibilityStrategy
     return strategy
 
@@ -104,7 +104,7 @@ def _versions(request: Request) -> list[Stored]:
 
 
 async def get(request: Request) -> Answer:
-    """The latest version of a topic's schema."""
+    """Return the latest version of a topic's schema."""
     versions = _versions(request)
     if not versions:
         raise Problem(404, "Schema not found")
@@ -112,7 +112,7 @@ async def get(request: Request) -> Answer:
 
 
 async def get_version(request: Request) -> Answer:
-    """A version of a topic's schema."""
+    """Return a version of a topic's schema."""
     wanted = integer(request.named["version"], MAX_LONG)
     for each in _versions(request):
         if each.number == wanted:
@@ -121,12 +121,12 @@ async def get_version(request: Request) -> Answer:
 
 
 async def get_all(request: Request) -> Answer:
-    """All versions of a topic's schema."""
+    """Return all versions of a topic's schema."""
     return Answer(200, {"getSchemaResponses": [_told(each) for each in _versions(request)]})
 
 
 async def metadata(request: Request) -> Answer:
-    """Which versions there are."""
+    """Return which versions there are."""
     versions = _versions(request)
     if not versions:
         raise Problem(404, "Schema metadata not found")
@@ -161,7 +161,7 @@ async def delete(request: Request) -> Answer:
 
 
 async def compatibility(request: Request) -> Answer:
-    """Whether a schema could be the next version."""
+    """Return whether a schema could be the next version."""
     strategy = _strategy(request)
     schemas = [each.schema for each in _versions(request)]
     why = incompatible(schemas, _posted(request), strategy)
@@ -171,7 +171,7 @@ async def compatibility(request: Request) -> Answer:
 
 
 async def version_of(request: Request) -> Answer:
-    """The version that has a schema; -1 if none has."""
+    """Return the version that has a schema; -1 if none has."""
     versions = _versions(request)
     found = version_with([each.schema for each in versions], _posted(request))
     return Answer(200, {"version": -1 if found is None else versions[found].number})

@@ -10,7 +10,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 
 def scalar(value: Any, kind: type) -> Any:
-    """A JSON value as Pulsar reads a bool, int or float: it may be a string, and null counts as 0.
+    """Return a JSON value as Pulsar reads a bool, int or float: it may be a string, and null counts as 0.
 
     Fractions of an int are cut. Raises Problem.
     """
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
     """Why a value is refused, if it is."""
 
     def read(self, body: Any) -> Any:
-        """The value; fields that are unknown are ignored. Raises Problem."""
+        """Return the value; fields that are unknown are ignored. Raises Problem."""
         if not isinstance(body, dict):
             raise Problem(400, "An object is expected")
         value = {name: self._field(name, default, body) for name, default in self.fields.items()}
@@ -66,7 +66,7 @@ class Number(NamedTuple):
     optional: bool = False
 
     def read(self, body: Any) -> Any:
-        """The value. Raises Problem."""
+        """Return the value. Raises Problem."""
         if body is None and self.optional:
             return None
         number = None if body is None else scalar(body, int)
@@ -83,7 +83,7 @@ class Truth(NamedTuple):
     default: bool | None = None
 
     def read(self, body: Any) -> Any:
-        """The value. Raises Problem."""
+        """Return the value. Raises Problem."""
         body = self.default if body is None else body
         if body is None:
             raise Problem(400, "true or false is expected")
@@ -98,7 +98,7 @@ class OneOf(NamedTuple):
     unset: str = ""
 
     def read(self, body: Any) -> Any:
-        """The value. Raises Problem."""
+        """Return the value. Raises Problem."""
         for each in body if self.many and isinstance(body, list) else [body]:
             if each not in self.values:
                 raise Problem(400, f"Not one of {', '.join(self.values)}")

@@ -125,7 +125,7 @@ def _last(subscription: Any, name: str) -> int:
 
 
 def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str, Any]:
-    """What persistent and other subscriptions have in common."""
+    """Return what persistent and other subscriptions have in common."""
     consumers: list[Consumer] = subscription.consumers
     told: dict[str, Any] = {
         **_out(rates.of(subscription), counters.of_subscription(subscription)),
@@ -162,7 +162,7 @@ def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str
 
 
 async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dict[str, Any]:
-    """A subscription of a persistent topic."""
+    """Return a subscription of a persistent topic."""
     topic, cursor = subscription.topic, subscription.cursor
     delayed = getattr(subscription.dispatcher, "delayed_count", 0)
     told = _subscription(subscription, rates, durable=cursor.durable)
@@ -176,7 +176,7 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
         "totalMsgExpired": subscription.expired_messages,
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_moved_ms,
-        "nonContiguousDeletedMessagesRanges": len(cursor.ranges(topic.log.stored)),
+        "nonContiguousDeletedMessagesRanges": len(cursor.ranges(topic.log.stored_end)),
         "subscriptionProperties": cursor.properties,
     }
     dispatcher = subscription.dispatcher
@@ -189,7 +189,7 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
     if earliest:
         told["earliestMsgPublishTimeInBacklog"] = -1
     if earliest and subscription.backlog:
-        entry = await topic.log.entry(cursor.next_open(cursor.mark), topic.scheduler)
+        entry = await topic.log.load_entry(cursor.find_open(cursor.mark), topic.scheduler)
         if entry is not None and entry.metadata is not None:
             told["earliestMsgPublishTimeInBacklog"] = entry.metadata.publish_time
     return told
@@ -199,7 +199,7 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
 
 
 async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
-    """The statistics of a loaded topic."""
+    """Return the statistics of a loaded topic."""
     broker, counts = request.cluster.broker_of(topic), counters.of_topic(topic)
     rates = broker.rates
     rate = rates.of(topic)
@@ -231,7 +231,7 @@ async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
         "publishers": [],
-        "waitingPublishers": len(topic.waiting),
+        "waitingPublishers": len(topic.waiting_producers),
         "subscriptions": {},
         "replication": {},
         **_NO_ACKS,
@@ -286,7 +286,7 @@ async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Req
 
 
 async def stats(request: Request) -> Answer:
-    """The statistics of a topic."""
+    """Return the statistics of a topic."""
     return Answer(200, await topic_stats(await request.topic(), request))
 
 
@@ -326,7 +326,7 @@ def _merge_lists(one: list[Any], other: list[Any]) -> list[Any]:
 
 
 def _partitioned(request: Request) -> dict[str, Any]:
-    """The metadata of the partitioned topic in the path. Raises Problem."""
+    """Return the metadata of the partitioned topic in the path. Raises Problem."""
     _ = request.namespace
     name = request.topic_name
     row = request.namespaces.partitioned.get(name.full)
@@ -337,10 +337,10 @@ def _partitioned(request: Request) -> dict[str, Any]:
 
 
 async def partitioned_stats(request: Request) -> Answer:
-    """The statistics of all partitions, summed up, and (unless perPartition=false) of each."""
+    """Return the statistics of all partitions, summed up, and (unless perPartition=false) of each."""
     metadata = _partitioned(request)
     parts: dict[str, Any] = {}
-    for name in request.cluster.catalogue.parts(request.topic_name):
+    for name in request.cluster.catalogue.list_partitions(request.topic_name):
         parts[name.full] = await topic_stats(await request.cluster.load(name, request.broker), request)
     merged = _merge(parts.values())
     merged["oldestBacklogMessageAgeSeconds"] = max(merged["oldestBacklogMessageAgeSeconds"], 0)
@@ -355,18 +355,18 @@ async def partitioned_stats(request: Request) -> Answer:
 
 
 def _internal_cursor(subscription: Any) -> dict[str, Any]:
-    """The cursor of a subscription."""
+    """Return the cursor of a subscription."""
     topic, cursor, dispatcher = subscription.topic, subscription.cursor, subscription.dispatcher
     log, mark = topic.log, cursor.mark
-    read_at = max(mark if dispatcher is None else dispatcher.read_at, mark)
-    ledger = log.before(read_at) if read_at >= log.end else log.position(read_at)
+    read_at = max(mark if dispatcher is None else dispatcher.read_index, mark)
+    ledger = log.position_before(read_at) if read_at >= log.end else log.position(read_at)
     ahead = read_at >= log.end
     ranges = [
-        f"({':'.join(map(str, log.before(start)))}..{':'.join(map(str, log.position(stop - 1)))}]"
-        for start, stop in cursor.ranges(log.stored)
+        f"({':'.join(map(str, log.position_before(start)))}..{':'.join(map(str, log.position(stop - 1)))}]"
+        for start, stop in cursor.ranges(log.stored_end)
     ]
     return {
-        "markDeletePosition": ":".join(map(str, log.before(mark))),
+        "markDeletePosition": ":".join(map(str, log.position_before(mark))),
         "readPosition": f"{ledger.ledger}:{ledger.entry + ahead}",
         "waitingReadOp": bool(subscription.consumers) and ahead,
         "pendingReadOps": 0,
@@ -389,7 +389,7 @@ _NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": Fal
 
 
 def internal(topic: AnyTopic) -> dict[str, Any]:
-    """What is stored of a topic."""
+    """Return what is stored of a topic."""
     if not isinstance(topic, PersistentTopic):
         names = "entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize"
         told: dict[str, Any] = dict.fromkeys(
@@ -419,7 +419,7 @@ def internal(topic: AnyTopic) -> dict[str, Any]:
         "currentLedgerSize": log.bytes - last.offset,
         "lastLedgerCreatedTimestamp": when(last.opened_ms),
         "waitingCursorsCount": sum(each["waitingReadOp"] for each in cursors.values()),
-        "pendingAddEntriesCount": log.end - log.stored,
+        "pendingAddEntriesCount": log.end - log.stored_end,
         "lastConfirmedEntry": ":".join(map(str, confirmed(topic))),
         "state": "Terminated" if topic.terminated else "LedgerOpened",
         "ledgers": ledgers,
@@ -430,14 +430,14 @@ def internal(topic: AnyTopic) -> dict[str, Any]:
 
 
 async def internal_stats(request: Request) -> Answer:
-    """What is stored of a topic."""
+    """Return what is stored of a topic."""
     return Answer(200, internal(await request.topic()))
 
 
 async def partitioned_internal_stats(request: Request) -> Answer:
-    """What is stored of each partition."""
+    """Return what is stored of each partition."""
     metadata, parts = _partitioned(request), {}
-    for name in request.cluster.catalogue.parts(request.topic_name):
+    for name in request.cluster.catalogue.list_partitions(request.topic_name):
         parts[name.full] = internal(await request.cluster.load(name, request.broker))
     return Answer(200, {"metadata": metadata, "partitions": parts})
 
@@ -451,7 +451,7 @@ async def internal_info(request: Request) -> Answer:
     ]
     cursors = {}
     for name, each in topic.subscriptions.items():
-        mark = log.before(each.cursor.mark)
+        mark = log.position_before(each.cursor.mark)
         place = {"ledgerId": mark.ledger, "entryId": mark.entry}
         cursors[name] = {"version": 1, "cursorsLedgerId": -1, "markDelete": place}
     made = when(log.ledgers[0].opened_ms)

@@ -15,7 +15,7 @@ _END: Final = {"ledgerId": MAX_LONG, "entryId": MAX_LONG, "excluded": False}
 
 
 def _message_id(request: Request) -> dict[str, Any]:
-    """The message id in the body: an object, "earliest", "latest" or nothing, which means the latter."""
+    """Return the message id in the body: an object, "earliest", or "latest" (the default)."""
     body = request.body
     if body in ("earliest", "latest", None):
         return _START if body == "earliest" else _END
@@ -26,7 +26,7 @@ def _message_id(request: Request) -> dict[str, Any]:
 
 
 def _index(topic: PersistentTopic, told: dict[str, Any]) -> int:
-    """The index that a message id means."""
+    """Return the index that a message id means."""
     if told["ledgerId"] == _END["ledgerId"]:
         return topic.log.end
     index, there = topic.log.locate(told["ledgerId"], told["entryId"])
@@ -37,12 +37,13 @@ def _index(topic: PersistentTopic, told: dict[str, Any]) -> int:
 
 
 async def names(request: Request) -> Answer:
-    """The subscriptions of a topic, or of all its partitions."""
+    """Return the subscriptions of a topic, or of all its partitions."""
     name = request.known_topic()
     found: dict[str, None] = {}
     if request.namespaces.partitions(name):
         topics: list[AnyTopic] = [
-            await request.cluster.load(part, request.broker) for part in request.cluster.catalogue.parts(name)
+            await request.cluster.load(part, request.broker)
+            for part in request.cluster.catalogue.list_partitions(name)
         ]
     else:
         topics = [await request.topic()]
@@ -62,7 +63,7 @@ async def create(request: Request) -> Answer:
     if not name.is_persistent:
         raise Problem(400, "Create subscription on non-persistent topic can only be done through client")
     if not cluster.exists(name) and not request.namespaces.partitions(name):
-        if not cluster.catalogue.may_create(name):
+        if not cluster.catalogue.can_create(name):
             raise Problem(412, "Topic does not exist and cannot be auto-created")
         request.namespaces.check_partition(name)
         await cluster.catalogue.create_topic(name)
@@ -86,7 +87,7 @@ async def delete(request: Request) -> Answer:
     for subscription in map(request.subscription, found):
         if subscription.consumers and durable and not request.flag("force"):
             raise Problem(412, "Subscription has active connected consumers")
-        await subscription.delete(asked_by=None, force=True)
+        await subscription.delete(requester=None, force=True)
     return await request.done()
 
 
@@ -104,14 +105,14 @@ async def skip(request: Request) -> Answer:
 async def skip_all(request: Request) -> Answer:
     """Skip all messages."""
     for topic in await request.all_parts("Skip all messages"):
-        request.subscription(topic).skip_before(topic.log.stored)
+        request.subscription(topic).skip_before(topic.log.stored_end)
     return await request.done()
 
 
 async def _expire(request: Request, topic: PersistentTopic, subscription: Subscription) -> Problem | None:
     """Expire messages that are older than the path says. Returns why not."""
     before = topic.scheduler.time_ms - request.number("seconds") * 1000
-    index = await topic.index_at(before)
+    index = await topic.find_index_at(before)
     quiet = subscription.consumers and subscription.backlog < _FEW and index <= subscription.cursor.mark
     if not subscription.backlog or quiet:
         return Problem(
@@ -169,7 +170,7 @@ async def reset_to_time(request: Request) -> Answer:
     """Go to the first message that is not older than a time."""
     for topic in await request.all_parts("Reset cursor"):
         subscription = request.subscription(topic)
-        await subscription.reset(await topic.index_at(request.number("timestamp")))
+        await subscription.reset(await topic.find_index_at(request.number("timestamp")))
     return await request.done()
 
 
@@ -185,7 +186,7 @@ async def reset_to_message(request: Request) -> Answer:
 
 
 async def properties(request: Request) -> Answer:
-    """The properties of a subscription."""
+    """Return the properties of a subscription."""
     return Answer(200, request.subscription((await request.all_parts())[0]).cursor.properties)
 
 
@@ -204,9 +205,9 @@ async def analyze(request: Request) -> Answer:
     start = cursor.mark if request.body is None else _index(topic, _message_id(request))
     found = []
     messages = 0
-    for index in range(start, topic.log.stored):
+    for index in range(start, topic.log.stored_end):
         if index < cursor.mark or not cursor.is_acked(index):
-            entry = await topic.log.entry(index, topic.scheduler)
+            entry = await topic.log.load_entry(index, topic.scheduler)
             found.append(index)
             messages += 1 if entry is None else entry.count
     counted: dict[str, Any] = {"entries": len(found), "messages": messages, "aborted": False}
@@ -220,7 +221,7 @@ async def analyze(request: Request) -> Answer:
 
 
 async def replicated(request: Request) -> Answer:
-    """Whether a consumer asked for a replicated subscription."""
+    """Return whether a consumer asked for a replicated subscription."""
     topics = await request.all_parts()
     return Answer(200, {topic.name.full: request.subscription(topic).cursor.replicated for topic in topics})
 

@@ -33,12 +33,12 @@ def _cluster(request: Request) -> dict[str, Any]:
 
 
 async def clusters(request: Request) -> Answer:
-    """The names of all clusters."""
+    """Return the names of all clusters."""
     return Answer(200, sorted(_clusters(request)))
 
 
 async def cluster(request: Request) -> Answer:
-    """What is known of a cluster."""
+    """Return what is known of a cluster."""
     flags = {
         "brokerClientTlsEnabled": False,
         "tlsAllowInsecureConnection": False,
@@ -56,7 +56,7 @@ async def cluster(request: Request) -> Answer:
 async def create_cluster(request: Request) -> Answer:
     """Note a cluster."""
     noted = request.broker.journal.table("clusters")
-    taken = noted if request.namespaces.first_can_be_created else _clusters(request)
+    taken = noted if request.namespaces.can_recreate_initial else _clusters(request)
     if request.named["cluster"] in taken:
         raise Problem(409, "Cluster already exists")
     if not is_entity(request.named["cluster"]):
@@ -82,13 +82,13 @@ async def delete_cluster(request: Request) -> Answer:
 
 
 async def nothing_of_cluster(request: Request) -> Answer:
-    """The peers of a cluster: none."""
+    """Return the peers of a cluster: none."""
     _cluster(request)
     return Answer(200)
 
 
 async def no_domains(request: Request) -> Answer:
-    """The failure domains of a cluster: none."""
+    """Return the failure domains of a cluster: none."""
     _cluster(request)
     return Answer(200, {})
 
@@ -104,7 +104,7 @@ def _tenant(request: Request, reason: str = "Tenant does not exist") -> dict[str
 
 
 def _told(request: Request) -> dict[str, Any]:
-    """The tenant in the body. Raises Problem."""
+    """Return the tenant in the body. Raises Problem."""
     if request.body is None:
         raise Problem(412, "TenantInfo is null")
     roles, names = request.fields().get("adminRoles") or [], request.fields().get("allowedClusters") or []
@@ -118,12 +118,12 @@ def _told(request: Request) -> dict[str, Any]:
 
 
 async def tenants(request: Request) -> Answer:
-    """The names of all tenants."""
+    """Return the names of all tenants."""
     return Answer(200, sorted(request.namespaces.tenants))
 
 
 async def tenant(request: Request) -> Answer:
-    """The roles that rule a tenant, and the clusters it may use."""
+    """Return the roles that rule a tenant, and the clusters it may use."""
     return Answer(200, _tenant(request))
 
 

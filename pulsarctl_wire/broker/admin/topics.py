@@ -15,22 +15,22 @@ _TOO_FEW: Final = "Number of partitions should be more than 0"
 
 
 def told_id(position: Position, partition: int = -1) -> dict[str, int]:
-    """A message id, as JSON."""
+    """Return a message id, as JSON."""
     ids = {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
     return {**ids, "batchIndex": -1, "batchSize": 0}
 
 
 def confirmed(topic: PersistentTopic) -> Position:
-    """The id of the last entry in the last ledger; entry -1 if it has none."""
+    """Return the id of the last entry in the last ledger; entry -1 if it has none."""
     ledger = topic.log.ledgers[-1]
-    return Position(ledger.id, topic.log.stored - ledger.first - 1)
+    return Position(ledger.id, topic.log.stored_end - ledger.first - 1)
 
 
 # -- creating and deleting
 
 
 def _check_new(request: Request, name: TopicName) -> None:
-    """Raises Problem if there is such a topic, or must not be."""
+    """Raise Problem if there is such a topic, or must not be."""
     _ = request.namespace
     parent, partitions = name.parent, request.namespaces.partitions(name.parent)
     if name.partition >= 0 and name.partition >= partitions:
@@ -46,9 +46,9 @@ def _check_new(request: Request, name: TopicName) -> None:
 
 
 def _check_room(request: Request, name: TopicName, number: int) -> None:
-    """Raises Problem if the namespace may not have so many topics more."""
+    """Raise Problem if the namespace may not have so many topics more."""
     try:
-        request.cluster.catalogue.check_room(name, number)
+        request.cluster.catalogue.check_topic_limit(name, number)
     except Refused as refused:
         raise Problem(412, str(refused)) from None
 
@@ -62,7 +62,7 @@ async def create(request: Request) -> Answer:
         request.namespaces.check_partition(name)
         await request.cluster.catalogue.create_topic(name, properties)
     else:
-        await request.cluster.acquire(request.broker, name).topic(name, create=True)
+        await request.cluster.acquire(request.broker, name).get_topic(name, create=True)
     return Answer()
 
 
@@ -118,12 +118,12 @@ async def create_missing(request: Request) -> Answer:
 
 
 async def partitioned_metadata(request: Request) -> Answer:
-    """The number of partitions; HTTP lookup's partition metadata."""
+    """Return the number of partitions; HTTP lookup's partition metadata."""
     _ = request.namespace
     name, namespaces = request.topic_name, request.namespaces
     row = namespaces.partitioned.get(name.full)
     if row is None and not request.cluster.exists(name):
-        if not request.flag("checkAllowAutoCreation") or not request.cluster.catalogue.may_create(name):
+        if not request.flag("checkAllowAutoCreation") or not request.cluster.catalogue.can_create(name):
             raise Problem(404, f"Topic {name.full} not found")
         namespaces.check_partition(name)
         partitions = request.cluster.catalogue.default_partitions(name) if name.partition < 0 else 0
@@ -160,13 +160,13 @@ async def delete_partitioned(request: Request) -> Answer:
                 "Instead of calling delete-partitioned-topic please call delete.",
             )
         raise Problem(404, f"Topic {name.full} not found.")
-    await _check_idle(request, request.cluster.catalogue.parts(name))
+    await _check_idle(request, request.cluster.catalogue.list_partitions(name))
     await request.cluster.delete_partitioned(name)
     return Answer()
 
 
 async def _check_idle(request: Request, names: list[TopicName]) -> None:
-    """Raises Problem if a topic has clients, unless force=true."""
+    """Raise Problem if a topic has clients, unless force=true."""
     for name in names if not request.flag("force") else ():
         if request.cluster.exists(name):
             topic = await request.cluster.load(name, request.broker)
@@ -184,7 +184,7 @@ async def unload(request: Request) -> Answer:
         topic = await request.topic()
         await request.cluster.broker_of(topic).unload(topic)
         return Answer()
-    for part in request.cluster.catalogue.parts(name):
+    for part in request.cluster.catalogue.list_partitions(name):
         for broker in request.cluster.brokers:
             if part.full in broker.topics:
                 await broker.unload(broker.topics[part.full])
@@ -219,7 +219,7 @@ async def truncate(request: Request) -> Answer:
     """Acknowledge all messages, and delete those that are not in the last ledger."""
     for topic in await request.all_parts("Truncate"):
         for subscription in topic.subscriptions.values():
-            subscription.skip_before(topic.log.stored)
+            subscription.skip_before(topic.log.stored_end)
         topic.trim(retains=False)
         topic.save()
     return await request.done()
@@ -246,7 +246,7 @@ async def compact(request: Request) -> Answer:
 
 
 async def compaction_status(request: Request) -> Answer:
-    """How compaction is going."""
+    """Return how compaction is going."""
     compaction = (await request.persistent_topic("Compaction")).compaction
     return Answer(200, {"status": compaction.status, "lastError": compaction.error})
 
@@ -255,7 +255,7 @@ async def compaction_status(request: Request) -> Answer:
 
 
 async def _owner_of_properties(request: Request) -> tuple[dict[str, str], PersistentTopic | None]:
-    """The properties of a topic, and the topic, if it is not a partitioned one."""
+    """Return the properties of a topic, and the topic, if it is not a partitioned one."""
     name = request.known_topic()
     row = request.namespaces.partitioned.get(name.full)
     if row is not None:
@@ -275,7 +275,7 @@ async def _keep(request: Request, topic: PersistentTopic | None, properties: dic
 
 
 async def properties(request: Request) -> Answer:
-    """The properties of a topic."""
+    """Return the properties of a topic."""
     return Answer(200, (await _owner_of_properties(request))[0])
 
 

@@ -11,7 +11,7 @@ from pulsarctl_wire.broker.storage.transactions import Id, key_of
 
 
 def _id(request: Request) -> Id:
-    """The id of the transaction in the path."""
+    """Return the id of the transaction in the path."""
     most, least = (request.number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
     return most, least
 
@@ -22,7 +22,7 @@ def _check(request: Request) -> None:
 
 
 async def metadata(request: Request) -> Answer:
-    """An open transaction: what it touched, and when it ends by itself."""
+    """Return what an open transaction has touched, and when it times out."""
     _check(request)
     txn = _id(request)
     try:
@@ -46,10 +46,10 @@ async def metadata(request: Request) -> Answer:
 
 
 async def _produced(request: Request, name: str, txn: Id) -> dict[str, Any]:
-    """A topic, named by a client, that a transaction may have messages in."""
+    """Return a topic, named by a client, that a transaction may have messages in."""
     told: dict[str, Any] = {"aborted": False}
     with suppress(InvalidName):
-        topic = await request.cluster.loaded(name)
+        topic = await request.cluster.load_persistent(name)
         row = topic and topic.journal.table(f"txn-open/{topic.log.number}").get(key_of(txn))
         if topic and row:
             ledger, entry = topic.log.position(row["first"])
@@ -58,7 +58,7 @@ async def _produced(request: Request, name: str, txn: Id) -> dict[str, Any]:
 
 
 async def coordinators(request: Request) -> Answer:
-    """The coordinators."""
+    """Return the coordinators."""
     _check(request)
     url = request.broker.service_url
     return Answer(200, [{"id": number, "brokerServiceUrl": url} for number in range(COORDINATORS)])
@@ -75,10 +75,10 @@ async def abort(request: Request) -> Answer:
 
 
 async def buffer(request: Request) -> Answer:
-    """The transactions that have messages in a topic."""
+    """Return the transactions that have messages in a topic."""
     _check(request)
     topic = await request.persistent_topic("Transaction buffer")
-    ledger, entry = topic.log.before(topic.readable)
+    ledger, entry = topic.log.position_before(topic.readable)
     table = topic.journal.table(f"txn-open/{topic.log.number}")
     return Answer(
         200,
@@ -92,7 +92,7 @@ async def buffer(request: Request) -> Answer:
 
 
 async def slow(request: Request) -> Answer:
-    """The transactions that are open for longer than a time (ms)."""
+    """Return the transactions that are open for longer than a time (ms)."""
     _check(request)
     now, told = request.broker.scheduler.time_ms, {}
     for key, row in request.broker.journal.table("transactions").items():

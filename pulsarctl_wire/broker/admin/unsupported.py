@@ -42,5 +42,5 @@ _PATTERNS: Final = [(re.compile(pattern), name) for pattern, name in _ROWS]
 
 
 def name_of(path: str) -> str:
-    """What a path would be about, if it is something that Pulsar has; else ""."""
+    """Return the name of the Pulsar feature that a path belongs to; "" if none."""
     return next((name for pattern, name in _PATTERNS if pattern.fullmatch(path)), "")

@@ -79,7 +79,7 @@ class TopicName(NamedTuple):
 
 
 def parse_topic(text: str) -> TopicName:
-    """The topic that `text` names. Raises InvalidName."""
+    """Return the topic that `text` names. Raises InvalidName."""
     if "://" not in text:
         parts = [part for part in text.split("/") if part]
         if len(parts) not in (1, 3):
@@ -113,16 +113,16 @@ def check_namespace(text: str) -> str:
 
 
 def is_entity(text: str) -> bool:
-    """Whether `text` can be the name of a tenant, cluster or namespace."""
+    """Return whether `text` can be the name of a tenant, cluster or namespace."""
     return _ENTITY.fullmatch(text) is not None
 
 
 def bundle_of(name: TopicName, bundles: int) -> int:
-    """The number of the bundle that the topic is in, if its namespace has so many equal ones."""
+    """Return the number of the bundle that the topic is in, if its namespace has so many equal ones."""
     return zlib.crc32(name.full.encode("utf-8", "surrogateescape")) * bundles >> 32
 
 
 def bundle_range(number: int, bundles: int) -> str:
-    """A bundle's name: 0x40000000_0x80000000."""
+    """Return a bundle's name, such as 0x40000000_0x80000000."""
     bounds = [(each << 32) // bundles - (each == bundles) for each in (number, number + 1)]
     return "_".join(f"0x{bound:08x}" for bound in bounds)

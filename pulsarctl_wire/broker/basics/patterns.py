@@ -31,7 +31,7 @@ class TooMuch(Exception):
 
 
 def _error(what: str, text: str, at: int) -> re.error:
-    """An error with the text that Java has for it, if that is known."""
+    """Return an error with the text that Java has for it, if that is known."""
     if what == "Missing )":
         what = "Unclosed group"
     elif what == "Unterminated character set":

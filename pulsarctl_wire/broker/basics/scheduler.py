@@ -87,7 +87,7 @@ class Scheduler:
         self._count = 0
 
     def completion(self) -> "Completion[Any]":
-        """A new completion."""
+        """Return a new completion."""
         return Completion(self)
 
     def later(self, seconds: float, call: Callable[[], None]) -> Timer:

@@ -148,7 +148,7 @@ class Settings:
         self.__dict__.update(changes)
 
     def values(self) -> dict[str, Any]:
-        """All settings by name."""
+        """Return all settings by name."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
@@ -181,7 +181,7 @@ _MAX_LISTED: Final = 8
 
 
 def parse_settings(lines: Mapping[str, object]) -> Settings:
-    """The settings that differ from the defaults by these lines: values, or texts as in a file.
+    """Return the settings that differ from the defaults by these lines: values, or texts as in a file.
 
     Keys that are not here are left out; `notes_on` tells about them. Raises SettingsError.
     """
@@ -244,7 +244,7 @@ def _wrong(name: str, value: object, expected: str) -> SettingsError:
 
 
 def unknown_in(lines: Mapping[str, object]) -> list[str]:
-    """What to tell about lines that not even Pulsar knows, one text each."""
+    """Return what to tell about lines that not even Pulsar knows, one text each."""
     if lines.keys() <= FIELDS.keys():
         return []
     from pulsarctl_wire.broker.basics.setting_names import NAMES
@@ -254,7 +254,7 @@ def unknown_in(lines: Mapping[str, object]) -> list[str]:
 
 
 def notes_on(lines: Mapping[str, object]) -> list[str]:
-    """What to tell about lines that have no effect here, one text each."""
+    """Return what to tell about lines that have no effect here, one text each."""
     if not lines:
         return []
     from pulsarctl_wire.broker.basics.setting_names import NAMES
@@ -280,7 +280,7 @@ def _unknown(name: str, names: frozenset[str]) -> str:
 
 
 def read_conf(path: str | Path) -> dict[str, str]:
-    """The lines of a file such as standalone.conf, which is a Java properties file. Raises SettingsError."""
+    """Return the lines of a Java properties file such as standalone.conf. Raises SettingsError."""
     try:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
@@ -314,7 +314,7 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
-    """A text without escapes."""
+    """Return a text without escapes."""
     return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", lambda found: _escaped(found[1]), text, flags=re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Lists of topics, and clients that want to be told when one changes (PIP-145)."""
+"""Lists of topics, and clients that watch them for changes (PIP-145)."""
 
 import re
 from collections.abc import Iterable
@@ -14,15 +14,15 @@ from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 
 
-def topics_hash(names: list[str]) -> str:
-    """The hash of a list of topics, as clients compare it."""
+def hash_topics(names: list[str]) -> str:
+    """Return the hash of a list of topics, as clients compare it."""
     return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex() if names else "00000000"
 
 
 def without_domain(pattern: str) -> str:
-    """A pattern for names without their domain. Raises Refused."""
-    prefix, found, rest = pattern.partition("://")
-    if not found:
+    """Return a pattern for names without their domain. Raises Refused."""
+    prefix, separator, rest = pattern.partition("://")
+    if not separator:
         return pattern
     rest = rest.partition("://")[0]
     if not rest:
@@ -35,23 +35,23 @@ def without_domain(pattern: str) -> str:
     raise Refused("MetadataError", text)
 
 
-def compiled(pattern: str) -> Pattern:
-    """A pattern for names without their domain. Raises Refused."""
+def compile_pattern(pattern: str) -> Pattern:
+    """Compile a pattern for names without their domain. Raises Refused."""
     try:
         return Pattern(pattern)
     except (re.error, TooMuch) as error:
         raise Refused("MetadataError", f"java.util.regex.PatternSyntaxException: {error}") from None
 
 
-def matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicName]:
-    """The topics that match: without their domain, and without the number of their partition."""
+def select_matching(pattern: Pattern, names: Iterable[TopicName]) -> list[TopicName]:
+    """Return the topics whose names match, without domain and partition number."""
     names = list(names)
-    found = pattern.select(f"{name.namespace}/{name.parent.local}" for name in names)
-    return list(compress(names, found))
+    matches = pattern.select(f"{name.namespace}/{name.parent.local}" for name in names)
+    return list(compress(names, matches))
 
 
 class Watcher(NamedTuple):
-    """A list of topics that a client watches."""
+    """A list of topics that a client watches; `number` is the client's id of it."""
 
     connection: Connection
     number: int
@@ -76,21 +76,23 @@ class Watchers:
 
     def remove_all(self, connection: Connection) -> None:
         """Remove the watchers of a connection."""
-        self._all = {key: it for key, it in self._all.items() if it.connection is not connection}
+        self._all = {
+            key: watcher for key, watcher in self._all.items() if watcher.connection is not connection
+        }
 
-    def topics(self, watcher: Watcher) -> list[str]:
-        """The topics that a watcher's list has."""
+    def list_topics(self, watcher: Watcher) -> list[str]:
+        """Return the names of the topics in a watcher's list."""
         stored = self._namespaces.stored_topics(watcher.namespace)
-        return [name.full for name in matching(watcher.pattern, stored)]
+        return [name.full for name in select_matching(watcher.pattern, stored)]
 
-    def changed(self, name: TopicName, *, created: bool) -> None:
-        """A topic was made or deleted."""
+    def on_change(self, name: TopicName, *, is_created: bool) -> None:
+        """Send the creation or deletion of a topic to those who watch it."""
         for watcher in self._all.values():
-            if watcher.namespace == name.namespace and matching(watcher.pattern, [name]):
+            if watcher.namespace == name.namespace and select_matching(watcher.pattern, [name]):
                 watcher.connection.send(
                     "WATCH_TOPIC_UPDATE",
                     watcher_id=watcher.number,
-                    new_topics=[name.full] if created else [],
-                    deleted_topics=[] if created else [name.full],
-                    topics_hash=topics_hash(self.topics(watcher)),
+                    new_topics=[name.full] if is_created else [],
+                    deleted_topics=[] if is_created else [name.full],
+                    topics_hash=hash_topics(self.list_topics(watcher)),
                 )

@@ -81,7 +81,7 @@ def _no_comment(found: re.Match[str]) -> str:
 
 
 def read_json(data: bytes, *, comments: bool = False) -> tuple[Any, str]:
-    """The first value in a text, and what follows it. Raises ValueError."""
+    """Return the first value in a text, and what follows it. Raises ValueError."""
     whole = text = data.decode(errors="replace")
     if comments and "/" in text:
         text = _TOKEN.sub(_no_comment, text)
@@ -106,7 +106,7 @@ def _compact(value: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text that two JSON values have in common only if Jackson takes them for equal: 1 is not 1.0."""
+    """Return a text that is equal for JSON values that Jackson takes for equal: 1 is not 1.0."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -162,14 +162,14 @@ class Node:
         self.props = ""
 
     def known_fields(self) -> dict[str, Field]:
-        """The fields by name. Raises Failed if they are not defined yet."""
+        """Return the fields by name. Raises Failed if they are not defined yet."""
         if self.fields is None:
             raise Failed("Schema fields not set yet")
         return self.fields
 
 
 def record_fields(fields: list[Field], name: str) -> dict[str, Field]:
-    """The fields of a record by name. Raises Failed if two have the same."""
+    """Return the fields of a record by name. Raises Failed if two have the same."""
     found = {field.name: field for field in fields}
     if len(found) < len(fields):
         raise Failed(f"Duplicate field in record {name}")
@@ -177,7 +177,7 @@ def record_fields(fields: list[Field], name: str) -> dict[str, Field]:
 
 
 def union_of(types: list[Node]) -> Node:
-    """A union. Raises Failed if it is none that Avro knows."""
+    """Return a union. Raises Failed if it is none that Avro knows."""
     node = Node("union")
     node.types = types
     names: set[str] = set()
@@ -198,7 +198,7 @@ class Parsed(NamedTuple):
 
 
 def parse(data: bytes, steps: Steps) -> Parsed:
-    """The schema that this JSON is. Raises Unparsable, Failed, TooMuch."""
+    """Return the schema that this JSON is. Raises Unparsable, Failed, TooMuch."""
     try:
         value, rest = read_json(data, comments=True)
     except ValueError as error:
@@ -246,7 +246,7 @@ def _simple_name(name: str) -> str:
 
 
 def full_name(name: str, space: str) -> str:
-    """The name with its namespace. Raises Unparsable."""
+    """Return the name with its namespace. Raises Unparsable."""
     own, dot, short = name.rpartition(".")
     _simple_name(short)
     space = own if dot else space
@@ -389,7 +389,7 @@ def _as_double(text: str) -> float:
 
 
 def check_default(field: Field, steps: Steps) -> None:
-    """Raises Failed if the field's default, if it has one, is no value of its type."""
+    """Raise Failed if the field's default, if it has one, is no value of its type."""
     if field.default is not MISSING and not _is_valid(field.type, field.default, steps, 0):
         raise Failed(f"Invalid default for field {field.name}: {canonical(field.default)[:200]}")
 
@@ -430,7 +430,7 @@ def _is_valid(node: Node, value: Any, steps: Steps, depth: int) -> bool:
 
 
 def same(one: Node, other: Node, steps: Steps) -> bool:
-    """Whether two schemas are equal (Schema.equals); doc, aliases and an enum's default do not matter."""
+    """Return whether two schemas are equal (Schema.equals), ignoring doc, aliases, enum defaults."""
     todo = [(one, other)]
     seen: set[tuple[int, int]] = set()
     while todo:

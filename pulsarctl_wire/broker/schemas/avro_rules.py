@@ -58,7 +58,7 @@ _Work: TypeAlias = Generator[Any, _Action, _Action]
 
 
 def can_read(writer: Node, reader: Node, steps: Steps) -> bool:
-    """Whether the reader can read what the writer writes. Raises Failed, TooMuch."""
+    """Return whether the reader can read what the writer writes. Raises Failed, TooMuch."""
     writer = _renamed(writer, reader, steps)
     waiting: list[_Work] = [_Resolver(steps).resolve(writer, reader)]
     result: Any = None
@@ -89,8 +89,9 @@ def _within(
     is_record: Callable[[_Part], bool],
     steps: Steps,
 ) -> list[_Part]:
-    """Everything that the roots consist of. Raises Failed if a record always contains itself: for these, Java
-    makes a grammar without end.
+    """Return everything that the roots consist of. Raises Failed if a record always contains itself.
+
+    For such a record, Java makes a grammar without end.
     """
     found = {id(root): root for root in roots}
     todo = list(found.values())
@@ -181,8 +182,8 @@ class _Resolver:
         return action
 
     def _reader_union(self, writer: Node, reader: Node) -> _Work:
-        """The first branch of this type and name; else the last record of its shape with its short name, or
-        the first of its shape; else the first branch that it may be promoted to.
+        """Resolve to the first branch of this type and name; else the last record of its shape with its
+        short name, or the first of its shape; else the first branch to which the type can be promoted.
         """
         shaped: Node | None = None
         self._steps.spend(len(reader.types))
@@ -207,7 +208,7 @@ class _Resolver:
 
 
 def _alike_in_unions(writer: Node, reader: Node, steps: Steps) -> bool:
-    """Whether two unions are the same but for namespaces, defaults and the like."""
+    """Return whether two unions are the same but for namespaces, defaults and the like."""
     todo = [(writer, reader)]
     seen: set[tuple[int, int]] = set()
     while todo:
@@ -236,7 +237,7 @@ def _alike_in_unions(writer: Node, reader: Node, steps: Steps) -> bool:
 
 
 def _encode(node: Node, value: Any, steps: Steps, depth: int) -> None:
-    """Raises Failed if Java cannot encode a default; it can encode more than are valid."""
+    """Raise Failed if Java cannot encode a default; it can encode more than are valid."""
     steps.spend(1 + len(node.symbols))
     if depth > MAX_DEPTH:
         raise Failed("StackOverflowError")
@@ -302,7 +303,7 @@ class _Aliases:
             self.fields |= dict.fromkeys(node.aliases, self.fields[node.name])
 
     def apply(self, node: Node) -> Node:
-        """A schema with these names. Raises Failed if they make it one that Avro does not know."""
+        """Return a schema with these names. Raises Failed if they make it one that Avro does not know."""
         self._steps.spend()
         kind = node.kind
         if id(node) in self._seen:
@@ -329,7 +330,7 @@ class _Aliases:
 
 
 def _renamed(writer: Node, reader: Node, steps: Steps) -> Node:
-    """The writer's schema, with the reader's names for what the reader has aliases for."""
+    """Return the writer's schema, with the reader's names for what the reader has aliases for."""
     if same(writer, reader, steps):
         return writer
     aliases = _Aliases(reader, steps)

@@ -112,7 +112,7 @@ def refusal(
 
 
 def version_of(versions: Sequence[Schema], schema: Schema) -> int | None:
-    """The index of the version that has this schema. AVRO, JSON and PROTOBUF schemas are compared as Avro."""
+    """Return the index of the version with this schema; AVRO, JSON, PROTOBUF are compared as Avro."""
     try:
         return _Check("FULL", len(versions)).find([_part(each) for each in versions], _part(schema))
     except (Unparsable, Failed, TooMuch, RecursionError):
@@ -163,7 +163,7 @@ class _Check:
         return self._with_all(old, new)
 
     def find(self, old: list[Part], new: Part) -> int | None:
-        """Raises Unparsable, Failed."""
+        """Raise Unparsable, Failed."""
         if new.kind not in _AVRO:
             return next((at for at, it in enumerate(old) if (it.kind, it.data) == (new.kind, new.data)), None)
         node = self._with_good_defaults(new)
@@ -295,7 +295,7 @@ class _Check:
         return True
 
     def _validate(self, part: Part) -> None:
-        """Raises _Invalid if a schema is not well-formed, and Failed where the broker does not expect it."""
+        """Raise _Invalid if a schema is not well-formed, and Failed where the broker does not expect it."""
         kind, data = part.kind, part.data
         if kind in CLIENTS:
             raise _Invalid(f"Schema {kind} is a client-side schema type")
@@ -342,7 +342,7 @@ def _changed(old: Part, new: Part) -> Refusal:
 
 
 def _shown(value: Any, margin: str = "\n") -> str:
-    """A schema in JSON, as Avro shows it."""
+    """Return a schema in JSON, as Avro shows it."""
     inner = f"{margin}  "
     if isinstance(value, dict) and value:
         members = (f"{inner}{json.dumps(key)} : {_shown(each, inner)}" for key, each in value.items())

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 def key_and_value(part: Part) -> tuple[Part, Part]:
-    """The two of a KEY_VALUE schema. Its data are size, key's, size, value's; the rest is in properties."""
+    """Return the key and value schemas of a KEY_VALUE schema; data: size, key's, size, value's."""
     parts: list[Part] = []
     begin = 0
     for which in ("key", "value"):
@@ -81,7 +81,7 @@ def _properties(text: str) -> dict[str, str]:
 
 
 def old_json(data: bytes) -> dict[str, Any] | None:
-    """What a JSON schema of the old form says, which may be null. Raises ValueError if it is none."""
+    """Return what a JSON schema of the old form says, which may be null. Raises ValueError if it is none."""
     value, _ = read_json(data)
     if isinstance(value, list) and 1 <= len(value) <= 2 and isinstance(value[0], str):
         kind: Any = value[0]
@@ -99,7 +99,7 @@ def old_json(data: bytes) -> dict[str, Any] | None:
 
 
 def old_id(value: dict[str, Any] | None) -> str | None:
-    """The id of a JSON schema of the old form."""
+    """Return the id of a JSON schema of the old form."""
     if value is None:
         raise Failed("java.lang.NullPointerException")
     found = value.get("id")
@@ -127,7 +127,7 @@ def _check_old(value: Any) -> None:
 
 
 def root_message(data: bytes) -> str:
-    """The full name of the root message of a PROTOBUF_NATIVE schema."""
+    """Return the full name of the root message of a PROTOBUF_NATIVE schema."""
     try:
         found = read_json(data)[0]
         name, root = found["rootMessageTypeName"], found["rootFileDescriptorName"]

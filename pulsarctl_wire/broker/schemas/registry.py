@@ -30,19 +30,19 @@ class Stored(NamedTuple):
         return self.number.to_bytes(8, "big")
 
     def wire(self, name: str) -> dict[str, Any]:
-        """The fields of a Schema."""
+        """Return the fields of a Schema."""
         pairs = [{"key": key, "value": value} for key, value in self.schema.properties.items()]
         return {"name": name, "schema_data": self.schema.data, "type": self.schema.type, "properties": pairs}
 
 
 def from_wire(schema: WireSchema) -> Schema:
-    """A received schema."""
+    """Return a received schema."""
     properties = {as_text(pair.key): as_text(pair.value) for pair in schema.properties}
     return Schema(schema.type, schema.schema_data, properties)
 
 
 def check_wire(schema: WireSchema) -> None:
-    """Raises Violation if Pulsar cannot read a received schema: it has a property twice, or no known type."""
+    """Raise Violation if Pulsar cannot read a received schema: it has a property twice, or no known type."""
     if len({pair.key for pair in schema.properties}) < len(schema.properties) or schema.type > _LAST_TYPE:
         raise Violation("a schema that cannot be read")
 
@@ -56,7 +56,7 @@ class SchemaRefused(Refused):
         )
         self.kind = kind
 
-    def thrown(self) -> "SchemaRefused":
+    def as_java_refusal(self) -> "SchemaRefused":
         """With the text that PRODUCER and GET_OR_CREATE_SCHEMA are answered with."""
         if self.kind != "incompatible":
             return self
@@ -72,13 +72,13 @@ class Schemas:
         self._rows = journal.table("schemas")
 
     def versions(self, name: TopicName) -> list[Stored]:
-        """The versions of a topic's schema, the oldest first."""
+        """Return the versions of a topic's schema, the oldest first."""
         rows = list(enumerate(self._rows.get(name.schema_key, {"versions": []})["versions"]))
         deleted = max((number for number, row in rows if row is None), default=-1)
         return [_stored(number, row) for number, row in rows[deleted + 1 :]]
 
     def latest(self, name: TopicName) -> Stored | None:
-        """The latest version, which is an empty schema if it deleted those before it."""
+        """Return the latest version, which is an empty schema if it deleted those before it."""
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         if not rows:
             return None
@@ -86,7 +86,7 @@ class Schemas:
         return Stored(last, Schema(0, b"", {}), 0) if rows[-1] is None else _stored(last, rows[-1])
 
     def get(self, name: TopicName, version: bytes = b"") -> Stored | None:
-        """A version of a topic's schema, or the latest one."""
+        """Return a version of a topic's schema, or the latest one."""
         versions = self.versions(name)
         if not version:
             return versions[-1] if versions else None
@@ -94,7 +94,7 @@ class Schemas:
         return next((each for each in versions if each.number == number), None)
 
     def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> Stored:
-        """The version with this schema; a new one if those before allow it. Raises SchemaRefused."""
+        """Return the version with this schema; a new one if those before allow it. Raises SchemaRefused."""
         versions = self.versions(name)
         schemas = [each.schema for each in versions]
         _check(refusal(schemas, schema, strategy))
@@ -112,15 +112,15 @@ class Schemas:
         return _stored(len(rows), row)
 
     def check(self, name: TopicName, schema: Schema, strategy: str) -> None:
-        """Raises SchemaRefused if a consumer with this schema cannot read what is there."""
+        """Raise SchemaRefused if a consumer with this schema cannot read what is there."""
         versions = [each.schema for each in self.versions(name)]
         _check(refusal(versions, schema, strategy, consumer=True))
 
-    def known(self, name: TopicName, schema: Schema) -> Stored | None:
-        """The version with this schema, if there is one."""
+    def find(self, name: TopicName, schema: Schema) -> Stored | None:
+        """Return the version with this schema, if there is one."""
         versions = self.versions(name)
-        found = version_of([each.schema for each in versions], schema)
-        return None if found is None else versions[found]
+        index = version_of([each.schema for each in versions], schema)
+        return None if index is None else versions[index]
 
     def retract(self, name: TopicName) -> int:
         """Delete all versions, which is a version itself; returns its number."""

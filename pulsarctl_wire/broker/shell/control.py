@@ -25,7 +25,7 @@ from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.cluster import housekeeping
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.cluster.state import state_of
+from pulsarctl_wire.broker.cluster.state import report_state
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.errors import RequestTimeout, SettingsError, WireError
 from pulsarctl_wire.net.control import FAULT_REQUESTS
@@ -55,7 +55,7 @@ async def _state(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     await server.idle()
     server.set_time()
     faults = {"faults": []} if server.faults is None else await _faults(server, {"do": "fault-list"})
-    return {**state_of(server.cluster), **faults}
+    return {**report_state(server.cluster), **faults}
 
 
 async def _advance(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def _terminate(server: "Server", asked: Mapping[str, Any]) -> dict[str, An
 
 
 async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
-    """The topic that a request names, loaded. Raises Refused, InvalidName."""
+    """Return the topic that a request names, loaded. Raises Refused, InvalidName."""
     name = parse_topic(str(asked.get("topic", "")))
     return await server.cluster.load(name)
 
@@ -209,7 +209,7 @@ _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dic
 
 
 async def answer_http(server: "Server", method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-    """The status and the JSON body that answer a request below `PREFIX`."""
+    """Return the status and the JSON body that answer a request below `PREFIX`."""
     do = path.removeprefix(PREFIX).strip("/")
     if method != ("GET" if do == "state" else "POST"):
         return 405, {"error": f"{method} cannot be used here"}

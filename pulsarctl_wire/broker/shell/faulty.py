@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
-from pulsarctl_wire.broker.clients.connection import Attached, Receiving
+from pulsarctl_wire.broker.clients.connection import Endpoint, Receiver
 from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
@@ -75,7 +75,7 @@ class FaultyConnection:
         for way in (False, True):
             self.lanes[way].other = self.lanes[not way]
 
-    def prime(self, producers: Mapping[int, Attached], consumers: Mapping[int, Receiving]) -> None:
+    def prime(self, producers: Mapping[int, Endpoint], consumers: Mapping[int, Receiver]) -> None:
         """The client has these already: faults know their topics."""
         opened: list[tuple[str, dict[str, object]]] = [
             ("PRODUCER", {"producer_id": id, "topic": each.topic.name.full})

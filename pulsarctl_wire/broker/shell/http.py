@@ -20,7 +20,7 @@ from pulsarctl_wire.broker.admin import Answer
 from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.shell.control import PREFIX, answer_http
 from pulsarctl_wire.broker.shell.server import report
-from pulsarctl_wire.broker.tenancy.access import Refusal, common_name
+from pulsarctl_wire.broker.tenancy.access import BadCredentials, get_common_name
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext
 
@@ -45,7 +45,7 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def _host_of(netloc: str) -> str:
-    """The host in HOST:PORT; empty if it is malformed."""
+    """Return the host in HOST:PORT; empty if it is malformed."""
     try:
         return (urlsplit(f"//{netloc}").hostname or "").rstrip(".")
     except ValueError:
@@ -76,7 +76,7 @@ class Api:
         self._hosts = {*_LOCAL, host}
 
     def _is_own(self, netloc: str) -> bool:
-        """Whether HOST:PORT is this broker; addresses cannot be rebound, unlike names."""
+        """Return whether HOST:PORT is this broker; addresses cannot be rebound, unlike names."""
         host = _host_of(netloc)
         urls = (self._broker.service_url, self._broker.http_url, self._broker.https_url)
         own = self._hosts | {_host_of(url.partition("://")[2]) for url in urls}
@@ -89,7 +89,7 @@ class Api:
             return _failed(403, refusal)
         try:
             role = self._role(request)
-        except Refusal:
+        except BadCredentials:
             return _failed(401, "Authentication required")
         try:
             data = await asyncio.wait_for(request.read(), PATIENCE)
@@ -132,25 +132,25 @@ class Api:
         return ""
 
     def _role(self, request: web.BaseRequest) -> str | None:
-        """Who asks; None without authentication. Raises Refusal."""
+        """Return who asks; None without authentication. Raises BadCredentials."""
         cluster = self._broker.cluster
         if not cluster.access.authenticates or request.path.rstrip("/") == "/metrics":
             return None
         method, _, data = request.headers.get("Authorization", "").partition(" ")
         kind = {"Bearer": "token", "Basic": "basic"}.get(method, "tls")
-        name = common_name(request.get_extra_info("peercert"))
+        name = get_common_name(request.get_extra_info("peercert"))
         try:
             credentials = b64decode(data, validate=True) if kind == "basic" else data.strip().encode()
             return cluster.access.authenticate(kind, credentials, name, self._broker.scheduler.time_ms).name
-        except (Refusal, ValueError) as error:
+        except (BadCredentials, ValueError) as error:
             anonymous = cluster.settings.anonymousUserRole
             if anonymous and _METHOD not in request.headers:
                 return anonymous
-            raise Refusal(str(error)) from None
+            raise BadCredentials(str(error)) from None
 
     @staticmethod
     def _read(data: bytes) -> Any:
-        """The JSON of a body; None if it is empty. Raises _NoJson."""
+        """Return the JSON of a body; None if it is empty. Raises _NoJson."""
         try:
             return json.loads(data, parse_constant=_no_constant) if data.strip() else None
         except (ValueError, RecursionError):

@@ -79,7 +79,7 @@ class Sockets(NamedTuple):
 
 
 def bind(plan: Plan) -> list[Sockets]:
-    """The sockets of all brokers, which listen. Raises InUse, SettingsError."""
+    """Return the sockets of all brokers, which listen. Raises InUse, SettingsError."""
     opened: list[socket.socket] = []
 
     def one(option: str, port: int | None, number: int) -> Any:
@@ -119,7 +119,7 @@ def _bound(option: str, address: Address) -> socket.socket:
 
 
 def tls_context(plan: Plan) -> TlsContext | None:
-    """The TLS context of a broker; None if it has no TLS port. Raises SettingsError.
+    """Return the TLS context of a broker; None if it has no TLS port. Raises SettingsError.
 
     Without a certificate in the settings, one of pwire's own CA is used.
     """
@@ -140,7 +140,7 @@ def tls_context(plan: Plan) -> TlsContext | None:
 
 
 def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
-    """The listeners in advertisedListeners, the internal one first: name -> URLs without and with TLS.
+    """Return the listeners in advertisedListeners, the internal one first: name -> URLs without and with TLS.
 
     Raises SettingsError.
     """
@@ -159,7 +159,7 @@ def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
 
 
 def keys_of(settings: Settings) -> Keys:
-    """What credentials are checked with, read from the files that the settings name. Raises SettingsError.
+    """Read the keys to check credentials with from files that the settings name. Raises SettingsError.
 
     As in Pulsar, keys are the path of a file, a URL (file:, data:), or their bytes in base64.
     """
@@ -222,7 +222,7 @@ class Running:
         except BaseException:
             storage.close()
             raise
-        for text in self.server.cluster.access.gaps():
+        for text in self.server.cluster.access.find_gaps():
             note(text)
         self.server.ports = self
         self._changing = asyncio.Lock()
@@ -323,7 +323,7 @@ class Running:
             )
         if there < partitions:
             await cluster.catalogue.create_partitioned(name, partitions)
-        await cluster.journal.synced()
+        await cluster.journal.sync()
 
     # -- the admin API
 

@@ -17,8 +17,8 @@ from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.cluster.cluster import NO_KEYS, Broker
 from pulsarctl_wire.broker.core import Core
 from pulsarctl_wire.broker.shell.sqlite import Memory, Storage, Worker
-from pulsarctl_wire.broker.storage.journal import Commit, Read
-from pulsarctl_wire.broker.tenancy.access import Keys, common_name
+from pulsarctl_wire.broker.storage.journal import Commit, ReadRequest
+from pulsarctl_wire.broker.tenancy.access import Keys, get_common_name
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.listener import Listener, Make
@@ -66,7 +66,7 @@ class Peer(FrameSocket):
         super().connection_made(transport)
         server = self._server
         server.set_time()
-        certificate = common_name(transport.get_extra_info("peercert"))
+        certificate = get_common_name(transport.get_extra_info("peercert"))
         self.state = server.cluster.connect(self._broker, str(self._client), certificate=certificate)
         server.peers[self.state] = self
         server.flush()
@@ -81,7 +81,7 @@ class Peer(FrameSocket):
         self._server.flush()
 
     def _without_header(self, data: bytes) -> bytes:
-        """What follows a PROXY header, if there is one; nothing while it is not complete."""
+        """Return what follows a PROXY header, if there is one; nothing while it is not complete."""
         if not may_be_header(data):
             self._head = None
             return data
@@ -169,7 +169,7 @@ class Peer(FrameSocket):
     # -- faults
 
     def _through_faults(self) -> "FaultyConnection | None":
-        """What applies faults to this connection; None if there were none yet."""
+        """Return what applies faults to this connection; None if there were none yet."""
         faults = self._server.faults
         if self.faulty is None and faults:
             from pulsarctl_wire.broker.shell.faulty import FaultyConnection
@@ -258,7 +258,7 @@ class Server:
         self._committing = False
         self._writer = Worker(self.storage.commit, self._stored)
         self._reader = Worker(self.storage.read, self._was_read)
-        self._failed: dict[Commit | Read, asyncio.TimerHandle] = {}
+        self._failed: dict[Commit | ReadRequest, asyncio.TimerHandle] = {}
         """Commits and reads that failed -> the timer that tries again."""
 
     # -- starting and stopping
@@ -363,7 +363,7 @@ class Server:
         role: str | None = None,
         follow: bool = True,
     ) -> Answer:
-        """The answer to a request of the admin API, by path with query.
+        """Return the answer to a request of the admin API, by path with query.
 
         `role` is who asks, None who may do everything. If another broker must be asked, it is, if `follow`.
         """
@@ -435,24 +435,24 @@ class Server:
         self._failed.pop(commit, None)
         self._committing = False
         self.set_time()
-        self.cluster.stored()
+        self.cluster.on_stored()
         self.flush()
 
-    def _read(self, read: Read) -> None:
+    def _read(self, read: ReadRequest) -> None:
         self._in_work += 1
         self._reader.put(read)
 
-    def _was_read(self, read: Read, entries: Any) -> None:
+    def _was_read(self, read: ReadRequest, entries: Any) -> None:
         self._in_work -= 1
         if isinstance(entries, Exception):
             self._try_again(self._read, read, f"cannot read, so nothing is delivered: {entries}")
             return
         self._failed.pop(read, None)
         self.set_time()
-        self.cluster.was_read(read.number, entries)
+        self.cluster.on_read(read.number, entries)
         self.flush()
 
-    def _try_again(self, do: Callable[[Any], None], item: Commit | Read, problem: str) -> None:
+    def _try_again(self, do: Callable[[Any], None], item: Commit | ReadRequest, problem: str) -> None:
         """Storage failed: until this works, messages must be neither confirmed nor skipped."""
         if item not in self._failed:
             report(problem)

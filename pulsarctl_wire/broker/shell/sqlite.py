@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, Protocol
 
-from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, Read, StorageError
+from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest, StorageError
 from pulsarctl_wire.errors import InUse, SettingsError
 
 VERSION: Final = 1
@@ -41,7 +41,7 @@ class Storage(Protocol):
     """What makes commits durable. `commit` and `read` may be called from different threads."""
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows: table, key, value."""
+        """Return all rows: table, key, value."""
 
     def ends(self) -> dict[int, int]:
         """Of each log, the index behind its last entry."""
@@ -49,7 +49,7 @@ class Storage(Protocol):
     def commit(self, commit: Commit) -> None:
         """Make a commit durable."""
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Stored:
         """Read entries."""
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Memory:
         self.state: dict[tuple[str, str], str] = {}
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows."""
+        """Return all rows."""
         return [(*key, value) for key, value in self.state.items()]
 
     def ends(self) -> dict[int, int]:
@@ -90,9 +90,9 @@ class Memory:
                 for each in range(start, stop):
                     self.entries.pop(each, None)
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Stored:
         """Read entries."""
-        return list(_limited(self._from(read.start, read.stop), read.most))
+        return list(_limited(self._from(read.start, read.stop), read.max_bytes))
 
     def _from(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         for key in range(start, stop):
@@ -154,7 +154,7 @@ class Sqlite:
         return database
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows. Raises StorageError."""
+        """Return all rows. Raises StorageError."""
         with self._reading():
             return list(self._reader.execute("SELECT name, key, value FROM state"))
 
@@ -211,11 +211,11 @@ class Sqlite:
                 self._writer.execute(_INSERTS[rows], tuple(chain.from_iterable(some)))
                 done += rows
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Stored:
         """Read entries."""
         query = "SELECT key, data FROM entries WHERE key >= ? AND key < ? ORDER BY key"
         with closing(self._reader.execute(query, (read.start, read.stop))) as cursor:
-            return list(_limited(cursor, read.most))
+            return list(_limited(cursor, read.max_bytes))
 
     def close(self) -> None:
         """Close the database, and let others use the directory."""
