@@ -1,7 +1,7 @@
 """The core of the embedded broker: one or more brokers over one storage. Pure.
 
     connect, receive, disconnect, set_writable     what clients do
-    on_stored, on_read                               what storage did
+    on_stored, on_read                             what storage did
     wake                                           time has passed
 
 Each call makes the core do all that it can do now. Then its owner looks at:

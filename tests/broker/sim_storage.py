@@ -11,7 +11,7 @@ from random import Random
 
 from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest
 
-Stored = list[tuple[int, bytes]]
+Entries = list[tuple[int, bytes]]
 
 
 class Disk:
@@ -47,9 +47,9 @@ class Disk:
                 ends[log] = max(ends.get(log, 0), index + 1)
         return ends
 
-    def read(self, read: ReadRequest) -> Stored:
+    def read(self, read: ReadRequest) -> Entries:
         """Entries in order, up to a number of bytes, but at least one."""
-        found: Stored = []
+        found: Entries = []
         size = 0
         for key in sorted(key for key in self.entries if read.start <= key < read.stop):
             if size >= read.max_bytes:
@@ -77,7 +77,7 @@ class SlowDisk:
         self.commits: deque[Commit] = deque()
         self.durable = 0
         """How many of `commits` are durable, but not reported."""
-        self.reads: list[tuple[ReadRequest, Stored | None]] = []
+        self.reads: list[tuple[ReadRequest, Entries | None]] = []
         self.most = 1 << 20
         """Bytes that one read yields at most."""
 
@@ -86,7 +86,7 @@ class SlowDisk:
         early = self.random.random() < 0.3
         self.reads.append((read, self._read(read) if early else None))
 
-    def _read(self, read: ReadRequest) -> Stored:
+    def _read(self, read: ReadRequest) -> Entries:
         return self.disk.read(read._replace(max_bytes=min(read.max_bytes, self.most)))
 
     def sync(self) -> None:
@@ -101,7 +101,7 @@ class SlowDisk:
         self.durable -= 1
         return self.commits.popleft()
 
-    def finish_read(self) -> tuple[int, Stored]:
+    def finish_read(self) -> tuple[int, Entries]:
         """The number and the result of a read that is done."""
         read, found = self.reads.pop(self.random.randrange(len(self.reads)))
         return read.number, self._read(read) if found is None else found

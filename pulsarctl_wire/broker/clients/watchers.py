@@ -8,7 +8,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from pulsarctl_wire.broker.basics.names import TopicName
-from pulsarctl_wire.broker.basics.patterns import Pattern, TooMuch
+from pulsarctl_wire.broker.basics.patterns import Pattern, TooComplex
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
@@ -39,7 +39,7 @@ def compile_pattern(pattern: str) -> Pattern:
     """Compile a pattern for names without their domain. Raises Refused."""
     try:
         return Pattern(pattern)
-    except (re.error, TooMuch) as error:
+    except (re.error, TooComplex) as error:
         raise Refused("MetadataError", f"java.util.regex.PatternSyntaxException: {error}") from None
 
 

@@ -25,7 +25,7 @@ def get_schema(broker: Broker, connection: Connection, body: CommandGetSchema, f
         schema = schemas.get(name, version[:8]) if version else schemas.latest(name)
         if schema is None:
             raise Refused("TopicNotFound", f"Topic not found or no-schema {topic}")
-        answer = {"schema": schema.wire(name.schema_key), "schema_version": schema.version}
+        answer = {"schema": schema.to_wire(name.schema_key), "schema_version": schema.version}
     except InvalidName as error:
         answer = _error_fields(Refused("InvalidTopicName", str(error)))
     except Refused as refused:

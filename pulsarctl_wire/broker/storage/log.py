@@ -43,8 +43,8 @@ def messages_in(metadata: MessageMetadata) -> int:
 class Entry:
     """An entry: its bytes as they were sent, behind the broker's own metadata if that is switched on.
 
-    `metadata` is None if it does not parse or is incomplete; `count` is the number of its messages. The entry,
-    as it was sent, begins at `start` in `data`.
+    `metadata` is None if it does not parse or is incomplete; `count` is the number of its messages. What
+    was sent begins at `start` in `data`.
     """
 
     __slots__ = ("count", "data", "index", "metadata", "start")

@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
-from pulsarctl_wire.broker.schemas.registry import SchemaRefused, Stored, from_wire
+from pulsarctl_wire.broker.schemas.registry import SchemaRefused, StoredSchema, from_wire
 from pulsarctl_wire.broker.storage.journal import Journal
 from pulsarctl_wire.broker.tenancy.limits import Limiter, SubscribeLimiter
 from pulsarctl_wire.broker.tenancy.policies import DispatchRules, SendRules, TopicPolicies, get_broker_rate
@@ -229,7 +229,7 @@ class Topic(Generic[S]):
         await self.journal.sync()
         return stored.version
 
-    def _add_schema(self, schema: WireSchema) -> Stored:
+    def _add_schema(self, schema: WireSchema) -> StoredSchema:
         schemas, data = self.environment.schemas, from_wire(schema)
         updates = self.policies.policy("schema updates")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
