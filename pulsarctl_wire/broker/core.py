@@ -84,7 +84,7 @@ class Core(Cluster):
         self.scheduler.run()
 
     def wake(self) -> None:
-        """Do what is due."""
+        """Run what is due."""
         self.scheduler.run()
 
     @property

@@ -153,7 +153,7 @@ def test_log_sizes() -> None:
     ledgers = [Ledger(3, 0, 0, 0), Ledger(4, 4, 0, 100)]
     log = Log(1, Journal(Scheduler()), Cache(0), {1: 6}, ledgers, 0)
     log.bytes = 150
-    assert [log.size_from(index) for index in range(8)] == [150, 125, 100, 75, 50, 25, 0, 0]
+    assert [log.estimate_size_from(index) for index in range(8)] == [150, 125, 100, 75, 50, 25, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_replay(done: list[tuple[str, int]]) -> None:
     for name, index in done:
         getattr(replay, name)(*([] if name == "clear" else [index]))
         getattr(model, name)(*([] if name == "clear" else [index]))
-        assert replay.first() == min(model, default=None)
+        assert replay.get_first() == min(model, default=None)
         assert len(replay) == len(model)
         assert all((each in replay) == (each in model) for each in range(10))
 
@@ -195,8 +195,8 @@ SLOTS = [*range(0, 65_536, 257), 1, 2, 65_534, 65_535]
 
 def owners(selector: KeyRanges) -> list[Any]:
     """Who has which of some slots; the ranges must say the same."""
-    found = [selector.owner(slot) for slot in SLOTS]
-    ranges = selector.ranges()
+    found = [selector.get_owner(slot) for slot in SLOTS]
+    ranges = selector.list_ranges()
     assert all(one[1] < other[0] for one, other in pairwise(ranges))
     assert all(one[2] is not other[2] or one[1] + 1 < other[0] for one, other in pairwise(ranges))
     for slot, owner in zip(SLOTS, found, strict=True):
@@ -268,8 +268,8 @@ def test_sticky(wanted: list[list[tuple[int, int]]]) -> None:
                 selector.add(it)
         for slot in SLOTS:
             found = next((it for low, high, it in taken if low <= slot <= high), None)
-            assert selector.owner(slot) is found
-        assert selector.ranges() == sorted(taken, key=lambda each: each[:2])
+            assert selector.get_owner(slot) is found
+        assert selector.list_ranges() == sorted(taken, key=lambda each: each[:2])
 
 
 def test_entry_keys_are_in_order() -> None:

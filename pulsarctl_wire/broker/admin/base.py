@@ -41,7 +41,7 @@ class Answer:
     owner: Broker | None = None
 
 
-def plain(text: str, status: int = 200) -> Answer:
+def make_text_answer(text: str, status: int = 200) -> Answer:
     """Return an answer with a text that is not JSON."""
     return Answer(status, text.encode())
 
@@ -90,13 +90,13 @@ class Request:
         """Return the topic in the path, which exists, partitioned or not. Raises Problem."""
         _ = self.namespace
         name = self.topic_name
-        if not self.cluster.exists(name) and not self.namespaces.partitions(name):
+        if not self.cluster.exists(name) and not self.namespaces.count_partitions(name):
             raise Problem(404, f"Topic {name.full} not found")
         return name
 
     def refuse_partitioned(self, reason: str, status: int = 405) -> None:
         """Raise Problem if the topic in the path is partitioned."""
-        if self.namespaces.partitions(self.topic_name):
+        if self.namespaces.count_partitions(self.topic_name):
             raise Problem(status, reason)
 
     async def load_topic(self) -> AnyTopic:
@@ -124,7 +124,7 @@ class Request:
     async def load_partitions(self, operation: str = "This") -> list[PersistentTopic]:
         """Load the persistent topic in the path, or all its partitions."""
         name = self.topic_name
-        if not self.namespaces.partitions(name):
+        if not self.namespaces.count_partitions(name):
             return [await self.load_persistent_topic(operation)]
         if not name.is_persistent:
             raise Problem(405, f"{operation} on a non-persistent topic is not allowed")
@@ -134,7 +134,7 @@ class Request:
         ]
         return [topic for topic in topics if isinstance(topic, PersistentTopic)]
 
-    def subscription(self, topic: PersistentTopic) -> Subscription:
+    def get_subscription(self, topic: PersistentTopic) -> Subscription:
         """Return the subscription in the path. Raises Problem."""
         name = self.parts["subscription"]
         subscription: Subscription | None = topic.subscriptions.get(name)
@@ -144,25 +144,25 @@ class Request:
 
     # -- values
 
-    def flag(self, name: str, default: str = "false") -> bool:
+    def get_flag(self, name: str, default: str = "false") -> bool:
         """Return a boolean of the query."""
         return self.query.get(name, default).lower() == "true"
 
-    def number(self, name: str) -> int:
+    def get_number(self, name: str) -> int:
         """Return a number in the path. Raises Problem."""
-        return integer(self.parts[name], MAX_LONG)
+        return parse_integer(self.parts[name], MAX_LONG)
 
-    def fields(self) -> dict[str, Any]:
+    def read_fields(self) -> dict[str, Any]:
         """Return the body, which must be an object. Raises Problem."""
         if not isinstance(self.body, dict):
             raise Problem(400, "An object is expected")
         return self.body
 
-    def strings(self) -> dict[str, str]:
+    def read_strings(self) -> dict[str, str]:
         """Return the body, which must be an object of strings. Raises Problem."""
-        if not all(isinstance(value, str) for value in self.fields().values()):
+        if not all(isinstance(value, str) for value in self.read_fields().values()):
             raise Problem(400, "An object of strings is expected")
-        return self.fields()
+        return self.read_fields()
 
     async def finish(self, status: int = 204) -> Answer:
         """Return an answer without a body, once everything is stored."""
@@ -170,7 +170,7 @@ class Request:
         return Answer(status)
 
 
-def integer(text: str, limit: int = MAX_LONG) -> int:
+def parse_integer(text: str, limit: int = MAX_LONG) -> int:
     """Return a number in a path or query. Raises Problem."""
     try:
         number = int(text)

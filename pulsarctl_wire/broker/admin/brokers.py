@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, plain
+from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, make_text_answer
 from pulsarctl_wire.broker.admin.metrics import format_metrics
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
@@ -33,12 +33,12 @@ async def get_leader(request: Request) -> Answer:
 async def check_health(request: Request) -> Answer:
     """Answer "ok", once everything is stored."""
     await request.broker.journal.sync()
-    return plain("ok")
+    return make_text_answer("ok")
 
 
 async def get_version(request: Request) -> Answer:
     """Return the version of Pulsar whose behaviour this broker has."""
-    return plain(PULSAR_VERSION)
+    return make_text_answer(PULSAR_VERSION)
 
 
 async def get_configuration(request: Request) -> Answer:
@@ -154,7 +154,7 @@ async def lookup(request: Request) -> Answer:
 async def get_bundle(request: Request) -> Answer:
     """Return the bundle that a topic is in."""
     _ = request.namespace
-    return plain(request.cluster.bundle_of(request.topic_name))
+    return make_text_answer(request.cluster.bundle_of(request.topic_name))
 
 
 _BROKERS: Final = "/admin/v2/brokers"

@@ -5,7 +5,7 @@ from base64 import b64encode
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MAX_LONG, TOPIC, Answer, Problem, Request, Route, integer
+from pulsarctl_wire.broker.admin.base import MAX_LONG, TOPIC, Answer, Problem, Request, Route, parse_integer
 from pulsarctl_wire.broker.admin.topics import id_fields
 from pulsarctl_wire.broker.storage.log import Entry
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
@@ -126,7 +126,7 @@ async def peek(request: Request) -> Answer:
     """Return the nth message (from 1) of a backlog. A missing subscription is created, as in Pulsar."""
     request.refuse_partitioned("Peek messages on a partitioned topic is not allowed")
     topic = await request.load_persistent_topic("Peek messages")
-    number = request.number("number")
+    number = request.get_number("number")
     if number < 1:
         raise Problem(400, "Messages are numbered from 1")
     name = request.parts["subscription"]
@@ -142,7 +142,7 @@ async def get_by_id(request: Request) -> Answer:
     """Return a message by its ledger and entry."""
     request.refuse_partitioned("GetMessageById is not allowed on partitioned-topic")
     topic = await request.load_persistent_topic("GetMessageById")
-    ledger, number = request.number("ledger"), request.number("entry")
+    ledger, number = request.get_number("ledger"), request.get_number("entry")
     index, is_stored = topic.log.locate(ledger, number)
     if not any(item.id == ledger for item in topic.log.ledgers):
         raise Problem(404, "Message id not found")
@@ -159,7 +159,7 @@ async def examine(request: Request) -> Answer:
         "please try examine message on specific topic partition"
     )
     topic = await request.load_persistent_topic("Examine messages")
-    number = max(integer(request.query.get("messagePosition", "1"), MAX_LONG), 1)
+    number = max(parse_integer(request.query.get("messagePosition", "1"), MAX_LONG), 1)
     first, stop = topic.log.first, topic.log.stored_end
     if stop <= first:
         raise Problem(412, "Could not examine messages due to the total message is zero")
@@ -175,14 +175,14 @@ async def find_by_time(request: Request) -> Answer:
         "please try do it on specific topic partition"
     )
     topic = await request.load_persistent_topic("Get message ID by timestamp")
-    index = await topic.find_index_at(request.number("timestamp"))
+    index = await topic.find_index_at(request.get_number("timestamp"))
     return Answer(200, id_fields(topic.log.position(index), topic.partition))
 
 
 async def get_last_id(request: Request) -> Answer:
     """Return the id of the last message."""
     topic = await request.load_persistent_topic("Get last message ID")
-    entry = await topic.last_entry()
+    entry = await topic.read_last_entry()
     if entry is None:
         return Answer(200, id_fields(topic.log.position_before(topic.log.first), topic.partition))
     fields = id_fields(topic.log.position(entry.index), topic.partition)
@@ -197,12 +197,12 @@ async def get_size_from(request: Request) -> Answer:
     """Return roughly the bytes of the messages after one."""
     request.refuse_partitioned("Get backlog size on a partitioned topic is not allowed")
     topic = await request.load_persistent_topic("Get backlog size")
-    fields = request.fields()
+    fields = request.read_fields()
     ids = [fields.get(key) for key in ("ledgerId", "entryId")]
     if not all(isinstance(number, int) and -1 <= number <= MAX_LONG for number in ids):
         raise Problem(400, "A message id is expected")
     index, is_stored = topic.log.locate(int(ids[0] or 0), int(ids[1] or 0))
-    return Answer(200, topic.log.size_from(index + is_stored))
+    return Answer(200, topic.log.estimate_size_from(index + is_stored))
 
 
 ROUTES: Final[tuple[Route, ...]] = (

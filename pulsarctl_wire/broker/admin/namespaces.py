@@ -57,7 +57,7 @@ def describe_bundles(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 def find_topics(cluster: Cluster, namespace: str, domain: str = "") -> list[TopicName]:
     """Return the topics of a namespace: single topics and partitions."""
-    names = set(cluster.namespaces.stored_topics(namespace)) if domain != "non-persistent" else set()
+    names = set(cluster.namespaces.list_stored(namespace)) if domain != "non-persistent" else set()
     if domain != "persistent":
         loaded = [topic.name for broker in cluster.brokers for topic in broker.topics.values()]
         names.update(name for name in loaded if name.namespace == namespace and not name.is_persistent)
@@ -67,7 +67,7 @@ def find_topics(cluster: Cluster, namespace: str, domain: str = "") -> list[Topi
 def list_names(request: Request, names: list[TopicName]) -> Answer:
     """Answer with the names of topics, without system topics unless includeSystemTopic=true."""
     bundle = request.query.get("bundle", "")
-    visible = [name for name in names if request.flag("includeSystemTopic") or not name.is_system]
+    visible = [name for name in names if request.get_flag("includeSystemTopic") or not name.is_system]
     return Answer(200, [name.full for name in visible if bundle in ("", request.cluster.bundle_of(name))])
 
 
@@ -87,7 +87,7 @@ async def create(request: Request) -> Answer:
         raise Problem(412, "Namespace name is not valid")
     if tenant not in namespaces.tenants:
         raise Problem(404, "Tenant does not exist")
-    values = read_policies(request.fields() if request.body is not None else {})
+    values = read_policies(request.read_fields() if request.body is not None else {})
     bundles = values.pop("bundles", {}).get("numBundles", 0)
     if bundles > MAX_BUNDLES:
         raise Problem(400, f"A namespace may have {MAX_BUNDLES:,} bundles here")
@@ -113,7 +113,7 @@ async def create(request: Request) -> Answer:
 async def get(request: Request) -> Answer:
     """Return the policies of a namespace."""
     name = request.get_namespace_or("Namespace does not exist")
-    policies = {**_UNSET, **request.namespaces.policies(name)}
+    policies = {**_UNSET, **request.namespaces.get_policies(name)}
     cluster = request.cluster.settings.clusterName
     policies["auth_policies"] = _NO_GRANTS | policies.get("auth_policies", {})
     policies["bundles"] = describe_bundles(request.cluster, name)
@@ -126,11 +126,11 @@ async def delete(request: Request) -> Answer:
     name = f"{request.parts['tenant']}/{request.parts['namespace']}"
     if not request.namespaces.exists(name):
         raise Problem(404, f"Namespace {name} does not exist.")
-    is_forced = request.flag("force")
+    is_forced = request.get_flag("force")
     if is_forced and not request.cluster.settings.forceDeleteNamespaceAllowed:
         raise Problem(405, "Broker doesn't allow forced deletion of namespaces")
     topics = find_topics(request.cluster, name)
-    parents = request.namespaces.partitioned_topics(name)
+    parents = request.namespaces.list_partitioned(name)
     if not is_forced and any(not topic.is_system for topic in [*topics, *parents]):
         raise Problem(409, "Cannot delete non empty namespace")
     await remove(request, name)
@@ -139,7 +139,7 @@ async def delete(request: Request) -> Answer:
 
 async def remove(request: Request, name: str) -> None:
     """Delete a namespace with all its topics."""
-    for topic in request.namespaces.partitioned_topics(name):
+    for topic in request.namespaces.list_partitioned(name):
         await request.cluster.delete_partitioned(topic)
     for topic in find_topics(request.cluster, name):
         if request.cluster.exists(topic):
@@ -171,7 +171,7 @@ async def list_topics_of_domain(request: Request) -> Answer:
 async def list_partitioned(request: Request) -> Answer:
     """Return the partitioned topics of a namespace."""
     name = request.get_namespace_or("Namespace does not exist")
-    names = request.namespaces.partitioned_topics(name)
+    names = request.namespaces.list_partitioned(name)
     return list_names(request, [name for name in names if name.domain == request.parts["domain"]])
 
 
@@ -219,7 +219,7 @@ async def get_allowed_clusters(request: Request) -> Answer:
 
 def _grants(request: Request) -> dict[str, Any]:
     """Return a copy of the grants in the namespace of the path."""
-    policies = request.namespaces.policies(request.get_namespace_or("Namespace does not exist"))
+    policies = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
     return {**_NO_GRANTS, **{key: dict(grants) for key, grants in policies.get("auth_policies", {}).items()}}
 
 
@@ -313,7 +313,7 @@ async def revoke_subscription(request: Request) -> Answer:
 
 
 def _properties(request: Request) -> dict[str, str]:
-    policies = request.namespaces.policies(request.get_namespace_or("Namespace does not exist"))
+    policies = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
     properties: dict[str, str] = policies.get("properties", {})
     return properties
 
@@ -325,7 +325,7 @@ async def get_properties(request: Request) -> Answer:
 
 async def set_properties(request: Request) -> Answer:
     """Set some properties of a namespace."""
-    merged = {**_properties(request), **request.strings()}
+    merged = {**_properties(request), **request.read_strings()}
     request.namespaces.set_policy(request.namespace, "properties", merged)
     return await request.finish()
 

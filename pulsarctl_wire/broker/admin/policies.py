@@ -311,7 +311,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
         """Return a policy of a namespace."""
         namespace = request.get_namespace_or("Namespace does not exist")
         cluster = request.cluster.settings.clusterName
-        value = of_namespace(request.namespaces.policies(namespace), policy.name, cluster)
+        value = of_namespace(request.namespaces.get_policies(namespace), policy.name, cluster)
         return policy.unset if value is None else Answer(200, value)
 
     async def put(request: Request) -> Answer:
@@ -319,7 +319,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
         value = policy.body.read(request.body)
         namespace = request.get_namespace_or(missing_text)
         if policy.name == "retention_policies":
-            quotas = request.namespaces.policies(namespace).get("backlog_quota_map", {})
+            quotas = request.namespaces.get_policies(namespace).get("backlog_quota_map", {})
             check_retention(value, list(quotas.values()), "namespace")
         set_of_namespace(request, policy.name, value)
         return await request.finish()
@@ -346,14 +346,14 @@ def get_policy_topic(request: Request) -> TopicName:
         text = "Topic level policies is disabled, to enable the topic level policy and retry."
         raise Problem(405, text)
     name = request.get_known_topic()
-    if name.partition >= 0 and request.namespaces.partitions(name.parent):
+    if name.partition >= 0 and request.namespaces.count_partitions(name.parent):
         raise Problem(412, "Not allowed to set/get topic policy for a partition")
     return name
 
 
 def is_global(request: Request) -> bool:
     """Return whether the request is about the policies of all clusters."""
-    return request.flag("isGlobal")
+    return request.get_flag("isGlobal")
 
 
 def set_of_topic(request: Request, name: TopicName, policy: str, value: Any) -> None:
@@ -364,7 +364,7 @@ def set_of_topic(request: Request, name: TopicName, policy: str, value: Any) -> 
 
 def get_own_policies(request: Request, name: TopicName) -> dict[str, Any]:
     """Return the topic's own policies."""
-    return request.namespaces.topic_policies(name, is_global=is_global(request))
+    return request.namespaces.get_topic_policies(name, is_global=is_global(request))
 
 
 def _topic_routes(policy: Policy) -> list[Route]:
@@ -374,7 +374,7 @@ def _topic_routes(policy: Policy) -> list[Route]:
         """Return a policy of a topic; with applied=true, what counts for it."""
         name = get_policy_topic(request)
         value = of_topic(get_own_policies(request, name), policy.name)
-        if value is None and request.flag("applied"):
+        if value is None and request.get_flag("applied"):
             value = request.namespaces.get_policy(name, policy.name)
             if value is None and policy.effective is not None:
                 value = policy.effective(request.cluster.settings)

@@ -64,12 +64,12 @@ def _check_quota(quota: dict[str, Any], retention: Any, level: str) -> None:
 async def get_namespace_quotas(request: Request) -> Answer:
     """Return the backlog quotas of a namespace."""
     namespace = request.get_namespace_or("Namespace does not exist")
-    return Answer(200, request.namespaces.policies(namespace).get("backlog_quota_map", {}))
+    return Answer(200, request.namespaces.get_policies(namespace).get("backlog_quota_map", {}))
 
 
 async def change_namespace_quota(request: Request) -> Answer:
     """Set a backlog quota of a namespace, or (without a body) remove it."""
-    row = request.namespaces.policies(request.get_namespace_or("Namespace does not exist"))
+    row = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
     kind, quota = _quota(request)
     _check_quota(quota, row.get("retention_policies"), "namespace")
     set_of_namespace(request, "backlog_quota_map", _merge(row.get("backlog_quota_map"), kind, quota))
@@ -79,7 +79,7 @@ async def change_namespace_quota(request: Request) -> Answer:
 async def get_topic_quotas(request: Request) -> Answer:
     """Return the backlog quotas of a topic."""
     name = get_policy_topic(request)
-    if not request.flag("applied"):
+    if not request.get_flag("applied"):
         return Answer(200, of_topic(get_own_policies(request, name), "backlog_quota_map") or {})
     quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
     return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTAS})
@@ -105,7 +105,7 @@ async def get_subscription_rate(request: Request) -> Answer:
         get_own_policies(request, name).get("subscriptionPolicies", {}).get(request.parts["subscription"])
     )
     value = policy["dispatchRate"] if policy else None
-    if value is None and request.flag("applied"):
+    if value is None and request.get_flag("applied"):
         value = request.namespaces.get_policy(name, "subscriptionDispatchRate") or NO_RATE
     return Answer(200, value)
 
@@ -140,7 +140,7 @@ async def get_replication(request: Request) -> Answer:
     """Return the clusters that a topic is replicated to."""
     name = get_policy_topic(request)
     value = get_own_policies(request, name).get("replicationClusters")
-    if value is None and request.flag("applied"):
+    if value is None and request.get_flag("applied"):
         value = [request.cluster.settings.clusterName]
     return Answer(200, value)
 
@@ -168,7 +168,7 @@ async def remove_all(request: Request) -> Answer:
     """Remove all policies of a topic."""
     name = get_policy_topic(request)
     for is_global in (False, True):
-        for policy in list(request.namespaces.topic_policies(name, is_global=is_global)):
+        for policy in list(request.namespaces.get_topic_policies(name, is_global=is_global)):
             request.namespaces.set_topic_policy(name, policy, None, is_global=is_global)
     apply_changes(request, name.namespace, name)
     return await request.finish()

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, integer
+from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, parse_integer
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.schemas.compatibility import Schema, explain_incompatibility, find_version
 from pulsarctl_wire.broker.schemas.registry import StoredSchema
@@ -66,7 +66,7 @@ def _fields(version: StoredSchema) -> dict[str, Any]:
 
 def _read_schema(request: Request) -> Schema:
     """Return the schema in the body. Raises Problem."""
-    fields = request.fields()
+    fields = request.read_fields()
     kind, text, properties = fields.get("type"), fields.get("schema"), fields.get("properties") or {}
     if not isinstance(kind, str) or kind not in _TYPES:
         raise Problem(500, f"No enum constant org.apache.pulsar.common.schema.SchemaType.{kind}")
@@ -99,7 +99,7 @@ def _strategy(request: Request) -> str:
 
 def _versions(request: Request) -> list[StoredSchema]:
     _ = request.namespace
-    return request.cluster.schemas.versions(request.topic_name)
+    return request.cluster.schemas.get_versions(request.topic_name)
 
 
 async def get_latest(request: Request) -> Answer:
@@ -112,7 +112,7 @@ async def get_latest(request: Request) -> Answer:
 
 async def get_version(request: Request) -> Answer:
     """Return a version of a topic's schema."""
-    number = integer(request.parts["version"], MAX_LONG)
+    number = parse_integer(request.parts["version"], MAX_LONG)
     for version in _versions(request):
         if version.number == number:
             return Answer(200, _fields(version))
@@ -151,7 +151,7 @@ async def delete(request: Request) -> Answer:
     """Delete all versions; answers with the number of the deletion."""
     _ = request.namespace
     number = -1
-    if request.flag("force"):
+    if request.get_flag("force"):
         request.cluster.schemas.delete(request.topic_name)
     else:
         number = request.cluster.schemas.retract(request.topic_name)

@@ -176,7 +176,7 @@ async def _persistent(subscription: Any, rates: Rates, *, has_earliest: bool) ->
         "totalMsgExpired": subscription.expired_messages,
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_moved_ms,
-        "nonContiguousDeletedMessagesRanges": len(cursor.ranges(topic.log.stored_end)),
+        "nonContiguousDeletedMessagesRanges": len(cursor.list_acked(topic.log.stored_end)),
         "subscriptionProperties": cursor.properties,
     }
     dispatcher = subscription.dispatcher
@@ -238,7 +238,7 @@ async def collect_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
         "compaction": dict(_NO_COMPACTION),
         "ownerBroker": broker.http_url.partition("://")[2],
     }
-    if not request.flag("excludePublishers"):
+    if not request.get_flag("excludePublishers"):
         stats["publishers"] = [_publisher(producer, rates) for producer in topic.producers.values()]
     if isinstance(topic, PersistentTopic):
         await _add_persistent(topic, stats, request)
@@ -249,7 +249,7 @@ async def collect_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
                 **_subscription(subscription, rates, is_durable=False),
                 "msgDropRate": 0.0,
             }
-    if request.flag("excludeConsumers"):
+    if request.get_flag("excludeConsumers"):
         for item in stats["subscriptions"].values():
             item["consumers"] = []
     return stats
@@ -262,8 +262,8 @@ def _compaction(topic: PersistentTopic) -> tuple[int, int, int, int]:
 
 async def _add_persistent(topic: PersistentTopic, stats: dict[str, Any], request: Request) -> None:
     """Add the statistics that only persistent topics have."""
-    quotas = topic.policies.quotas()
-    is_earliest_wanted = request.flag("getEarliestTimeInBacklog")
+    quotas = topic.policies.get_quotas()
+    is_earliest_wanted = request.get_flag("getEarliestTimeInBacklog")
     subscriptions: dict[str, Any] = stats["subscriptions"]
     for name, subscription in list(topic.subscriptions.items()):
         subscriptions[name] = await _persistent(
@@ -271,7 +271,7 @@ async def _add_persistent(topic: PersistentTopic, stats: dict[str, Any], request
         )
     times = [item["earliestMsgPublishTimeInBacklog"] for item in subscriptions.values()]
     largest = max((item["backlogSize"] for item in subscriptions.values()), default=0)
-    if not request.flag("subscriptionBacklogSize", "true"):
+    if not request.get_flag("subscriptionBacklogSize", "true"):
         for item in subscriptions.values():
             item["backlogSize"] = -1
     stats |= {
@@ -350,7 +350,7 @@ async def get_partitioned_stats(request: Request) -> Answer:
     for key in ("ownerBroker", "deduplicationStatus"):
         merged.pop(key, None)
     merged["metadata"] = metadata
-    merged["partitions"] = parts if request.flag("perPartition", "true") else {}
+    merged["partitions"] = parts if request.get_flag("perPartition", "true") else {}
     return Answer(200, merged)
 
 
@@ -366,7 +366,7 @@ def _internal_cursor(subscription: Any) -> dict[str, Any]:
     is_at_end = read_index >= log.end
     ranges = [
         f"({':'.join(map(str, log.position_before(start)))}..{':'.join(map(str, log.position(stop - 1)))}]"
-        for start, stop in cursor.ranges(log.stored_end)
+        for start, stop in cursor.list_acked(log.stored_end)
     ]
     return {
         "markDeletePosition": ":".join(map(str, log.position_before(mark))),

@@ -19,7 +19,7 @@ def _message_id(request: Request) -> dict[str, Any]:
     body = request.body
     if body in ("earliest", "latest", None):
         return _START if body == "earliest" else _END
-    fields = {**_END, **request.fields()}
+    fields = {**_END, **request.read_fields()}
     if any(
         isinstance(fields[key], bool) or not isinstance(fields[key], int) for key in ("ledgerId", "entryId")
     ):
@@ -42,7 +42,7 @@ async def list_names(request: Request) -> Answer:
     """Return the subscriptions of a topic, or of all its partitions."""
     name = request.get_known_topic()
     names: dict[str, None] = {}
-    if request.namespaces.partitions(name):
+    if request.namespaces.count_partitions(name):
         topics: list[AnyTopic] = [
             await request.cluster.load(part, request.broker)
             for part in request.cluster.catalogue.list_partitions(name)
@@ -64,7 +64,7 @@ async def create(request: Request) -> Answer:
         raise Problem(400, "Properties are an object")
     if not name.is_persistent:
         raise Problem(400, "Create subscription on non-persistent topic can only be done through client")
-    if not cluster.exists(name) and not request.namespaces.partitions(name):
+    if not cluster.exists(name) and not request.namespaces.count_partitions(name):
         if not cluster.catalogue.can_create(name):
             raise Problem(412, "Topic does not exist and cannot be auto-created")
         request.namespaces.check_partition(name)
@@ -87,9 +87,9 @@ async def delete(request: Request) -> Answer:
     )
     holders = [topic for topic in topics if request.parts["subscription"] in topic.subscriptions]
     if not holders:
-        request.subscription(topics[0])
-    for subscription in map(request.subscription, holders):
-        if subscription.consumers and is_persistent and not request.flag("force"):
+        request.get_subscription(topics[0])
+    for subscription in map(request.get_subscription, holders):
+        if subscription.consumers and is_persistent and not request.get_flag("force"):
             raise Problem(412, "Subscription has active connected consumers")
         await subscription.delete(requester=None, force=True)
     return await request.finish()
@@ -101,21 +101,21 @@ async def delete(request: Request) -> Answer:
 async def skip(request: Request) -> Answer:
     """Skip the next messages."""
     request.refuse_partitioned("Skip messages on a partitioned topic is not allowed")
-    subscription = request.subscription(await request.load_persistent_topic("Skip messages"))
-    subscription.skip_entries(max(request.number("number"), 0))
+    subscription = request.get_subscription(await request.load_persistent_topic("Skip messages"))
+    subscription.skip_entries(max(request.get_number("number"), 0))
     return await request.finish()
 
 
 async def skip_all(request: Request) -> Answer:
     """Skip all messages."""
     for topic in await request.load_partitions("Skip all messages"):
-        request.subscription(topic).skip_before(topic.log.stored_end)
+        request.get_subscription(topic).skip_before(topic.log.stored_end)
     return await request.finish()
 
 
 async def _expire(request: Request, topic: PersistentTopic, subscription: Subscription) -> Problem | None:
     """Expire messages older than the path says. Returns why not, if refused."""
-    time_ms = topic.scheduler.time_ms - request.number("seconds") * 1000
+    time_ms = topic.scheduler.time_ms - request.get_number("seconds") * 1000
     index = await topic.find_index_at(time_ms)
     is_caught_up = (
         subscription.consumers
@@ -137,7 +137,7 @@ async def _expire(request: Request, topic: PersistentTopic, subscription: Subscr
 async def expire(request: Request) -> Answer:
     """Skip messages that are older than some seconds."""
     for topic in await request.load_partitions("Expire messages"):
-        _raise_first([await _expire(request, topic, request.subscription(topic))])
+        _raise_first([await _expire(request, topic, request.get_subscription(topic))])
     return await request.finish()
 
 
@@ -158,7 +158,7 @@ async def expire_at(request: Request) -> Answer:
     """Skip messages up to a message."""
     request.refuse_partitioned("Expire message at position is not supported for partitioned-topic")
     topic = await request.load_persistent_topic("Expire messages")
-    subscription, message_id = request.subscription(topic), _message_id(request)
+    subscription, message_id = request.get_subscription(topic), _message_id(request)
     index, is_stored = topic.log.locate(message_id["ledgerId"], message_id["entryId"])
     if not subscription.backlog:
         raise Problem(
@@ -177,8 +177,8 @@ async def expire_at(request: Request) -> Answer:
 async def reset_to_time(request: Request) -> Answer:
     """Move the cursor to the first message that is not older than a time."""
     for topic in await request.load_partitions("Reset cursor"):
-        subscription = request.subscription(topic)
-        await subscription.reset(await topic.find_index_at(request.number("timestamp")))
+        subscription = request.get_subscription(topic)
+        await subscription.reset(await topic.find_index_at(request.get_number("timestamp")))
     return await request.finish()
 
 
@@ -186,7 +186,7 @@ async def reset_to_message(request: Request) -> Answer:
     """Move the cursor to a message."""
     request.refuse_partitioned("Reset-cursor at position is not allowed for partitioned-topic")
     topic = await request.load_persistent_topic("Reset cursor")
-    await request.subscription(topic).reset(_find_index(topic, _message_id(request)))
+    await request.get_subscription(topic).reset(_find_index(topic, _message_id(request)))
     return await request.finish()
 
 
@@ -195,13 +195,13 @@ async def reset_to_message(request: Request) -> Answer:
 
 async def get_properties(request: Request) -> Answer:
     """Return the properties of a subscription."""
-    return Answer(200, request.subscription((await request.load_partitions())[0]).cursor.properties)
+    return Answer(200, request.get_subscription((await request.load_partitions())[0]).cursor.properties)
 
 
 async def set_properties(request: Request) -> Answer:
     """Set the properties of a subscription."""
     for topic in await request.load_partitions():
-        request.subscription(topic).set_properties(request.strings())
+        request.get_subscription(topic).set_properties(request.read_strings())
     return await request.finish()
 
 
@@ -209,7 +209,7 @@ async def analyze_backlog(request: Request) -> Answer:
     """Count the messages of a backlog, or from a position on, which includes acknowledged ones before it."""
     request.refuse_partitioned("Analyze backlog on a partitioned topic is not allowed")
     topic = await request.load_persistent_topic("Analyze backlog")
-    cursor = request.subscription(topic).cursor
+    cursor = request.get_subscription(topic).cursor
     start = cursor.mark if request.body is None else _find_index(topic, _message_id(request))
     indexes = []
     messages = 0
@@ -231,7 +231,9 @@ async def analyze_backlog(request: Request) -> Answer:
 async def get_replication_status(request: Request) -> Answer:
     """Return whether a consumer asked for a replicated subscription."""
     topics = await request.load_partitions()
-    return Answer(200, {topic.name.full: request.subscription(topic).cursor.replicated for topic in topics})
+    return Answer(
+        200, {topic.name.full: request.get_subscription(topic).cursor.replicated for topic in topics}
+    )
 
 
 _ONE: Final = f"{TOPIC}/subscription/{{subscription}}"

@@ -63,14 +63,14 @@ async def create_cluster(request: Request) -> Answer:
         raise Problem(409, "Cluster already exists")
     if not is_entity(request.parts["cluster"]):
         raise Problem(412, "Cluster name is not valid")
-    request.broker.journal.put("clusters", request.parts["cluster"], request.fields())
+    request.broker.journal.put("clusters", request.parts["cluster"], request.read_fields())
     return await request.finish(200)
 
 
 async def update_cluster(request: Request) -> Answer:
     """Change the record of a cluster."""
     _cluster(request)
-    request.broker.journal.put("clusters", request.parts["cluster"], request.fields())
+    request.broker.journal.put("clusters", request.parts["cluster"], request.read_fields())
     return await request.finish(200)
 
 
@@ -109,7 +109,10 @@ def _read_tenant(request: Request) -> dict[str, Any]:
     """Return the tenant in the body. Raises Problem."""
     if request.body is None:
         raise Problem(412, "TenantInfo is null")
-    roles, names = request.fields().get("adminRoles") or [], request.fields().get("allowedClusters") or []
+    roles, names = (
+        request.read_fields().get("adminRoles") or [],
+        request.read_fields().get("allowedClusters") or [],
+    )
     if not isinstance(roles, list) or not isinstance(names, list):
         raise Problem(400, "adminRoles and allowedClusters are lists")
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
@@ -156,7 +159,7 @@ async def delete_tenant(request: Request) -> Answer:
     _tenant(request, "Tenant doesn't exist")
     prefix = request.parts["tenant"] + "/"
     namespaces = [name for name in request.namespaces.namespaces if name.startswith(prefix)]
-    if request.flag("force"):
+    if request.get_flag("force"):
         if not request.cluster.settings.forceDeleteTenantAllowed:
             raise Problem(405, "Broker doesn't allow forced deletion of tenants")
         for name in namespaces:

@@ -32,7 +32,7 @@ def last_confirmed(topic: PersistentTopic) -> Position:
 def _check_new(request: Request, name: TopicName) -> None:
     """Raise Problem if a topic exists, or must not be created."""
     _ = request.namespace
-    parent, partitions = name.parent, request.namespaces.partitions(name.parent)
+    parent, partitions = name.parent, request.namespaces.count_partitions(name.parent)
     if name.partition >= 0 and name.partition >= partitions:
         text = f'Can\'t create topic {name.local} with "-partition-" followed by '
         if partitions:
@@ -40,7 +40,7 @@ def _check_new(request: Request, name: TopicName) -> None:
         else:
             text += f"numeric value if there isn't a partitioned topic {parent.local} created."
         raise Problem(412, text)
-    if request.cluster.exists(name) or request.namespaces.partitions(name):
+    if request.cluster.exists(name) or request.namespaces.count_partitions(name):
         raise Problem(409, _EXISTS)
     _check_topic_limit(request, name, 1)
 
@@ -57,7 +57,7 @@ async def create(request: Request) -> Answer:
     """Create a topic that is not partitioned."""
     name = request.topic_name
     _check_new(request, name)
-    properties = request.strings() if isinstance(request.body, dict) else {}
+    properties = request.read_strings() if isinstance(request.body, dict) else {}
     if name.is_persistent:
         request.namespaces.check_partition(name)
         await request.cluster.catalogue.create_topic(name, properties)
@@ -71,7 +71,7 @@ async def create_partitioned(request: Request) -> Answer:
     name = request.topic_name
     partitions, properties = _partitions(request)
     _ = request.namespace
-    if request.namespaces.partitions(name) or request.cluster.exists(name):
+    if request.namespaces.count_partitions(name) or request.cluster.exists(name):
         raise Problem(409, _EXISTS)
     _check_topic_limit(request, name, partitions)
     await request.cluster.catalogue.create_partitioned(name, partitions, properties)
@@ -98,7 +98,7 @@ async def add_partitions(request: Request) -> Answer:
     """Add partitions to a partitioned topic."""
     name = request.topic_name
     partitions, _ = _partitions(request)
-    current = request.namespaces.partitions(name)
+    current = request.namespaces.count_partitions(name)
     if not current:
         raise Problem(409, f"Topic {name.full} is not the partitioned topic.")
     if partitions < current:
@@ -123,7 +123,7 @@ async def get_partitioned_metadata(request: Request) -> Answer:
     name, namespaces = request.topic_name, request.namespaces
     row = namespaces.partitioned.get(name.full)
     if row is None and not request.cluster.exists(name):
-        if not request.flag("checkAllowAutoCreation") or not request.cluster.catalogue.can_create(name):
+        if not request.get_flag("checkAllowAutoCreation") or not request.cluster.catalogue.can_create(name):
             raise Problem(404, f"Topic {name.full} not found")
         namespaces.check_partition(name)
         partitions = request.cluster.catalogue.default_partitions(name) if name.partition < 0 else 0
@@ -137,7 +137,7 @@ async def get_partitioned_metadata(request: Request) -> Answer:
 async def delete(request: Request) -> Answer:
     """Delete a topic; with force=true, even if it has clients."""
     name = request.topic_name
-    if request.namespaces.partitions(name):
+    if request.namespaces.count_partitions(name):
         raise Problem(
             409,
             f"{name.full} is a partitioned topic, instead of calling delete topic, "
@@ -152,7 +152,7 @@ async def delete(request: Request) -> Answer:
 async def delete_partitioned(request: Request) -> Answer:
     """Delete a partitioned topic with its partitions; with force=true, even if they have clients."""
     name = request.topic_name
-    if not request.namespaces.partitions(name):
+    if not request.namespaces.count_partitions(name):
         if request.cluster.exists(name):
             raise Problem(
                 409,
@@ -167,7 +167,7 @@ async def delete_partitioned(request: Request) -> Answer:
 
 async def _check_idle(request: Request, names: list[TopicName]) -> None:
     """Raise Problem if a topic has clients, unless force=true."""
-    for name in names if not request.flag("force") else ():
+    for name in names if not request.get_flag("force") else ():
         if request.cluster.exists(name):
             topic = await request.cluster.load(name, request.broker)
             if clients := len(topic.producers) + len(topic.consumers):
@@ -180,7 +180,7 @@ async def _check_idle(request: Request, names: list[TopicName]) -> None:
 async def unload(request: Request) -> Answer:
     """Close a topic, or all partitions of one; clients connect again."""
     name = request.topic_name
-    if not request.namespaces.partitions(name):
+    if not request.namespaces.count_partitions(name):
         topic = await request.load_topic()
         await request.cluster.broker_of(topic).unload(topic)
         return Answer()
@@ -203,7 +203,7 @@ async def terminate(request: Request) -> Answer:
 
 async def terminate_partitions(request: Request) -> Answer:
     """Make a partitioned topic accept no more messages."""
-    if not request.namespaces.partitions(request.get_known_topic()):
+    if not request.namespaces.count_partitions(request.get_known_topic()):
         raise Problem(
             405,
             "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
@@ -269,7 +269,7 @@ async def _save_properties(
 ) -> Answer:
     name = request.topic_name
     if topic is None:
-        request.namespaces.create_partitioned(name, request.namespaces.partitions(name), properties)
+        request.namespaces.create_partitioned(name, request.namespaces.count_partitions(name), properties)
     else:
         topic.properties = properties
         topic.save()
@@ -284,7 +284,7 @@ async def get_properties(request: Request) -> Answer:
 async def set_properties(request: Request) -> Answer:
     """Set some properties of a topic."""
     current, topic = await _load_properties(request)
-    return await _save_properties(request, topic, {**current, **request.strings()})
+    return await _save_properties(request, topic, {**current, **request.read_strings()})
 
 
 async def remove_property(request: Request) -> Answer:

@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.storage.transactions import Id, key_of
 
 def _id(request: Request) -> Id:
     """Return the id of the transaction in the path."""
-    high, low = (request.number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
+    high, low = (request.get_number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
     return high, low
 
 
@@ -97,7 +97,7 @@ async def list_slow(request: Request) -> Answer:
     now_ms, transactions = request.broker.scheduler.time_ms, {}
     for key, row in request.broker.journal.table("transactions").items():
         high, _, low = key.partition("/")
-        if now_ms - row["opened"] >= request.number("timeout"):
+        if now_ms - row["opened"] >= request.get_number("timeout"):
             txn = int(high), int(low)
             transactions[key_of(txn)] = {
                 "txnId": f"({high},{low})",

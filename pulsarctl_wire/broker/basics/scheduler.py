@@ -86,11 +86,11 @@ class Scheduler:
         self._timers: list[tuple[int, int, Timer]] = []  # a heap: (when it is due in ticks, number, timer)
         self._count = 0
 
-    def completion(self) -> "Completion[Any]":
+    def make_completion(self) -> "Completion[Any]":
         """Return a new completion."""
         return Completion(self)
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call `call` in `seconds`."""
         self._count += 1
         timer = Timer(call)
@@ -100,7 +100,7 @@ class Scheduler:
     def sleep(self, seconds: float) -> "Completion[None]":
         """Return a completion that is done in `seconds`."""
         completion: Completion[None] = Completion(self)
-        self.later(seconds, lambda: completion.resolve(None))
+        self.call_later(seconds, lambda: completion.resolve(None))
         return completion
 
     def spawn(self, coroutine: Coroutine[Any, None, T]) -> "Completion[T]":

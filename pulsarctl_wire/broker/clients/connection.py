@@ -158,7 +158,7 @@ class Connection:
     def _keep_alive(self) -> None:
         seconds = self.settings.keepAliveIntervalSeconds
         if seconds > 0:
-            self._timer = self.scheduler.later(seconds, self._on_interval)
+            self._timer = self.scheduler.call_later(seconds, self._on_interval)
 
     def _on_interval(self) -> None:
         """Send PING at the end of a keep-alive interval; close if the last one was not answered."""
@@ -175,7 +175,7 @@ class Connection:
     def probe(self) -> "Completion[bool]":
         """Return whether the client still answers: send PING, and wait some seconds for any frame."""
         if self._probe is None or self._probe.done:
-            self._probe = self.scheduler.completion()
+            self._probe = self.scheduler.make_completion()
             completion, limit = self._probe, self.settings.connectionLivenessCheckTimeoutMillis
             if self.closed:
                 completion.resolve(False)
@@ -183,7 +183,7 @@ class Connection:
                 completion.resolve(True)
             else:
                 self.write(_PING)
-                self.scheduler.later(limit / 1000, lambda: None if completion.done else self.close())
+                self.scheduler.call_later(limit / 1000, lambda: None if completion.done else self.close())
         return self._probe
 
     # -- receiving
@@ -451,7 +451,7 @@ class Connection:
     def pause_reading(self, seconds: float) -> None:
         """Do not read from the client for some seconds."""
         self._paused_until = max(self._paused_until, self.scheduler.ticks + int(seconds * 1e9))
-        self.scheduler.later(seconds, self.update_throttling)
+        self.scheduler.call_later(seconds, self.update_throttling)
         self.update_throttling()
 
     def set_writable(self, is_writable: bool) -> None:

@@ -90,7 +90,7 @@ class Identity:
 
     def _schedule_check(self) -> None:
         seconds = self._settings.authenticationRefreshCheckSeconds
-        self._scheduler.later(seconds, self._check_expiry)
+        self._scheduler.call_later(seconds, self._check_expiry)
 
     def _check_expiry(self) -> None:
         """Ask for new credentials once they have expired; close if there are none at the next check."""

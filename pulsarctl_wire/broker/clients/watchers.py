@@ -82,7 +82,7 @@ class Watchers:
 
     def list_topics(self, watcher: Watcher) -> list[str]:
         """Return the names of the topics in a watcher's list."""
-        stored = self._namespaces.stored_topics(watcher.namespace)
+        stored = self._namespaces.list_stored(watcher.namespace)
         return [name.full for name in select_matching(watcher.pattern, stored)]
 
     def on_change(self, name: TopicName, *, is_created: bool) -> None:

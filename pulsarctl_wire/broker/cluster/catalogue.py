@@ -8,7 +8,7 @@ from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.watchers import Watchers
 from pulsarctl_wire.broker.storage.journal import Journal
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
-from pulsarctl_wire.broker.topics.stored_topic import new_row
+from pulsarctl_wire.broker.topics.stored_topic import make_row
 
 
 class Catalogue:
@@ -24,7 +24,7 @@ class Catalogue:
 
     def list_partitions(self, name: TopicName) -> list[TopicName]:
         """Return the partitions of a topic; only the topic itself if it is not partitioned."""
-        number = self._namespaces.partitions(name)
+        number = self._namespaces.count_partitions(name)
         return [
             name._replace(local=f"{name.local}-partition-{partition}") for partition in range(number)
         ] or [name]
@@ -33,34 +33,32 @@ class Catalogue:
         """Return whether a client's use may create a topic."""
         if name.is_system:
             return True
-        if name.partition >= 0 and (partitions := self._namespaces.partitions(name.parent)):
+        if name.partition >= 0 and (partitions := self._namespaces.count_partitions(name.parent)):
             return name.partition < partitions
-        override = self._namespaces.policies(name.namespace).get("autoTopicCreationOverride")
+        override = self._namespaces.get_policies(name.namespace).get("autoTopicCreationOverride")
         if override is not None:
             return bool(override["allowAutoTopicCreation"])
         return self._settings.allowAutoTopicCreation
 
     def check_topic_limit(self, name: TopicName, number: int = 1) -> None:
         """Raise Refused if a namespace cannot have `number` more persistent topics."""
-        limit = self._namespaces.policies(name.namespace).get("max_topics_per_namespace")
+        limit = self._namespaces.get_policies(name.namespace).get("max_topics_per_namespace")
         limit = self._settings.maxTopicsPerNamespace if limit is None else limit
         if limit > 0 and not name.is_system:
-            topics = [
-                topic for topic in self._namespaces.stored_topics(name.namespace) if not topic.is_system
-            ]
+            topics = [topic for topic in self._namespaces.list_stored(name.namespace) if not topic.is_system]
             if len(topics) + number > limit:
                 raise Refused("NotAllowedError", "Exceed maximum number of topics in namespace.")
 
     async def create_topic(self, name: TopicName, properties: dict[str, Any] | None = None) -> None:
         """Create a persistent topic."""
-        row = new_row(self._journal.next_number("log") + 1)
+        row = make_row(self._journal.next_number("log") + 1)
         self._journal.put("topics", name.full, {**row, "properties": properties or {}})
         await self._journal.sync()
         self._watchers.on_change(name, is_created=True)
 
     def default_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of topics that clients create by use; 0: not partitioned."""
-        override = self._namespaces.policies(name.namespace).get("autoTopicCreationOverride") or {}
+        override = self._namespaces.get_policies(name.namespace).get("autoTopicCreationOverride") or {}
         kind = override.get("topicType") or self._settings.allowAutoTopicCreationType
         partitions: int = override.get("defaultNumPartitions") or self._settings.defaultNumPartitions
         return partitions if kind == "partitioned" else 0

@@ -83,7 +83,7 @@ class Broker:
         self.cluster.watchers.remove_all(connection)
 
     def admit_lookup(self) -> None:
-        """Count a lookup. Raises Refused if too many came in the same call of the core."""
+        """Count a lookup. Raises Refused if more came in one tick than may be under way at once."""
         ticks, number = self._lookups
         now = self.scheduler.ticks
         self._lookups = now, number + 1 if ticks == now else 1
@@ -145,8 +145,8 @@ class Broker:
             self._opening.pop(name.full, None)  # at once: before callbacks run, the topic may be closed again
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
-        is_enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
-        if not is_enabled[not name.is_persistent]:  # the text is the same for both
+        switches = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
+        if not switches[not name.is_persistent]:  # the text is the same for both
             raise Refused("NotAllowedError", "Broker is unable to load persistent topic")
         if name.is_of_transactions:
             raise Refused("NotAllowedError", f"Can not create transaction system topic {name.full}")
@@ -191,7 +191,7 @@ class Broker:
         self.topics.pop(topic.name.full, None)
         if isinstance(topic, PersistentTopic):
             topic.forget()
-            if not self.cluster.namespaces.partitions(topic.name.parent):
+            if not self.cluster.namespaces.count_partitions(topic.name.parent):
                 self.cluster.schemas.delete(topic.name)
             self.cluster.watchers.on_change(topic.name, is_created=False)
         await self.journal.sync()
@@ -287,7 +287,7 @@ class Cluster:
         """Close the topics of a bundle, and only then give it to `next_owner`, or nobody."""
         while (moving := self._moving.get(bundle)) is not None:
             await moving
-        completion = self._moving[bundle] = self.scheduler.completion()
+        completion = self._moving[bundle] = self.scheduler.make_completion()
         for broker in self.brokers:
             for topic in [item for item in broker.topics.values() if self._bundle(item.name) == bundle]:
                 await broker.unload(topic, **close_fields)
@@ -324,7 +324,7 @@ class Cluster:
 
     def count_bundles(self, namespace: str) -> int:
         """Return the number of bundles of a namespace; 1 if it was not created."""
-        number: int = self.namespaces.policies(namespace).get("bundles", 1)
+        number: int = self.namespaces.get_policies(namespace).get("bundles", 1)
         return number
 
     def bundle_name(self, namespace: str, number: int) -> str:
@@ -346,7 +346,7 @@ class Cluster:
         """Return whether a topic exists, not counting partitioned ones."""
         if name.full in self.namespaces.topics:
             return True
-        if 0 <= name.partition < self.namespaces.partitions(name.parent):
+        if 0 <= name.partition < self.namespaces.count_partitions(name.parent):
             return True
         return any(name.full in broker.topics for broker in self.brokers)
 

@@ -64,7 +64,7 @@ class Coordinators:
             raise Refused("TransactionCoordinatorNotFound", text)
         limit = self._settings.maxActiveTransactionsPerCoordinator
         if limit and sum(key.startswith(f"{number}/") for key in self._rows) >= limit:
-            await self._scheduler.completion()  # never done: like Pulsar, no answer
+            await self._scheduler.make_completion()  # never done: like Pulsar, no answer
         txn = number, self._journal.next_number(f"transactions {number}")
         opened_ms = self._scheduler.time_ms
         row: Row = {"ttl": ttl_ms, "opened": opened_ms, "owner": owner, "topics": [], "subscriptions": []}
@@ -78,7 +78,9 @@ class Coordinators:
         self._expire_in(seconds, txn)
 
     def _expire_in(self, seconds: float, txn: Id) -> None:
-        self._timers[txn] = self._scheduler.later(seconds, lambda: self._scheduler.start(self._expire(txn)))
+        self._timers[txn] = self._scheduler.call_later(
+            seconds, lambda: self._scheduler.start(self._expire(txn))
+        )
 
     async def _expire(self, txn: Id) -> None:
         self.load(txn[0])

@@ -84,7 +84,7 @@ class Rates:
         """Measure from now on, as a topic was loaded."""
         if not self._is_running:
             self._is_running = True
-            self._scheduler.later(INTERVAL, self._measure)
+            self._scheduler.call_later(INTERVAL, self._measure)
 
     def _measure(self) -> None:
         counts_now: dict[object, Counts] = {}

@@ -23,7 +23,7 @@ def _topics(broker: Broker) -> list[PersistentTopic]:
 async def expire(broker: Broker) -> None:
     """Acknowledge messages that are older than their time to live."""
     for topic in _topics(broker):
-        ttl = topic.policies.limit("ttl", topic.settings.ttlDurationDefaultInSeconds)
+        ttl = topic.policies.get_limit("ttl", topic.settings.ttlDurationDefaultInSeconds)
         if ttl > 0:
             index = await topic.find_index_at(topic.scheduler.time_ms - ttl * 1000)
             for subscription in topic.subscriptions.values():
@@ -34,8 +34,8 @@ async def compact(broker: Broker) -> None:
     """Compact topics with many new bytes since their last compaction."""
     for topic in _topics(broker):
         default = topic.settings.brokerServiceCompactionThresholdInBytes
-        threshold = topic.policies.limit("compaction threshold", default)
-        if threshold > 0 and topic.log.size_from(topic.compaction_cursor().mark) > threshold:
+        threshold = topic.policies.get_limit("compaction threshold", default)
+        if threshold > 0 and topic.log.estimate_size_from(topic.get_compaction_cursor().mark) > threshold:
             await topic.compaction.run()
 
 
@@ -50,7 +50,7 @@ async def check_quotas(broker: Broker) -> None:
     if not broker.settings.backlogQuotaCheckEnabled:
         return
     for topic in _topics(broker):
-        for quota in topic.policies.quotas():
+        for quota in topic.policies.get_quotas():
             if not await topic.exceeds(quota):
                 continue
             if quota.policy == "consumer_backlog_eviction":
@@ -67,7 +67,7 @@ async def _evict(topic: PersistentTopic, quota: Quota) -> None:
         low, high = topic.log.first, topic.log.stored_end
         while low < high:
             middle = (low + high) // 2
-            if topic.log.size_from(middle) > quota.size * EVICTION_TARGET:
+            if topic.log.estimate_size_from(middle) > quota.size * EVICTION_TARGET:
                 low = middle + 1
             else:
                 high = middle
@@ -80,7 +80,7 @@ async def expire_subscriptions(broker: Broker) -> None:
     """Delete subscriptions that have had no consumer for too long."""
     for topic in _topics(broker):
         now_ms = topic.scheduler.time_ms
-        minutes = topic.policies.limit(
+        minutes = topic.policies.get_limit(
             "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
         )
         for subscription in list(topic.subscriptions.values()) if minutes > 0 else ():
@@ -114,7 +114,7 @@ async def forget_producers(broker: Broker) -> None:
 
 def _is_unused(topic: AnyTopic, now_ms: int) -> bool:
     settings = topic.settings
-    policy = topic.policies.policy("inactive topics") or {}
+    policy = topic.policies.get("inactive topics") or {}
     if not policy.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
         return False
     seconds = (

@@ -102,13 +102,13 @@ def _producer(producer: Producer, topic: AnyTopic) -> dict[str, Any]:
         "messages_in": producer.messages_in,
     }
     if isinstance(topic, PersistentTopic):
-        report["last_sequence_id"] = topic.last_sequence(producer.name)
+        report["last_sequence_id"] = topic.get_last_sequence(producer.name)
     return report
 
 
 def _subscription(subscription: Subscription | NonPersistentSubscription) -> dict[str, Any]:
     kind, dispatcher = subscription.kind, getattr(subscription, "dispatcher", None)
-    ranges = dispatcher.key_ranges.ranges() if isinstance(dispatcher, KeyShared) else None
+    ranges = dispatcher.key_ranges.list_ranges() if isinstance(dispatcher, KeyShared) else None
     report: dict[str, Any] = {
         "type": None if kind is None else CommandSubscribe.SubType.Name(kind),  # type: ignore[arg-type]
         "consumers": [_consumer(consumer, subscription, ranges) for consumer in subscription.consumers],
@@ -131,7 +131,7 @@ def _subscription(subscription: Subscription | NonPersistentSubscription) -> dic
         "mark_delete": list(log.position_before(cursor.mark)),
         "acknowledged": [
             [list(log.position(start)), list(log.position(stop - 1))]
-            for start, stop in cursor.ranges(log.stored_end)[:MAX_LISTED]
+            for start, stop in cursor.list_acked(log.stored_end)[:MAX_LISTED]
         ],
         "acknowledged_in_transactions": len(subscription.transactions.hidden),
         "redelivered": [

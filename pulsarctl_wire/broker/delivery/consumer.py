@@ -20,7 +20,7 @@ _AVERAGE_DECAY: Final = 0.9
 """The weight of earlier entries in the average of messages per entry."""
 
 
-def int32(number: int) -> int:
+def to_int32(number: int) -> int:
     """Return a number as Java's int holds it: it wraps around."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
@@ -165,22 +165,22 @@ class Consumer:
     def flow(self, permits: int) -> None:
         """Add permits, counted as Java's int does; while blocked, hold them back."""
         if self.blocked:
-            self._held_permits = int32(self._held_permits + permits)
+            self._held_permits = to_int32(self._held_permits + permits)
         else:
-            self.permits = int32(self.permits + permits)
+            self.permits = to_int32(self.permits + permits)
         self.last_flow_ms = self.connection.scheduler.time_ms
         self.subscription.wake()
 
     def unblock(self) -> None:
         """Resume delivery, and add the permits received while blocked."""
         self.blocked = False
-        self.permits, self._held_permits = int32(self.permits + self._held_permits), 0
+        self.permits, self._held_permits = to_int32(self.permits + self._held_permits), 0
 
     def deliver(self, entry: Entry, position: Position, redelivered: int, slot: int = 0) -> None:
         """Send an entry; `redelivered` is its redelivery count, `slot` the slot of its key."""
         open_mask = self.subscription.get_open_mask(entry.index)
         count = entry.count if open_mask is None else open_mask.bit_count()
-        self.permits = int32(self.permits - count)
+        self.permits = to_int32(self.permits - count)
         if self.kind in INDIVIDUAL:
             self.pending[entry.index] = count, slot
             self._count(count)
@@ -232,7 +232,7 @@ class Consumer:
         self.subscription.remove(self)
 
     def wake(self) -> None:
-        """Try again to deliver: consumers may get more than before."""
+        """Try again to deliver, as the connection takes more bytes."""
         self.subscription.wake()
 
     # -- announcements to the client

@@ -259,7 +259,7 @@ class ManyActive(Dispatcher):
         scheduler = self.source.scheduler
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = scheduler.later(max(due - scheduler.time_ms, 1) / 1000, self._put_back_due)
+        self._timer = scheduler.call_later(max(due - scheduler.time_ms, 1) / 1000, self._put_back_due)
 
     def _put_back_due(self) -> None:
         self._timer = None

@@ -57,13 +57,13 @@ class KeyRanges(Protocol):
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
 
-    def slot(self, key: bytes) -> int:
+    def get_slot(self, key: bytes) -> int:
         """Return the slot of a key."""
 
-    def owner(self, slot: int) -> Consumer | None:
+    def get_owner(self, slot: int) -> Consumer | None:
         """Return the owner of a slot; None if there is none."""
 
-    def ranges(self) -> list[Range]:
+    def list_ranges(self) -> list[Range]:
         """Return the slots that have an owner, in order."""
 
 
@@ -76,9 +76,9 @@ class ConsistentHashing:
         self._owners: dict[int, list[Consumer]] = {}
         self._numbers: dict[Consumer, int] = {}  # consumers of one name have different numbers
 
-    def _points(self, consumer: Consumer) -> list[int]:
+    def _find_points(self, consumer: Consumer) -> list[int]:
         name, number = consumer.name, self._numbers[consumer]
-        return [self.slot(f"{name}\0{number}\0{point}".encode()) for point in range(self._count)]
+        return [self.get_slot(f"{name}\0{number}\0{point}".encode()) for point in range(self._count)]
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer."""
@@ -86,7 +86,7 @@ class ConsistentHashing:
         self._numbers[consumer] = next(
             free for free in range(len(used_numbers) + 1) if free not in used_numbers
         )
-        for point in self._points(consumer):
+        for point in self._find_points(consumer):
             if point not in self._owners:
                 self._owners[point] = []
                 insort(self._ring, point)
@@ -94,7 +94,7 @@ class ConsistentHashing:
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
-        for point in self._points(consumer):
+        for point in self._find_points(consumer):
             owners = self._owners.get(point, [])
             if consumer in owners:
                 owners.remove(consumer)
@@ -102,26 +102,26 @@ class ConsistentHashing:
                 self._ring.remove(point)
         del self._numbers[consumer]
 
-    def slot(self, key: bytes) -> int:
+    def get_slot(self, key: bytes) -> int:
         """Return the slot of a key."""
         return murmur(key) % (_SLOTS - 1) + 1
 
-    def owner(self, slot: int) -> Consumer | None:
+    def get_owner(self, slot: int) -> Consumer | None:
         """Return the owner of a slot; None if there is none."""
         if not self._ring:
             return None
         position = bisect_left(self._ring, slot)
         return self._owners[self._ring[position % len(self._ring)]][0]
 
-    def ranges(self) -> list[Range]:
+    def list_ranges(self) -> list[Range]:
         """Return all slots, in order."""
-        return _between([*self._ring, _SLOTS - 1], self.owner)
+        return _between([*self._ring, _SLOTS - 1], self.get_owner)
 
 
 class _Ranges:
     """Slots in ranges; the hash 0 counts as 1."""
 
-    def slot(self, key: bytes) -> int:
+    def get_slot(self, key: bytes) -> int:
         """Return the slot of a key."""
         return murmur(key) % _SLOTS or 1
 
@@ -153,13 +153,13 @@ class AutoSplit(_Ranges):
         else:
             del self._ends[position]
 
-    def owner(self, slot: int) -> Consumer | None:
+    def get_owner(self, slot: int) -> Consumer | None:
         """Return the owner of a slot; None if there is none."""
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
-    def ranges(self) -> list[Range]:
+    def list_ranges(self) -> list[Range]:
         """Return all slots, in order."""
-        return _between([min(end, _SLOTS - 1) for end in self._ends], self.owner)
+        return _between([min(end, _SLOTS - 1) for end in self._ends], self.get_owner)
 
 
 class Sticky(_Ranges):
@@ -192,11 +192,11 @@ class Sticky(_Ranges):
         """Remove a consumer."""
         self._ranges = [hash_range for hash_range in self._ranges if hash_range[2] is not consumer]
 
-    def owner(self, slot: int) -> Consumer | None:
+    def get_owner(self, slot: int) -> Consumer | None:
         """Return the owner of a slot; None if no consumer claims it."""
         return next((consumer for start, end, consumer in self._ranges if start <= slot <= end), None)
 
-    def ranges(self) -> list[Range]:
+    def list_ranges(self) -> list[Range]:
         """Return the slots that have an owner, in order."""
         return sorted(self._ranges, key=lambda item: item[0])
 

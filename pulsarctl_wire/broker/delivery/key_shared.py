@@ -51,7 +51,7 @@ class KeyShared(ManyActive):
             return
         for consumer in self.consumers:
             for _, slot in consumer.pending.values():
-                if self.key_ranges.owner(slot) is not consumer:
+                if self.key_ranges.get_owner(slot) is not consumer:
                     self._draining.setdefault(slot, []).append(consumer)
 
     def on_settled(self, consumer: Consumer, slot: int) -> None:
@@ -74,7 +74,7 @@ class KeyShared(ManyActive):
 
     def _find_ready_owner(self, slot: int) -> Consumer | None:
         """Return the owner of a slot, if it can receive its messages now."""
-        owner = self.key_ranges.owner(slot)
+        owner = self.key_ranges.get_owner(slot)
         if owner is None or not self._has_budget(owner):
             return None
         holders = self._draining.get(slot)
@@ -126,7 +126,7 @@ class KeyShared(ManyActive):
         super().deliver(consumer, entry, slot)
 
     def _deliver_or_wait(self, entry: Entry) -> None:
-        slot = self.key_ranges.slot(sticky_key(entry.metadata))
+        slot = self.key_ranges.get_slot(sticky_key(entry.metadata))
         owner = self._find_ready_owner(slot)
         if owner is not None and (self.out_of_order or slot not in self._waiting):
             self.deliver(owner, entry, slot)
@@ -143,7 +143,7 @@ class KeyShared(ManyActive):
                 if entry is None:
                     return False
                 if not self.is_hidden(entry) and not self.is_delayed(entry):
-                    slot = self.key_ranges.slot(sticky_key(entry.metadata))
+                    slot = self.key_ranges.get_slot(sticky_key(entry.metadata))
                     heappush(self._waiting.setdefault(slot, []), index)
                     self._waiting_count += 1
             heappop(self._unslotted)

@@ -39,7 +39,7 @@ class Replay:
         """Remove an index, if it is there."""
         self._members.discard(index)
 
-    def first(self) -> int | None:
+    def get_first(self) -> int | None:
         """Return the lowest index; None if there is none."""
         heap = self._heap
         while heap and heap[0] not in self._members:
@@ -125,7 +125,7 @@ class Shared(ManyActive):
             self._begin_pause(_TURN_SECONDS)
 
     def _begin_pause(self, seconds: float) -> None:
-        self._pause = self.source.scheduler.later(seconds, self._resume)
+        self._pause = self.source.scheduler.call_later(seconds, self._resume)
 
     def _end_pause(self) -> None:
         if self._pause is not None:
@@ -147,7 +147,7 @@ class Shared(ManyActive):
         first = next(consumer.permits for consumer in self.consumers if consumer.is_available)
         limit = self.source.settings.dispatcherMaxReadBatchSize
         limit = min(max(permits, first), limit, self.source.dispatch_quota)
-        for source in (self._replayed, self._new):
+        for source in (self._next_replayed, self._next_new):
             entries = list(islice(iter(source, None), limit))
             if entries:
                 return entries
@@ -163,7 +163,7 @@ class Shared(ManyActive):
             consumer, self._turn = self.consumers[index], index + 1
             size = max(min(max_run, -(-min(messages, consumer.message_budget) // average)), 1)
             for entry in entries[:size]:
-                owner = self._chunk_owner(entry, consumer)
+                owner = self._find_chunk_owner(entry, consumer)
                 if owner.is_available or (owner is consumer and not owner.closed):
                     self.deliver(owner, entry)
                     messages -= entry.count
@@ -172,8 +172,8 @@ class Shared(ManyActive):
             entries = entries[size:]
         return rest + [entry.index for entry in entries]
 
-    def _replayed(self) -> Entry | None:
-        while (index := self.replay.first()) is not None:
+    def _next_replayed(self) -> Entry | None:
+        while (index := self.replay.get_first()) is not None:
             entry = None
             if not self.cursor.is_acked(index) and (entry := self.load_entry(index, index + 1)) is None:
                 return None
@@ -182,15 +182,15 @@ class Shared(ManyActive):
                 return entry
         return None
 
-    def _new(self) -> Entry | None:
-        if len(self.replay) or self.source.blocked:  # reading replayed ones; too many unacknowledged
+    def _next_new(self) -> Entry | None:
+        if len(self.replay) or self.source.blocked:  # replayed ones are being read, or it is blocked
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):
                 return entry
         return None
 
-    def _chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
+    def _find_chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
         """Return the consumer for an entry: all chunks of a message go to the one that got the first."""
         metadata = entry.metadata
         if metadata is None or not metadata.HasField("chunk_id") or not metadata.HasField("uuid"):

@@ -69,7 +69,7 @@ class SingleActive(Dispatcher):
         if self.active.kind != FAILOVER or not delay:
             self._begin()
         elif self._change is None:
-            self._change = self.source.scheduler.later(delay, self._begin)
+            self._change = self.source.scheduler.call_later(delay, self._begin)
         return True
 
     def _begin(self) -> None:
@@ -120,7 +120,7 @@ class SingleActive(Dispatcher):
                 if entry is None:
                     break
                 entries += 1
-                if self._ranges is None or self._ranges.owner(_slot(self._ranges, entry)):
+                if self._ranges is None or self._ranges.get_owner(_get_slot(self._ranges, entry)):
                     self.deliver(consumer, entry)
             if not entries:
                 return
@@ -150,8 +150,8 @@ class SingleActive(Dispatcher):
             self._change = None
 
 
-def _slot(ranges: Sticky, entry: Entry) -> int:
-    return ranges.slot(sticky_key(entry.metadata))
+def _get_slot(ranges: Sticky, entry: Entry) -> int:
+    return ranges.get_slot(sticky_key(entry.metadata))
 
 
 def _ring_key(consumer: str, topic: str) -> tuple[bool, int]:

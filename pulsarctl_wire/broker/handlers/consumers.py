@@ -8,7 +8,7 @@ from pulsarctl_wire.broker.basics.refusal import Refused, Violation, java_refusa
 from pulsarctl_wire.broker.clients.connection import Connection, Deferred, Opening
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
 from pulsarctl_wire.broker.delivery.consumer import INDIVIDUAL, Consumer
-from pulsarctl_wire.broker.handlers.lookups import topic_of
+from pulsarctl_wire.broker.handlers.lookups import parse_topic_field
 from pulsarctl_wire.broker.schemas.registry import check_wire
 from pulsarctl_wire.broker.storage.cursor import mask_of
 from pulsarctl_wire.broker.storage.log import Position
@@ -39,7 +39,7 @@ def subscribe(
     broker: Broker, connection: Connection, body: CommandSubscribe, frame: Frame
 ) -> Deferred | None:
     """Handle SUBSCRIBE. If the id is in use, that consumer is the answer, whatever else the command says."""
-    name = topic_of(connection, body.topic)
+    name = parse_topic_field(connection, body.topic)
     check_wire(body.schema)
     identity, subscription = connection.identity, connection.text(body.subscription)
     identity.check_tenant(name.namespace)
@@ -66,7 +66,7 @@ async def _open(
 ) -> None:
     subscription = connection.text(body.subscription)
     try:
-        topic = await _topic(broker, connection, body, name)
+        topic = await _get_topic(broker, connection, body, name)
         check_subscribe(topic, connection, body, subscription)
         if body.HasField("schema"):
             await topic.check_consumer_schema(body.schema)
@@ -87,7 +87,9 @@ async def _open(
         consumer.subscription.check_end()
 
 
-async def _topic(broker: Broker, connection: Connection, body: CommandSubscribe, name: TopicName) -> AnyTopic:
+async def _get_topic(
+    broker: Broker, connection: Connection, body: CommandSubscribe, name: TopicName
+) -> AnyTopic:
     try:
         return await broker.get_topic(name, create=body.force_topic_creation)
     except Refused as refused:
@@ -263,16 +265,16 @@ def get_last_message_id(
     subscription = consumer.subscription
     if not isinstance(subscription, Subscription):
         raise Refused("UnknownError", "Failed to recover Transaction Buffer.")
-    return _last_id(connection, body.request_id, consumer, subscription)
+    return _send_last_id(connection, body.request_id, consumer, subscription)
 
 
-async def _last_id(
+async def _send_last_id(
     connection: Connection, request_id: int, consumer: Consumer, subscription: Subscription
 ) -> None:
     position, batch_index, topic = Position(-1, -1), -1, subscription.topic
-    entry = await topic.last_entry()
+    entry = await topic.read_last_entry()
     if entry is not None and consumer.read_compacted and entry.index < topic.compaction.horizon:
-        entry = await topic.compaction.last_entry()
+        entry = await topic.compaction.read_last_entry()
     if entry is not None and entry.metadata is None:
         raise Refused("MetadataError", _UNDECODABLE)
     if entry is not None:

@@ -27,7 +27,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 
 
-def topic_of(connection: Connection, text: str | bytes) -> TopicName:
+def parse_topic_field(connection: Connection, text: str | bytes) -> TopicName:
     """Return the topic that a command names. Raises Refused."""
     try:
         return parse_topic(connection.text(text))
@@ -39,7 +39,7 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
     """Handle LOOKUP: name the owner of the topic, which gets one if it has none."""
     answer: dict[str, Any]
     try:
-        name = topic_of(connection, body.topic)
+        name = parse_topic_field(connection, body.topic)
         if broker.cluster.get_owner(name) is None:
             broker.admit_lookup()
         connection.identity.check_tenant(
@@ -96,13 +96,13 @@ def get_partitioned_metadata(
     """Handle PARTITIONED_METADATA: the number of partitions; may make a partitioned topic."""
     answer: dict[str, Any]
     try:
-        name = topic_of(connection, body.topic)
+        name = parse_topic_field(connection, body.topic)
         broker.admit_lookup()
         text = f"Tenant or namespace or topic does not exist: {name.namespace}"
         connection.identity.check_tenant(name.namespace, text, "TopicNotFound")
         connection.identity.authorize("Get Partition Metadata", name, "produce", "consume")
         answer = {
-            "partitions": _partitions(broker, name, create=body.metadata_auto_creation_enabled),
+            "partitions": _count_partitions(broker, name, create=body.metadata_auto_creation_enabled),
             "response": CommandPartitionedTopicMetadataResponse.Success,
         }
     except Refused as refused:
@@ -114,9 +114,9 @@ def get_partitioned_metadata(
     connection.send("PARTITIONED_METADATA_RESPONSE", request_id=body.request_id, **answer)
 
 
-def _partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
+def _count_partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
     cluster = broker.cluster
-    partitions = cluster.namespaces.partitions(name)
+    partitions = cluster.namespaces.count_partitions(name)
     if partitions or name.full in cluster.namespaces.topics or name.full in broker.topics:
         return partitions
     if not create or not cluster.catalogue.can_create(name):
@@ -133,7 +133,7 @@ def get_topics(
     broker: Broker, connection: Connection, body: CommandGetTopicsOfNamespace, frame: Frame
 ) -> None:
     """Handle GET_TOPICS_OF_NAMESPACE."""
-    namespace = _namespace(connection, body.namespace)
+    namespace = _parse_namespace(connection, body.namespace)
     broker.admit_lookup()
     text = "Exception occurred while trying to authorize GetTopicsOfNamespace"
     connection.identity.check_tenant(namespace, text)
@@ -141,9 +141,9 @@ def get_topics(
     mode = body.mode
     names: list[TopicName] = []
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        names += broker.cluster.namespaces.stored_topics(namespace)
+        names += broker.cluster.namespaces.list_stored(namespace)
     if mode != CommandGetTopicsOfNamespace.PERSISTENT:
-        names += _loaded_non_persistent(broker, namespace)
+        names += _find_non_persistent(broker, namespace)
     names = [name for name in names if not name.is_system]
     pattern, settings = connection.text(body.topics_pattern), connection.settings
     is_filtered = (
@@ -166,14 +166,14 @@ def get_topics(
     )
 
 
-def _loaded_non_persistent(broker: Broker, namespace: str) -> Iterable[TopicName]:
+def _find_non_persistent(broker: Broker, namespace: str) -> Iterable[TopicName]:
     """Return the non-persistent topics of a namespace that are in use, sorted by name."""
     loaded = [topic for broker in broker.cluster.brokers for topic in broker.topics.values()]
     names = [topic.name for topic in loaded if topic.producers or topic.subscriptions]
     return sorted(name for name in names if name.namespace == namespace and not name.is_persistent)
 
 
-def _namespace(connection: Connection, text: str | bytes) -> str:
+def _parse_namespace(connection: Connection, text: str | bytes) -> str:
     try:
         return check_namespace(connection.text(text))
     except InvalidName as error:
@@ -182,7 +182,7 @@ def _namespace(connection: Connection, text: str | bytes) -> str:
 
 def watch(broker: Broker, connection: Connection, body: CommandWatchTopicList, frame: Frame) -> None:
     """Handle WATCH_TOPIC_LIST: send the topics that match now; updates follow."""
-    namespace = _namespace(connection, body.namespace)
+    namespace = _parse_namespace(connection, body.namespace)
     failure = "Exception occurred while trying to handle command WatchTopicList"
     connection.identity.check_tenant(namespace, failure)
     connection.identity.authorize_list(namespace, "Proxy Client is not authorized to watchTopicList")

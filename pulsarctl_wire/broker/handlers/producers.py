@@ -4,7 +4,7 @@ from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection, Deferred, Opening
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.handlers.lookups import topic_of
+from pulsarctl_wire.broker.handlers.lookups import parse_topic_field
 from pulsarctl_wire.broker.schemas.registry import SchemaRefused, check_wire
 from pulsarctl_wire.broker.storage.transactions import id_of
 from pulsarctl_wire.broker.topics.topic import Producer
@@ -24,7 +24,7 @@ def open_producer(
 ) -> Deferred | None:
     """Handle PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
     check_wire(body.schema)
-    name = topic_of(connection, body.topic)
+    name = parse_topic_field(connection, body.topic)
     identity = connection.identity
     identity.check_tenant(name.namespace)
     identity.authorize("Produce", name, "produce")
@@ -32,7 +32,7 @@ def open_producer(
         identity.authorize("Produce", name, "consume", subscription=initial)
     present = connection.producers.get(body.producer_id)
     if isinstance(present, Producer):
-        _success(connection, body.request_id, present, -1)
+        _send_success(connection, body.request_id, present, -1)
         return None
     if present is not None:
         raise Refused("ServiceNotReady", "Producer is already present on the connection")
@@ -89,19 +89,25 @@ async def _join(
 
     def answer_queued() -> None:
         connection.producers[body.producer_id] = opening
-        _success(connection, body.request_id, producer, topic.last_sequence(producer.name), ready=False)
+        _send_success(
+            connection, body.request_id, producer, topic.get_last_sequence(producer.name), ready=False
+        )
 
     await topic.add_producer(producer, answer_queued)
     if opening.cancelled or connection.closed:
         topic.remove_producer(producer)
         return
     connection.producers[producer.id] = producer
-    _success(
-        connection, body.request_id, producer, topic.last_sequence(producer.name), epoch=producer.topic_epoch
+    _send_success(
+        connection,
+        body.request_id,
+        producer,
+        topic.get_last_sequence(producer.name),
+        epoch=producer.topic_epoch,
     )
 
 
-def _success(
+def _send_success(
     connection: Connection,
     request_id: int,
     producer: Producer,
@@ -152,23 +158,23 @@ def _check(connection: Connection, producer: Producer, body: CommandSend, frame:
     if frame.checksum == "invalid":
         raise Refused("ChecksumError", "Checksum failed on the broker")
     rules = producer.topic.rules
-    if rules.encrypted and not _metadata(frame).encryption_keys:
+    if rules.encrypted and not _get_metadata(frame).encryption_keys:
         raise Refused("MetadataError", "Messages must be encrypted")
     if rules.max_bytes and size > rules.max_bytes and not body.is_chunk:
         raise Refused("NotAllowedError", "Exceed maximum message size")
-    if (max_delay_ms := rules.max_delay_ms) and _delay(frame) > max_delay_ms:
+    if (max_delay_ms := rules.max_delay_ms) and _get_delay_ms(frame) > max_delay_ms:
         raise Refused("NotAllowedError", f"Exceeds max allowed delivery delay of {max_delay_ms} milliseconds")
     if in_transaction and not connection.settings.transactionCoordinatorEnabled:
         raise Refused("NotAllowedError", "Transaction buffer disable!")
 
 
-def _delay(frame: Frame) -> int:
+def _get_delay_ms(frame: Frame) -> int:
     """Return after how many ms from its publishing a message may be delivered."""
-    metadata = _metadata(frame)
+    metadata = _get_metadata(frame)
     return metadata.deliver_at_time - metadata.publish_time
 
 
-def _metadata(frame: Frame) -> MessageMetadata:
+def _get_metadata(frame: Frame) -> MessageMetadata:
     """Return the metadata for the topic's rules to look at. Raises Violation."""
     if frame.metadata is None or not frame.metadata.IsInitialized():
         raise Violation("metadata that cannot be decoded, though the topic has rules for it")

@@ -22,7 +22,7 @@ def get_schema(broker: Broker, connection: Connection, body: CommandGetSchema, f
             raise Refused("IncompatibleSchema", "Empty schema version")
         name = parse_topic(topic)
         schemas = broker.cluster.schemas
-        schema = schemas.get(name, version[:8]) if version else schemas.latest(name)
+        schema = schemas.get(name, version[:8]) if version else schemas.get_latest(name)
         if schema is None:
             raise Refused("TopicNotFound", f"Topic not found or no-schema {topic}")
         answer = {"schema": schema.to_wire(name.schema_key), "schema_version": schema.version}

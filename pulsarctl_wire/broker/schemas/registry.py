@@ -77,13 +77,13 @@ class Schemas:
         self._journal = journal
         self._rows = journal.table("schemas")
 
-    def versions(self, name: TopicName) -> list[StoredSchema]:
+    def get_versions(self, name: TopicName) -> list[StoredSchema]:
         """Return the versions of a topic's schema, the oldest first."""
         rows = list(enumerate(self._rows.get(name.schema_key, {"versions": []})["versions"]))
         deleted = max((number for number, row in rows if row is None), default=-1)
         return [_load(number, row) for number, row in rows[deleted + 1 :]]
 
-    def latest(self, name: TopicName) -> StoredSchema | None:
+    def get_latest(self, name: TopicName) -> StoredSchema | None:
         """Return the latest version; it is an empty schema if it deleted the ones before."""
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         if not rows:
@@ -93,7 +93,7 @@ class Schemas:
 
     def get(self, name: TopicName, version: bytes = b"") -> StoredSchema | None:
         """Return a version of a topic's schema, or the latest one."""
-        versions = self.versions(name)
+        versions = self.get_versions(name)
         if not version:
             return versions[-1] if versions else None
         number = int.from_bytes(version, "big", signed=True)
@@ -101,7 +101,7 @@ class Schemas:
 
     def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> StoredSchema:
         """Return the version with this schema; add one if those before allow it. Raises SchemaRefused."""
-        versions = self.versions(name)
+        versions = self.get_versions(name)
         schemas = [version.schema for version in versions]
         _check(find_incompatibility(schemas, schema, strategy))
         index = find_version(schemas, schema)
@@ -119,12 +119,12 @@ class Schemas:
 
     def check(self, name: TopicName, schema: Schema, strategy: str) -> None:
         """Raise SchemaRefused if a consumer with this schema cannot read the topic's messages."""
-        versions = [version.schema for version in self.versions(name)]
+        versions = [version.schema for version in self.get_versions(name)]
         _check(find_incompatibility(versions, schema, strategy, consumer=True))
 
     def find(self, name: TopicName, schema: Schema) -> StoredSchema | None:
         """Return the version with this schema, if there is one."""
-        versions = self.versions(name)
+        versions = self.get_versions(name)
         index = find_version([version.schema for version in versions], schema)
         return None if index is None else versions[index]
 

@@ -214,7 +214,7 @@ class _Lane:
             self._connection.ends.flush()
 
         if not self._is_stopped:
-            timer = self._scheduler.later(max(time - self._now, 0) + _ROUNDING, call)
+            timer = self._scheduler.call_later(max(time - self._now, 0) + _ROUNDING, call)
             self._timers.add(timer)
 
     def _on_due(self) -> None:

@@ -139,7 +139,7 @@ def tls_context(plan: Plan) -> TlsContext | None:
     )
 
 
-def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
+def parse_listeners(settings: Settings) -> dict[str, tuple[str, str]]:
     """Return the listeners in advertisedListeners, the internal one first: name -> plain and TLS URL.
 
     Raises SettingsError.
@@ -158,7 +158,7 @@ def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
     return {name: (listeners[name][0], listeners[name][1]) for name in names}
 
 
-def keys_of(settings: Settings) -> Keys:
+def read_keys(settings: Settings) -> Keys:
     """Read the keys to check credentials with from files that the settings name. Raises SettingsError.
 
     As in Pulsar, keys are the path of a file, a URL (file:, data:), or their bytes in base64.
@@ -209,13 +209,13 @@ class Running:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.plan = plan
-        self.listeners = listeners_of(plan.settings)
+        self.listeners = parse_listeners(plan.settings)
         if self.listeners and plan.brokers > 1:
             raise SettingsError("advertisedListeners needs a single broker: each has addresses of its own")
         self._sockets = sockets
         self._tls = tls
         self._note = note
-        keys = keys_of(plan.settings)
+        keys = read_keys(plan.settings)
         storage = Memory() if plan.data is None else Sqlite(plan.data)
         try:
             self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
@@ -316,7 +316,7 @@ class Running:
             namespaces.create(name.namespace, {})
         if name.full in namespaces.topics:
             raise SettingsError(f"{topic}={partitions}: this topic exists, and is not partitioned")
-        current = namespaces.partitions(name)
+        current = namespaces.count_partitions(name)
         if current > partitions:
             raise SettingsError(
                 f"{topic}={partitions}: it has {current} partitions, and can have more but not fewer"

@@ -51,7 +51,7 @@ class Compactable(Protocol):
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
         """Return whether an entry was sent in a transaction that was aborted."""
 
-    def compaction_cursor(self) -> Cursor:
+    def get_compaction_cursor(self) -> Cursor:
         """Return the cursor of the subscription that keeps uncompacted entries."""
 
     def trim(self) -> None:
@@ -91,7 +91,7 @@ class Compaction:
 
         self._topic.journal.read(base + index, base + self.horizon, READ_BYTES, done)
 
-    async def last_entry(self) -> Entry | None:
+    async def read_last_entry(self) -> Entry | None:
         """Read the last entry of the copy; None if it has none."""
         last: list[Entry] = []
         await self._scan(self.horizon, lambda entry: last.__setitem__(slice(None), [entry]))
@@ -102,7 +102,7 @@ class Compaction:
         log, scheduler = self._topic.log, self._topic.scheduler
         index = 0 if self.log is not None else log.first
         while index < stop:
-            completion = scheduler.completion()
+            completion = scheduler.make_completion()
             if index < self.horizon:
                 next_index = self.horizon
                 self.read(index, completion.resolve)
@@ -135,7 +135,7 @@ class Compaction:
 
     async def _run(self) -> None:
         topic, journal = self._topic, self._topic.journal
-        cursor = topic.compaction_cursor()
+        cursor = topic.get_compaction_cursor()
         stop = topic.readable
         latest: dict[bytes, tuple[int, int]] = {}
         self.removed_messages = 0

@@ -68,7 +68,7 @@ class Cursor:
         """Return the number of unacknowledged entries before `end`."""
         return max(end - self.mark - self.count, 0)
 
-    def ranges(self, end: int) -> list[tuple[int, int]]:
+    def list_acked(self, end: int) -> list[tuple[int, int]]:
         """Return the acknowledged entries after the mark and before `end`, as ranges (start, stop)."""
         ranges: list[tuple[int, int]] = []
         start = stop = self.mark

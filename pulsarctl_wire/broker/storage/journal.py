@@ -149,7 +149,7 @@ class Journal:
 
     def sync(self) -> "Completion[None]":
         """Return a completion that is done when everything so far is durable."""
-        completion: Completion[None] = self._scheduler.completion()
+        completion: Completion[None] = self._scheduler.make_completion()
         self.call_after_sync(completion.resolve, None)
         return completion
 

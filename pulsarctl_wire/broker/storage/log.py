@@ -35,7 +35,7 @@ class Position(NamedTuple):
     entry: int
 
 
-def messages_in(metadata: MessageMetadata) -> int:
+def count_messages(metadata: MessageMetadata) -> int:
     """Return the number of messages in an entry."""
     return max(metadata.num_messages_in_batch, 1)
 
@@ -55,7 +55,7 @@ class Entry:
         if metadata is not None and not metadata.IsInitialized():
             metadata = None
         self.metadata = metadata
-        self.count = 1 if metadata is None else messages_in(metadata)
+        self.count = 1 if metadata is None else count_messages(metadata)
         self.start = start
 
     @property
@@ -163,7 +163,7 @@ class Log:
         """Bytes of the entries that are kept."""
         return self.bytes - (self._ledger_of(self.first).offset if self.ledgers else 0)
 
-    def size_from(self, index: int) -> int:
+    def estimate_size_from(self, index: int) -> int:
         """Return the estimated bytes of the entries from an index on, assuming equal sizes in a ledger."""
         if not self.ledgers or index >= self.end:
             return 0
@@ -275,7 +275,7 @@ class Log:
         entry = self.get_cached(index)
         if entry is not None:
             return entry
-        completion = scheduler.completion()
+        completion = scheduler.make_completion()
         self.read(index, index + 1, completion.resolve)
         entries: list[Entry] = await completion
         return entries[0] if entries else None

@@ -151,7 +151,7 @@ class Access:
         """
         if self.is_super(role) or self._is_tenant_admin(role, name.namespace):
             return True
-        policies = self._namespaces.policies(name.namespace).get("auth_policies", {})
+        policies = self._namespaces.get_policies(name.namespace).get("auth_policies", {})
         roles = policies.get("subscription_auth_roles", {}).get(subscription)
         if (roles and role not in roles) or not self.has_prefix(role, name, subscription):
             return False
@@ -165,14 +165,14 @@ class Access:
 
     def can_list(self, role: str, namespace: str) -> bool:
         """Return whether a role may list the topics of a namespace."""
-        policies = self._namespaces.policies(namespace).get("auth_policies", {})
+        policies = self._namespaces.get_policies(namespace).get("auth_policies", {})
         actions = self._granted_actions(role, policies.get("namespace_auth", {}))
         is_granted = not actions.isdisjoint(("produce", "consume"))
         return is_granted or self.is_super(role) or self._is_tenant_admin(role, namespace)
 
     def has_prefix(self, role: str, name: TopicName, subscription: str) -> bool:
         """Return whether a subscription's name, if any, begins with the role, where that is required."""
-        policies = self._namespaces.policies(name.namespace)
+        policies = self._namespaces.get_policies(name.namespace)
         is_required = bool(subscription) and policies.get("subscription_auth_mode") == "Prefix"
         is_free = self.is_super(role) or self._is_tenant_admin(role, name.namespace)
         return is_free or not is_required or subscription.startswith(role)

@@ -81,7 +81,7 @@ class Namespaces:
         """Create a namespace. Raises InvalidName."""
         self._journal.put("namespaces", check_namespace(namespace), {**self._initial_policies, **policies})
 
-    def policies(self, namespace: str) -> Row:
+    def get_policies(self, namespace: str) -> Row:
         """Return the policies of a namespace; empty if there is none."""
         return self.namespaces.get(namespace, {})
 
@@ -100,8 +100,8 @@ class Namespaces:
 
     def get_policy(self, name: TopicName, policy: str) -> Any:
         """Return the policy that counts for a topic, by its name in namespaces; None if it is not set."""
-        own = self.topic_policies(name)
-        return resolve_policy(self.policies(name.namespace), own, policy, self._settings.clusterName)
+        own = self.get_topic_policies(name)
+        return resolve_policy(self.get_policies(name.namespace), own, policy, self._settings.clusterName)
 
     # -- policies of topics
 
@@ -113,17 +113,17 @@ class Namespaces:
                 return table, key, row
         return None
 
-    def topic_policies(self, name: TopicName, *, is_global: bool | None = None) -> Row:
+    def get_topic_policies(self, name: TopicName, *, is_global: bool | None = None) -> Row:
         """Return a topic's policies: those of all clusters if `is_global` is true, else the local ones."""
         entry = self._find_row(name)
         if entry is None:
             return {}
         row = entry[2]
         local: Row = row.get("policies", {})
-        global_: Row = row.get("globalPolicies", {})
+        global_policies: Row = row.get("globalPolicies", {})
         if is_global is None:
-            return {**global_, **local} if global_ else local
-        return global_ if is_global else local
+            return {**global_policies, **local} if global_policies else local
+        return global_policies if is_global else local
 
     def set_topic_policy(
         self, name: TopicName, policy: str, value: object, *, is_global: bool = False
@@ -137,14 +137,14 @@ class Namespaces:
 
     # -- topics
 
-    def partitions(self, name: TopicName) -> int:
+    def count_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic; 0 if it is not partitioned."""
         row = self.partitioned.get(name.full)
         return 0 if row is None else row["partitions"]
 
     def check_partition(self, name: TopicName) -> None:
         """Raise Refused if a topic would be a partition beyond those of its partitioned topic."""
-        partitions = self.partitions(name.parent) if name.partition >= 0 else 0
+        partitions = self.count_partitions(name.parent) if name.partition >= 0 else 0
         if partitions and name.partition >= partitions:
             raise Refused("TopicNotFound", f"Topic not found {name.full}")
 
@@ -159,12 +159,12 @@ class Namespaces:
         """Delete the row of a partitioned topic."""
         self._journal.delete("partitioned", name.full)
 
-    def partitioned_topics(self, namespace: str) -> list[TopicName]:
+    def list_partitioned(self, namespace: str) -> list[TopicName]:
         """Return the partitioned topics of a namespace, in the order of their names."""
         names = (parse_topic(text) for text in self.partitioned)
         return sorted(name for name in names if name.namespace == namespace)
 
-    def stored_topics(self, namespace: str) -> Iterable[TopicName]:
+    def list_stored(self, namespace: str) -> Iterable[TopicName]:
         """Return the persistent topics of a namespace, in the order of their names."""
         prefix = f"persistent://{namespace}/"
         return (parse_topic(text) for text in sorted(self.topics) if text.startswith(prefix))

@@ -108,34 +108,34 @@ class TopicPolicies:
 
     def read(self) -> None:
         """Read the topic's own policies again."""
-        self.own = self._namespaces.topic_policies(self._name)
+        self.own = self._namespaces.get_topic_policies(self._name)
 
-    def policy(self, key: str) -> Any:
+    def get(self, key: str) -> Any:
         """Return a policy by its key in this module; None if neither the topic nor its namespace has it."""
         of_topic, of_namespace = _NAMES[key]
         if of_topic and (value := self.own.get(of_topic)) is not None:
             return value
-        value = self._namespaces.policies(self._name.namespace).get(of_namespace)
+        value = self._namespaces.get_policies(self._name.namespace).get(of_namespace)
         if value is not None and key in _BY_CLUSTER:
             return value.get(self._settings.clusterName)
         return value
 
-    def limit(self, key: str, default: int) -> int:
+    def get_limit(self, key: str, default: int) -> int:
         """Return a numeric policy; `default` if it is not set."""
-        value = self.policy(key)
+        value = self.get(key)
         return default if value is None else int(value)
 
-    def retention(self) -> Retention:
+    def get_retention(self) -> Retention:
         """Return how long acknowledged entries are kept."""
-        policy = self.policy("retention")
+        policy = self.get("retention")
         if policy is None:
             settings = self._settings
             return Retention(settings.defaultRetentionTimeInMinutes, settings.defaultRetentionSizeInMB)
         return Retention(int(policy["retentionTimeInMinutes"]), int(policy["retentionSizeInMB"]))
 
-    def quotas(self) -> list[Quota]:
+    def get_quotas(self) -> list[Quota]:
         """Return the backlog quotas of a topic: one in bytes, one in seconds."""
-        policies, settings = self.policy("backlog quotas") or {}, self._settings
+        policies, settings = self.get("backlog quotas") or {}, self._settings
         size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
         default: dict[str, Any] = {
             "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
@@ -148,18 +148,18 @@ class TopicPolicies:
             Quota(-1, of_age["limitTime"], of_age["policy"]),
         ]
 
-    def send_rules(self) -> SendRules:
+    def make_send_rules(self) -> SendRules:
         """Return the rules for SENDs to a topic."""
-        max_bytes = self.limit("max message size", 0)
+        max_bytes = self.get_limit("max message size", 0)
         return SendRules(
-            bool(self.policy("encryption")),
+            bool(self.get("encryption")),
             max_bytes if max_bytes < self._settings.maxMessageSize else 0,
-            self._max_delay_ms(),
+            self._get_max_delay_ms(),
             self._deduplicates(),
-            self.publish_rate().has_limits or get_broker_rate(self._settings).has_limits,
+            self.get_publish_rate().has_limits or get_broker_rate(self._settings).has_limits,
         )
 
-    def dispatch_rules(self) -> DispatchRules:
+    def make_dispatch_rules(self) -> DispatchRules:
         """Return the rules for deliveries from a topic."""
         settings = self._settings
         rates = (
@@ -168,15 +168,15 @@ class TopicPolicies:
             self._dispatch_rate("subscription dispatch rate"),
         )
         default = settings.maxUnackedMessagesPerSubscription
-        return DispatchRules(rates, self.limit("max unacked of subscription", default))
+        return DispatchRules(rates, self.get_limit("max unacked of subscription", default))
 
     def can_create_subscription(self) -> bool:
         """Return whether a client's use may create a subscription."""
-        policy = self.policy("automatic subscriptions")
+        policy = self.get("automatic subscriptions")
         default = self._settings.allowAutoSubscriptionCreation
         return default if policy is None else bool(policy["allowAutoSubscriptionCreation"])
 
-    def _max_delay_ms(self) -> int:
+    def _get_max_delay_ms(self) -> int:
         """Return the longest delivery delay; 0: no limit."""
         if not self._name.is_persistent:
             return 0
@@ -188,12 +188,12 @@ class TopicPolicies:
 
     def _deduplicates(self) -> bool:
         """Return whether SENDs with a known sequence id are dropped."""
-        policy = self.policy("deduplication")
+        policy = self.get("deduplication")
         return self._settings.brokerDeduplicationEnabled if policy is None else bool(policy)
 
-    def publish_rate(self) -> Rate:
+    def get_publish_rate(self) -> Rate:
         """Return the publish rate of a topic."""
-        policy = self.policy("publish rate") or {}
+        policy = self.get("publish rate") or {}
         settings = self._settings
         return Rate(
             policy.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
@@ -202,7 +202,7 @@ class TopicPolicies:
 
     def _dispatch_rate(self, key: str) -> Rate:
         """Return the dispatch rate of a topic, or of each of its subscriptions."""
-        policy = self.policy(key)
+        policy = self.get(key)
         if policy:
             period = policy.get("ratePeriodInSecond") or 1
             return Rate(

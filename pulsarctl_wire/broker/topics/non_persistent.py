@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, int32
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, to_int32
 from pulsarctl_wire.broker.delivery.key_ranges import KeyRanges, make_key_ranges, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry, Position
 from pulsarctl_wire.broker.topics.subscribe_checks import check_can_join
@@ -44,9 +44,9 @@ class NonPersistentSubscription:
                 self._key_ranges = make_key_ranges(consumer)
             assert self._key_ranges is not None
             self._key_ranges.add(consumer)
-        active = self._active()
+        active = self._find_active()
         self.consumers.append(consumer)
-        if self.kind == FAILOVER and self._active() is active:
+        if self.kind == FAILOVER and self._find_active() is active:
             consumer.tell_active(False)  # clients are not told of a change
 
     def remove(self, consumer: Consumer) -> None:
@@ -60,7 +60,7 @@ class NonPersistentSubscription:
                 self._key_ranges.remove(consumer)
             self.topic.on_consumer_left(self)
 
-    def _active(self) -> Consumer | None:
+    def _find_active(self) -> Consumer | None:
         """Return the active consumer of Failover, chosen by the partition number."""
         if not self.consumers:
             return None
@@ -76,7 +76,7 @@ class NonPersistentSubscription:
         if consumer is None or not consumer.is_available:
             self.dropped += entry.count
             return
-        consumer.permits = int32(consumer.permits - entry.count)
+        consumer.permits = to_int32(consumer.permits - entry.count)
         consumer.messages_out += entry.count
         consumer.bytes_out += len(entry.data)
         consumer.last_sent_ms = self.topic.scheduler.time_ms
@@ -86,9 +86,9 @@ class NonPersistentSubscription:
         if not self.consumers:
             return None
         if self.kind in (EXCLUSIVE, FAILOVER):
-            return self._active()
+            return self._find_active()
         if self._key_ranges is not None:
-            return self._key_ranges.owner(self._key_ranges.slot(sticky_key(entry.metadata)))
+            return self._key_ranges.get_owner(self._key_ranges.get_slot(sticky_key(entry.metadata)))
         index = next((index for index in self._order() if self.consumers[index].is_available), None)
         if index is None or sum(consumer.permits for consumer in self.consumers) <= 0:
             return None

@@ -39,7 +39,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         if self.closed:
             return
         marks = [item.cursor.mark for item in self.subscriptions.values() if item.cursor.durable]
-        retention, now_ms = self.policies.retention(), self.scheduler.time_ms
+        retention, now_ms = self.policies.get_retention(), self.scheduler.time_ms
         has_trimmed = self.log.trim(
             min(marks, default=self.log.end),
             lambda closed_ms, size: retains and retention.keeps(now_ms - closed_ms, size),
@@ -60,7 +60,7 @@ class PersistentTopic(StoredTopic[Subscription]):
             if subscription.cursor.durable
         ]
         oldest = min(marks, default=self.log.stored_end)
-        if 0 <= quota.size <= self.log.size_from(oldest):
+        if 0 <= quota.size <= self.log.estimate_size_from(oldest):
             return True
         if quota.seconds <= 0 or oldest >= self.log.stored_end:
             return False
@@ -69,7 +69,7 @@ class PersistentTopic(StoredTopic[Subscription]):
 
     async def check_backlog(self) -> None:
         """Raise Refused if producers must wait until a backlog is smaller."""
-        for quota in self.policies.quotas():
+        for quota in self.policies.get_quotas():
             if quota.policy != "consumer_backlog_eviction" and await self.exceeds(quota):
                 kind = "Exception" if quota.policy == "producer_exception" else "Error"
                 text = "Cannot create producer on topic with backlog quota exceeded"
@@ -109,7 +109,7 @@ class PersistentTopic(StoredTopic[Subscription]):
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
         if command.durable and not self.policies.can_create_subscription():
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
-        limit = self.policies.limit("max subscriptions", self.settings.maxSubscriptionsPerTopic)
+        limit = self.policies.get_limit("max subscriptions", self.settings.maxSubscriptionsPerTopic)
         if limit and len(self.subscriptions) >= limit:
             text = f"Exceed the maximum number of subscriptions of the topic: {self.name.full}"
             raise Refused("NotAllowedError", text)
@@ -160,7 +160,7 @@ class PersistentTopic(StoredTopic[Subscription]):
             self.create_subscription(name, self.log.first)
             await self.journal.sync()
 
-    def compaction_cursor(self) -> Cursor:
+    def get_compaction_cursor(self) -> Cursor:
         """Return the cursor of the subscription that keeps uncompacted entries."""
         if COMPACTION_SUBSCRIPTION not in self.subscriptions:
             self.create_subscription(COMPACTION_SUBSCRIPTION, self.log.first)

@@ -171,7 +171,7 @@ class StoredTopic(Topic[S]):
 
     # -- deduplication
 
-    def last_sequence(self, producer_name: str) -> int:
+    def get_last_sequence(self, producer_name: str) -> int:
         """Return the highest sequence id stored from a producer; -1 if unknown."""
         return self._sequences.get(producer_name, -1) if self.rules.deduplicates else -1
 
@@ -241,7 +241,7 @@ class StoredTopic(Topic[S]):
                 high = middle - 1
         return first + oldest + 1
 
-    async def last_entry(self) -> Entry | None:
+    async def read_last_entry(self) -> Entry | None:
         """Return the last message that is stored; None if there is none."""
         index = self.readable
         while index > self.log.first:
@@ -258,12 +258,12 @@ class StoredTopic(Topic[S]):
         """Delete what no subscription needs."""
         raise NotImplementedError
 
-    def compaction_cursor(self) -> Cursor:
+    def get_compaction_cursor(self) -> Cursor:
         """Return the cursor of the subscription that keeps uncompacted entries."""
         raise NotImplementedError
 
 
-def new_row(log: int) -> Row:
+def make_row(log: int) -> Row:
     """Return the row of a topic that has no messages yet."""
     return {
         "log": log,

@@ -96,7 +96,7 @@ class Subscription:
         """The most unacknowledged messages that a consumer may have; 0: no limit."""
         if not self.cursor.durable:
             return 0
-        return self.topic.policies.limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
+        return self.topic.policies.get_limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
 
     @property
     def backlog(self) -> int:
@@ -213,7 +213,7 @@ class Subscription:
             pause = limiter.take(rate, messages, size)
             if pause > 0:
                 self._throttled_until = max(self._throttled_until, self.scheduler.ticks + int(pause * 1e9))
-                self.scheduler.later(pause, self.wake)
+                self.scheduler.call_later(pause, self.wake)
 
     def wake(self) -> None:
         """Try again to deliver: permits, buffer space, or time may have been the limit."""
@@ -398,7 +398,7 @@ class Subscription:
     @property
     def backlog_size(self) -> int:
         """Roughly the bytes from the first unacknowledged entry on."""
-        return self.log.size_from(self.cursor.mark) if self.backlog else 0
+        return self.log.estimate_size_from(self.cursor.mark) if self.backlog else 0
 
     def set_properties(self, properties: dict[str, str]) -> None:
         """Set its properties."""

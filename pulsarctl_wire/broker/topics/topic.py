@@ -98,7 +98,7 @@ class Producer:
     async def wait_idle(self) -> None:
         """Wait until no SEND is being stored."""
         if self.pending:
-            completion = self.connection.scheduler.completion()
+            completion = self.connection.scheduler.make_completion()
             self._when_idle.append(completion)
             await completion
 
@@ -165,7 +165,7 @@ class Topic(Generic[S]):
 
     def check_producer_limit(self) -> None:
         """Raise Refused if the topic has its maximum of producers."""
-        limit = self.policies.limit("max producers", self.settings.maxProducersPerTopic)
+        limit = self.policies.get_limit("max producers", self.settings.maxProducersPerTopic)
         if limit and len(self.producers) >= limit:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
 
@@ -179,14 +179,14 @@ class Topic(Generic[S]):
     def rules(self) -> SendRules:
         """The rules for SENDs."""
         if self._rules is None:
-            self._rules = self.policies.send_rules()
+            self._rules = self.policies.make_send_rules()
         return self._rules
 
     @property
     def dispatch_rules(self) -> DispatchRules:
         """The rules for deliveries."""
         if self._dispatch_rules is None:
-            self._dispatch_rules = self.policies.dispatch_rules()
+            self._dispatch_rules = self.policies.make_dispatch_rules()
         return self._dispatch_rules
 
     def on_policies_changed(self) -> None:
@@ -213,7 +213,7 @@ class Topic(Generic[S]):
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
         """Count published messages; if they are too fast, pause reading from the producer's connection."""
         limits = (
-            (self._limiter, self.policies.publish_rate()),
+            (self._limiter, self.policies.get_publish_rate()),
             (self.environment.publish_limiter, get_broker_rate(self.settings)),
         )
         for limiter, rate in limits:
@@ -231,7 +231,7 @@ class Topic(Generic[S]):
 
     def _add_schema(self, schema: WireSchema) -> StoredSchema:
         schemas, data = self.environment.schemas, from_wire(schema)
-        updates = self.policies.policy("schema updates")
+        updates = self.policies.get("schema updates")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
             return schemas.add(self.name, data, self.strategy, self.scheduler.time_ms)
         if (version := schemas.find(self.name, data)) is not None:
@@ -240,7 +240,7 @@ class Topic(Generic[S]):
 
     def check_no_schema(self) -> None:
         """Raise SchemaRefused if producers must have a schema."""
-        enforced = self.policies.policy("schema validation") or self.settings.isSchemaValidationEnforced
+        enforced = self.policies.get("schema validation") or self.settings.isSchemaValidationEnforced
         if enforced and self.environment.schemas.get(self.name) is not None:
             text = "Producers cannot connect or send message without a schema to topics with a schema"
             text = f"{text}when SchemaValidationEnforced is enabled"  # Pulsar's text has no blank here either
@@ -276,9 +276,7 @@ class Topic(Generic[S]):
     @property
     def strategy(self) -> str:
         """The schema compatibility strategy, by Pulsar's name."""
-        strategy: str = (
-            self.policies.policy("schema compatibility") or self.settings.schemaCompatibilityStrategy
-        )
+        strategy: str = self.policies.get("schema compatibility") or self.settings.schemaCompatibilityStrategy
         return strategy
 
     def check_open(self) -> None:
@@ -297,7 +295,7 @@ class Topic(Generic[S]):
         if producer.mode == Exclusive and is_busy:
             raise java_refusal("ProducerFenced", "Topic has existing shared producers")
         if producer.mode == WaitForExclusive and is_busy:
-            turn: Completion[None] = self.scheduler.completion()
+            turn: Completion[None] = self.scheduler.make_completion()
             self.waiting_producers.append((producer, turn))
             on_queued()
             await turn  # an outdated epoch no longer matters
@@ -384,7 +382,7 @@ class Topic(Generic[S]):
     def save(self) -> None:
         """Put the topic's row."""
 
-    def last_sequence(self, producer_name: str) -> int:
+    def get_last_sequence(self, producer_name: str) -> int:
         """Return the highest sequence id stored from a producer; -1 if unknown."""
         return -1
 
