@@ -64,20 +64,20 @@ class Watchers:
 
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
-        self._all: dict[tuple[int, int], Watcher] = {}
+        self._watchers: dict[tuple[int, int], Watcher] = {}
 
     def add(self, watcher: Watcher) -> Watcher:
         """Add a watcher; if the client has one with this number, that one stays, and is returned."""
-        return self._all.setdefault((watcher.connection.number, watcher.number), watcher)
+        return self._watchers.setdefault((watcher.connection.number, watcher.number), watcher)
 
     def remove(self, connection: Connection, number: int) -> None:
         """Remove a watcher, if there is one."""
-        self._all.pop((connection.number, number), None)
+        self._watchers.pop((connection.number, number), None)
 
     def remove_all(self, connection: Connection) -> None:
         """Remove the watchers of a connection."""
-        self._all = {
-            key: watcher for key, watcher in self._all.items() if watcher.connection is not connection
+        self._watchers = {
+            key: watcher for key, watcher in self._watchers.items() if watcher.connection is not connection
         }
 
     def list_topics(self, watcher: Watcher) -> list[str]:
@@ -87,7 +87,7 @@ class Watchers:
 
     def on_change(self, name: TopicName, *, is_created: bool) -> None:
         """Send the creation or deletion of a topic to those who watch it."""
-        for watcher in self._all.values():
+        for watcher in self._watchers.values():
             if watcher.namespace == name.namespace and select_matching(watcher.pattern, [name]):
                 watcher.connection.send(
                     "WATCH_TOPIC_UPDATE",

@@ -21,8 +21,8 @@ class KeyShared(ManyActive):
         self.mode = first.key_shared.keySharedMode
         self.out_of_order = first.key_shared.allowOutOfOrderDelivery
         self.key_ranges = make_key_ranges(first)
-        self._waiting: dict[int, list[int]] = {}  # by slot, each a heap
-        self._waiting_count = 0
+        self._queues: dict[int, list[int]] = {}  # by slot, each a heap
+        self._queued_count = 0
         self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
         self._unslotted: list[int] = []  # put back, slot unknown
         self._retry = False
@@ -90,8 +90,8 @@ class KeyShared(ManyActive):
     def rewind(self) -> None:
         """Deliver everything again that is not acknowledged."""
         super().rewind()
-        self._waiting.clear()
-        self._waiting_count = 0
+        self._queues.clear()
+        self._queued_count = 0
         self._unslotted.clear()
 
     def wake(self) -> None:
@@ -109,7 +109,7 @@ class KeyShared(ManyActive):
                     return  # something is being read
                 self._retry = False
                 continue
-            if self._waiting_count >= self._max_waiting:
+            if self._queued_count >= self._max_waiting:
                 return
             entry = self.next_entry()
             if entry is None:
@@ -128,11 +128,11 @@ class KeyShared(ManyActive):
     def _deliver_or_wait(self, entry: Entry) -> None:
         slot = self.key_ranges.get_slot(sticky_key(entry.metadata))
         owner = self._find_ready_owner(slot)
-        if owner is not None and (self.out_of_order or slot not in self._waiting):
+        if owner is not None and (self.out_of_order or slot not in self._queues):
             self.deliver(owner, entry, slot)
         else:
-            heappush(self._waiting.setdefault(slot, []), entry.index)
-            self._waiting_count += 1
+            heappush(self._queues.setdefault(slot, []), entry.index)
+            self._queued_count += 1
 
     def _find_slots(self) -> bool:
         """Sort the entries that were put back by their slots. Returns False if one is being read."""
@@ -144,14 +144,14 @@ class KeyShared(ManyActive):
                     return False
                 if not self.is_hidden(entry) and not self.is_delayed(entry):
                     slot = self.key_ranges.get_slot(sticky_key(entry.metadata))
-                    heappush(self._waiting.setdefault(slot, []), index)
-                    self._waiting_count += 1
+                    heappush(self._queues.setdefault(slot, []), index)
+                    self._queued_count += 1
             heappop(self._unslotted)
         return True
 
     def _deliver_waiting(self) -> bool:
         """Deliver entries that wait, the oldest first. Returns False if one is being read."""
-        heads = [(waiting[0], slot) for slot, waiting in self._waiting.items()]
+        heads = [(queue[0], slot) for slot, queue in self._queues.items()]
         heapify(heads)
         while heads:
             index, slot = heads[0]
@@ -167,12 +167,12 @@ class KeyShared(ManyActive):
                     return False
                 if not self.is_hidden(entry):  # it may have been acknowledged in a transaction meanwhile
                     self.deliver(owner, entry, slot)
-            waiting = self._waiting[slot]
-            heappop(waiting)
-            self._waiting_count -= 1
-            if waiting:
-                heapreplace(heads, (waiting[0], slot))
+            queue = self._queues[slot]
+            heappop(queue)
+            self._queued_count -= 1
+            if queue:
+                heapreplace(heads, (queue[0], slot))
             else:
                 heappop(heads)
-                del self._waiting[slot]
+                del self._queues[slot]
         return True

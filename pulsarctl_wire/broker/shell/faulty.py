@@ -73,7 +73,7 @@ class FaultyConnection:
             for way, pass_on in ((False, ends.transmit), (True, self._into_core))
         )
         for way in (False, True):
-            self.lanes[way].other = self.lanes[not way]
+            self.lanes[way].opposite = self.lanes[not way]
 
     def prime(self, producers: Mapping[int, Endpoint], consumers: Mapping[int, Receiver]) -> None:
         """Tell the faults about producers and consumers that exist already, with their topics."""
@@ -146,7 +146,7 @@ class _Lane:
     def __init__(
         self, connection: FaultyConnection, faults: FaultLane, pass_on: Callable[[bytes], None]
     ) -> None:
-        self.other: _Lane = self
+        self.opposite: _Lane = self
         self.size = 0
         self._connection = connection
         self._faults = faults
@@ -179,7 +179,7 @@ class _Lane:
         connection = self._connection
         for action in actions:
             if isinstance(action, Send):
-                lane, time = (self.other, 0.0) if action.back else (self, action.at)
+                lane, time = (self.opposite, 0.0) if action.back else (self, action.at)
                 lane.call_at(time, partial(lane.send, action.data), len(action.data))
             elif isinstance(action, Note):
                 connection.ends.note(action.text)

@@ -46,7 +46,7 @@ class Cursor:
         self.last_active_ms = 0
         self._blocks: dict[int, int] = {}
         self._journal = journal
-        self._changed: dict[int, None] = {}
+        self._changed_blocks: dict[int, None] = {}
         self._is_closed = not durable
 
     # -- queries
@@ -90,7 +90,7 @@ class Cursor:
         if self.is_acked(index):
             return False
         if self.masks.pop(index, None) is not None:
-            self._changed[index // BLOCK] = None
+            self._changed_blocks[index // BLOCK] = None
         if index == self.mark:
             self._move_mark(index + 1)
         else:
@@ -125,7 +125,7 @@ class Cursor:
 
     def _set_mask(self, index: int, mask: int) -> None:
         self.masks[index] = mask
-        self._changed[index // BLOCK] = None
+        self._changed_blocks[index // BLOCK] = None
         self._journal.save_later(self)
 
     def set_open(self, index: int, open_mask: int) -> None:
@@ -135,9 +135,9 @@ class Cursor:
     def reset(self, mark: int) -> None:
         """Move the mark to an index, and forget all acknowledgements after it."""
         for block in self._blocks:
-            self._changed[block] = None
+            self._changed_blocks[block] = None
         for position in self.masks:
-            self._changed[position // BLOCK] = None
+            self._changed_blocks[position // BLOCK] = None
         self._blocks.clear()
         self.masks.clear()
         self.mark, self.count = mark, 0
@@ -148,7 +148,7 @@ class Cursor:
             self._blocks[block] = bits
         else:
             self._blocks.pop(block, None)
-        self._changed[block] = None
+        self._changed_blocks[block] = None
 
     def _move_mark(self, mark: int) -> None:
         """Move the mark forward, and over the acknowledged entries that follow."""
@@ -160,7 +160,7 @@ class Cursor:
             self._set_block(block, self._blocks[block] & ~low)
         for index in [key for key in self.masks if key < mark] if self.masks else ():
             del self.masks[index]
-            self._changed[index // BLOCK] = None
+            self._changed_blocks[index // BLOCK] = None
 
     # -- storage
 
@@ -173,16 +173,16 @@ class Cursor:
             row["replicated"] = True
         self._journal.put("cursors", self.key, row)
         masks: dict[int, dict[str, str]] = {}
-        for index, mask in self.masks.items() if self._changed else ():
+        for index, mask in self.masks.items() if self._changed_blocks else ():
             masks.setdefault(index // BLOCK, {})[str(index)] = f"{mask:x}"
-        for block in self._changed:
+        for block in self._changed_blocks:
             bits, of_block = self._blocks.get(block, 0), masks.get(block)
             if bits or of_block:
                 acked = {"bits": f"{bits:x}", "masks": of_block or {}}
                 self._journal.put(f"acked/{self.key}", str(block), acked)
             else:
                 self._journal.delete(f"acked/{self.key}", str(block))
-        self._changed.clear()
+        self._changed_blocks.clear()
 
     def close(self) -> None:
         """Put the rows for the last time: from now on, they belong to another `Cursor`."""

@@ -78,7 +78,7 @@ class Journal:
         for table, key, value in rows:
             self.tables.setdefault(table, {})[key] = _read_row(table, value)
         self._commit = Commit()
-        self._changed: dict[Key, None] = {}
+        self._changed_keys: dict[Key, None] = {}
         self._lazy_rows: dict[LazyRows, None] = {}
         self._lazy_at: int | None = None
         self._storing: deque[Commit] = deque()
@@ -95,13 +95,13 @@ class Journal:
     def put(self, table: str, key: str, row: Row) -> None:
         """Set a row. The core may change `row` later, and then must put it again."""
         self.table(table)[key] = row
-        self._changed[table, key] = None
+        self._changed_keys[table, key] = None
         self._schedule_commit()
 
     def delete(self, table: str, key: str) -> None:
         """Delete a row, if there is one."""
         if self.table(table).pop(key, None) is not None:
-            self._changed[table, key] = None
+            self._changed_keys[table, key] = None
             self._schedule_commit()
 
     def delete_table(self, table: str) -> None:
@@ -178,11 +178,11 @@ class Journal:
         for source in list(self._lazy_rows):
             source.save()
         self._lazy_rows.clear()
-        for table, key in self._changed:
+        for table, key in self._changed_keys:
             row = self.tables[table].get(key)
             text = None if row is None else json.dumps(row, separators=(",", ":"))
             commit.rows[table, key] = text
-        self._changed.clear()
+        self._changed_keys.clear()
         self._lazy_at = None
         if not commit:
             return None
