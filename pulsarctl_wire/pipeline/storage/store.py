@@ -90,8 +90,7 @@ class Store:
         that are gone, without `mirror` or `rebuild`; MissingLibrary as `Logs` does.
         """
         with self._said():
-            for kind in self._logs.kinds():
-                kind.library()  # is it installed?
+            self._logs.require_libraries()
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             self._place_rebuild()
