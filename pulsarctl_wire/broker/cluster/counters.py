@@ -47,8 +47,8 @@ def of_subscription(subscription: SubscriptionLike) -> Counts:
     return Counts(
         0,
         0,
-        subscription.gone_messages_out + sum(counts.messages_out for counts in consumers),
-        subscription.gone_bytes_out + sum(counts.bytes_out for counts in consumers),
+        subscription.past_messages_out + sum(counts.messages_out for counts in consumers),
+        subscription.past_bytes_out + sum(counts.bytes_out for counts in consumers),
         sum(counts.redelivered for counts in consumers),
         sum(counts.acked for counts in consumers),
         getattr(subscription, "expired_messages", 0),
@@ -61,8 +61,8 @@ def of_topic(topic: Topic[Any]) -> Counts:
     return Counts(
         topic.messages_in,
         topic.bytes_in,
-        topic.gone_messages_out + sum(counts.messages_out for counts in subscriptions),
-        topic.gone_bytes_out + sum(counts.bytes_out for counts in subscriptions),
+        topic.past_messages_out + sum(counts.messages_out for counts in subscriptions),
+        topic.past_bytes_out + sum(counts.bytes_out for counts in subscriptions),
     )
 
 

@@ -30,8 +30,8 @@ class SubscriptionLike(Protocol):
 
     name: str
     topic_name: str
-    gone_messages_out: int
-    gone_bytes_out: int
+    past_messages_out: int
+    past_bytes_out: int
 
     @property
     def kind(self) -> int | None:

@@ -53,7 +53,7 @@ class Replay:
 
 
 def find_next(consumers: list[Consumer], turn: int) -> int | None:
-    """Return the position of the next available consumer from `turn` on, lowest priority first."""
+    """Return the position of the next available consumer from `turn` on, by priority number."""
     turn = turn if turn < len(consumers) else 0
     available = [index for index, consumer in enumerate(consumers) if consumer.is_available]
     return min(

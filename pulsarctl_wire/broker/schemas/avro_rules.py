@@ -123,21 +123,21 @@ def _collect_parts(
 class _Resolver:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._records: dict[tuple[int, int], _Action] = {}  # by ids, as the schemas live longer
+        self._records: dict[tuple[int, int], _Action] = {}  # by id: the schemas live longer
 
     def resolve(self, writer: Node, reader: Node) -> _Work:
         self._steps.spend()
         if writer.kind == "union":
-            return (yield self._writer_union(writer, reader))
+            return (yield self._resolve_writer_union(writer, reader))
         if writer.kind == reader.kind:
             if writer.kind == "record":
-                return (yield self._record(writer, reader))
-            return (yield self._alike(writer, reader))
+                return (yield self._resolve_record(writer, reader))
+            return (yield self._resolve_alike(writer, reader))
         if reader.kind == "union":
-            return (yield self._reader_union(writer, reader))
+            return (yield self._resolve_reader_union(writer, reader))
         return _Action(is_error=reader.kind not in _PROMOTIONS.get(writer.kind, ()))
 
-    def _alike(self, writer: Node, reader: Node) -> _Work:
+    def _resolve_alike(self, writer: Node, reader: Node) -> _Work:
         if writer.kind in ("array", "map"):
             action = _Action()
             action.parts.append((yield self.resolve(writer.items, reader.items)))
@@ -147,7 +147,7 @@ class _Resolver:
             return _Action(is_error=(writer.short, writer.size) != (reader.short, reader.size))
         return _Action()
 
-    def _record(self, writer: Node, reader: Node) -> _Work:
+    def _resolve_record(self, writer: Node, reader: Node) -> _Work:
         key = id(writer), id(reader)
         if key in self._records:
             return self._records[key]
@@ -170,7 +170,7 @@ class _Resolver:
             action.plain.append(field.type)
         return action
 
-    def _writer_union(self, writer: Node, reader: Node) -> _Work:
+    def _resolve_writer_union(self, writer: Node, reader: Node) -> _Work:
         is_alike = _are_alike(writer, reader, self._steps)
         action = _Action()
         for number, branch in enumerate(writer.types):
@@ -181,7 +181,7 @@ class _Resolver:
             action.plain.append(reader)
         return action
 
-    def _reader_union(self, writer: Node, reader: Node) -> _Work:
+    def _resolve_reader_union(self, writer: Node, reader: Node) -> _Work:
         """Resolve to the first branch of this type and name; else the last record of its shape with its
         short name, or the first of its shape; else the first branch to which the type can be promoted.
         """
@@ -194,11 +194,11 @@ class _Resolver:
                 match = branch
                 break
             if branch.kind == "record" and (match is None or branch.short == writer.short):
-                attempt = yield self._record(writer, branch)
+                attempt = yield self._resolve_record(writer, branch)
                 if not (attempt.is_error or any(part.is_error for part in attempt.parts)):
                     match = branch
             elif branch.kind == "record":
-                yield self._record(writer, branch)  # for its errors
+                yield self._resolve_record(writer, branch)  # for its errors
         promotions = _PROMOTIONS.get(writer.kind, ())
         chosen_branch = match or next((item for item in reader.types if item.kind in promotions), None)
         action = _Action(is_error=not chosen_branch)

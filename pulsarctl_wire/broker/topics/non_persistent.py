@@ -29,8 +29,8 @@ class NonPersistentSubscription:
         self.consumers: list[Consumer] = []
         self.max_unacked = 0
         self.dropped = 0
-        self.gone_messages_out = 0
-        self.gone_bytes_out = 0
+        self.past_messages_out = 0
+        self.past_bytes_out = 0
         self.is_throttled = False
         self._turn = 0
         self._key_ranges: KeyRanges | None = None
@@ -54,8 +54,8 @@ class NonPersistentSubscription:
         if consumer in self.consumers:
             consumer.closed = True
             self.consumers.remove(consumer)
-            self.gone_messages_out += consumer.messages_out
-            self.gone_bytes_out += consumer.bytes_out
+            self.past_messages_out += consumer.messages_out
+            self.past_bytes_out += consumer.bytes_out
             if self._key_ranges is not None:
                 self._key_ranges.remove(consumer)
             self.topic.on_consumer_left(self)
@@ -185,8 +185,8 @@ class NonPersistentTopic(Topic[NonPersistentSubscription]):
     def on_consumer_left(self, subscription: NonPersistentSubscription) -> None:
         """Drop a subscription when its last consumer has left."""
         if not subscription.consumers and self.subscriptions.pop(subscription.name, None) is not None:
-            self.gone_messages_out += subscription.gone_messages_out
-            self.gone_bytes_out += subscription.gone_bytes_out
+            self.past_messages_out += subscription.past_messages_out
+            self.past_bytes_out += subscription.past_bytes_out
         self.last_active_ms = self.scheduler.time_ms
 
     async def create_initial(self, name: str) -> None:

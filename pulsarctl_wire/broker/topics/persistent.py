@@ -171,8 +171,8 @@ class PersistentTopic(StoredTopic[Subscription]):
         is_present = self.subscriptions.get(subscription.name) is subscription
         if is_present and not subscription.cursor.durable and not subscription.consumers:
             del self.subscriptions[subscription.name]
-            self.gone_messages_out += subscription.gone_messages_out
-            self.gone_bytes_out += subscription.gone_bytes_out
+            self.past_messages_out += subscription.past_messages_out
+            self.past_bytes_out += subscription.past_bytes_out
         self.last_active_ms = self.scheduler.time_ms
 
     # -- the end

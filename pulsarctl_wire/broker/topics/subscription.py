@@ -46,9 +46,9 @@ class Subscription:
         """Done when the last reset is stored; consumers that join wait for it, as in Pulsar."""
         self.expired_messages = 0
         self.last_expired_ms = self.last_moved_ms = 0
-        self.gone_messages_out = 0
+        self.past_messages_out = 0
         """Messages sent to consumers that have left; likewise bytes."""
-        self.gone_bytes_out = 0
+        self.past_bytes_out = 0
         self.last_ms: dict[str, int] = {}
         """The latest `Consumer.last_…` times of consumers that have left."""
         self._is_dispatch_due = False
@@ -149,8 +149,8 @@ class Subscription:
 
     def _keep_counters(self, consumer: Consumer) -> None:
         """Add the counters of a consumer that leaves."""
-        self.gone_messages_out += consumer.messages_out
-        self.gone_bytes_out += consumer.bytes_out
+        self.past_messages_out += consumer.messages_out
+        self.past_bytes_out += consumer.bytes_out
         for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
             self.last_ms[name] = max(self.last_ms.get(name, 0), getattr(consumer, name))
 
@@ -437,8 +437,8 @@ class Subscription:
         self.disconnect(except_for=requester)
         self.stop()
         self.topic.subscriptions.pop(self.name, None)
-        self.topic.gone_messages_out += self.gone_messages_out
-        self.topic.gone_bytes_out += self.gone_bytes_out
+        self.topic.past_messages_out += self.past_messages_out
+        self.topic.past_bytes_out += self.past_bytes_out
         self.forget()
         if self.cursor.durable:
             self.topic.trim()  # this may have been the last subscription to need a ledger

@@ -131,9 +131,9 @@ class Topic(Generic[S]):
         self.since_ms = self.scheduler.time_ms
         self.messages_in = 0
         self.bytes_in = 0
-        self.gone_messages_out = 0
+        self.past_messages_out = 0
         """Messages sent to consumers of deleted subscriptions; likewise bytes."""
-        self.gone_bytes_out = 0
+        self.past_bytes_out = 0
 
     @property
     def consumers(self) -> list[Consumer]:
