@@ -1,10 +1,10 @@
 """The core of the embedded broker: one or more brokers over one storage. Pure.
 
     connect, receive, disconnect, set_writable     what clients do
-    stored, was_read                               what storage did
+    on_stored, on_read                             what storage did
     wake                                           time has passed
 
-Each call makes the core do everything that it can do now. Then the owner carries out what the core wants:
+Each call makes the core do all that it can do now. Then its owner looks at:
 
     touched            connections with bytes to send (`out`), to be closed (`closed`), or to be read no
                        further for a while (`throttled`)
@@ -46,11 +46,11 @@ class Core(Cluster):
         self._connections = 0
 
     def set_time(self, ticks: int, time_ns: int) -> None:
-        """The time is now this: ns of a clock that never goes back, and ns since the epoch."""
+        """Set the time: ns of a monotonic clock, and ns since the epoch."""
         self.scheduler.set_time(ticks, time_ns)
 
     def connect(self, broker: Broker, client: str, *, certificate: str = "") -> Connection:
-        """A client at the address `client` has connected; its certificate, if any, has this common name."""
+        """Return a new connection of a client; `certificate` is the common name of its certificate."""
         self._connections += 1
         handlers = self._handlers[broker.number]
         connection = Connection(broker, handlers, self._connections, client, certificate)
@@ -59,41 +59,41 @@ class Core(Cluster):
         return connection
 
     def receive(self, connection: Connection, frame: Frame) -> None:
-        """A client has sent a frame; call `wake` after the last of those that came together."""
+        """Handle a frame that a client has sent; call `wake` after the last of those that came together."""
         connection.receive(frame)
 
     def disconnect(self, connection: Connection) -> None:
-        """The connection has ended."""
-        connection.lost()
+        """End a connection."""
+        connection.on_lost()
         for broker in self.brokers:
             broker.connections.pop(connection.number, None)
         self.scheduler.run()
 
     def set_writable(self, connection: Connection, writable: bool) -> None:
-        """Whether the connection takes more bytes now; call `wake` afterwards."""
+        """Say whether the connection takes more bytes now; call `wake` afterwards."""
         connection.set_writable(writable)
 
-    def stored(self) -> None:
-        """The oldest commit that was taken is durable."""
-        self.journal.stored()
+    def on_stored(self) -> None:
+        """Record that the oldest commit that was taken is durable."""
+        self.journal.on_stored()
         self.scheduler.run()
 
-    def was_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
-        """A read is done."""
-        self.journal.was_read(number, entries)
+    def on_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
+        """Hand the entries of a finished read to its reader."""
+        self.journal.on_read(number, entries)
         self.scheduler.run()
 
     def wake(self) -> None:
-        """Do what is due."""
+        """Run what is due."""
         self.scheduler.run()
 
     @property
     def wake_at(self) -> int | None:
         """When `wake` must be called, and a commit taken (ticks)."""
-        times = [at for at in (self.scheduler.wake_at, self.journal.wake_at) if at is not None]
+        times = [tick for tick in (self.scheduler.wake_at, self.journal.wake_at) if tick is not None]
         return min(times, default=None)
 
     def take_touched(self) -> list[Connection]:
-        """The connections that the owner must look at."""
+        """Return the connections that the owner must look at, once."""
         touched, self.touched = list(self.touched), {}
         return touched

@@ -171,7 +171,7 @@ class Producing(World):
         fields["producer_name"] = it.name
         plain = metadata(it.sequence, **fields)
         message.key = sticky_key(plain).decode()
-        message.slots = _CONSISTENT.slot(message.key.encode()), _RANGES.slot(message.key.encode())
+        message.slots = _CONSISTENT.get_slot(message.key.encode()), _RANGES.get_slot(message.key.encode())
         data = sent(
             it.sequence, payload, **parts, **{f"meta_{name}": value for name, value in fields.items()}
         )

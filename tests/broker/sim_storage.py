@@ -9,9 +9,9 @@ import json
 from collections import deque
 from random import Random
 
-from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, Read
+from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest
 
-Stored = list[tuple[int, bytes]]
+Entries = list[tuple[int, bytes]]
 
 
 class Disk:
@@ -47,12 +47,12 @@ class Disk:
                 ends[log] = max(ends.get(log, 0), index + 1)
         return ends
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Entries:
         """Entries in order, up to a number of bytes, but at least one."""
-        found: Stored = []
+        found: Entries = []
         size = 0
         for key in sorted(key for key in self.entries if read.start <= key < read.stop):
-            if size >= read.most:
+            if size >= read.max_bytes:
                 break
             found.append((key, self.entries[key]))
             size += len(self.entries[key])
@@ -77,17 +77,17 @@ class SlowDisk:
         self.commits: deque[Commit] = deque()
         self.durable = 0
         """How many of `commits` are durable, but not reported."""
-        self.reads: list[tuple[Read, Stored | None]] = []
+        self.reads: list[tuple[ReadRequest, Entries | None]] = []
         self.most = 1 << 20
         """Bytes that one read yields at most."""
 
-    def add_read(self, read: Read) -> None:
+    def add_read(self, read: ReadRequest) -> None:
         """A read was asked for."""
         early = self.random.random() < 0.3
         self.reads.append((read, self._read(read) if early else None))
 
-    def _read(self, read: Read) -> Stored:
-        return self.disk.read(read._replace(most=min(read.most, self.most)))
+    def _read(self, read: ReadRequest) -> Entries:
+        return self.disk.read(read._replace(max_bytes=min(read.max_bytes, self.most)))
 
     def sync(self) -> None:
         """The next commit is durable now."""
@@ -101,7 +101,7 @@ class SlowDisk:
         self.durable -= 1
         return self.commits.popleft()
 
-    def finish_read(self) -> tuple[int, Stored]:
+    def finish_read(self) -> tuple[int, Entries]:
         """The number and the result of a read that is done."""
         read, found = self.reads.pop(self.random.randrange(len(self.reads)))
         return read.number, self._read(read) if found is None else found

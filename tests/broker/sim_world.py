@@ -86,7 +86,7 @@ class World:
         disk = self.disk.disk
         self.cluster = Core(self.settings, disk.rows(), disk.ends(), self.brokers)
         for broker in self.cluster.brokers:
-            broker.environment.cache.most = self.cache
+            broker.environment.cache.max_bytes = self.cache
             broker.service_url = f"pulsar://broker:{broker.number}"
         self.cluster.touched = Touched()
         self.set_time(self.ticks)
@@ -139,12 +139,12 @@ class World:
     def report(self) -> None:
         """The oldest commit is done."""
         self.disk.report()
-        self.cluster.stored()
+        self.cluster.on_stored()
         self.flush()
 
     def finish_read(self) -> None:
         """A read is done."""
-        self.cluster.was_read(*self.disk.finish_read())
+        self.cluster.on_read(*self.disk.finish_read())
         self.flush()
 
     def flush(self) -> None:

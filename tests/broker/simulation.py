@@ -305,7 +305,7 @@ class Simulation(Transactions, Operations):
             assert not broker._opening
             for topic in broker.topics.values():
                 assert not topic.producers, topic.producers
-                assert not topic.waiting
+                assert not topic.waiting_producers
                 assert topic.exclusive is None
                 unused = self.settings.brokerDeleteInactiveTopicsEnabled and not topic.subscriptions
                 assert not unused, f"{topic.name.full} should be gone"

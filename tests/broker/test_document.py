@@ -29,7 +29,7 @@ def test_each_field_of_the_state_is_described() -> None:
     section = DOCUMENT.partition("### State\n")[2].partition("\n### ")[0]
     described = set(re.findall(r"`(\w+)`", section))
     fields = set(re.findall(r'^ +"(\w+)":', Path(state.__file__).read_text(), re.MULTILINE))
-    fields |= set(re.findall(r'shown\["(\w+)"\]', Path(state.__file__).read_text()))
+    fields |= set(re.findall(r'report\["(\w+)"\]', Path(state.__file__).read_text()))
     assert {"time_ms", "key_ranges", "dropped", "timeout_ms"} < fields
     assert fields - described == set()
 

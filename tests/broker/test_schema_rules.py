@@ -23,7 +23,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsarctl_wire.broker.schemas.avro import Steps, parse
-from pulsarctl_wire.broker.schemas.compatibility import Schema, incompatible, refusal, version_of
+from pulsarctl_wire.broker.schemas.compatibility import (
+    Schema,
+    explain_incompatibility,
+    find_incompatibility,
+    find_version,
+)
 from pulsarctl_wire.wire import PulsarApi_pb2 as api
 
 STRATEGIES = (
@@ -103,7 +108,7 @@ NULL_VALUE = KEY_VALUE._replace(data=bytes(4) + b"\xff" * 4)
 
 
 class Row(NamedTuple):
-    """`outcome` is the refusal's kind, or empty."""
+    """`outcome` is the find_incompatibility's kind, or empty."""
 
     what: str
     strategy: str
@@ -462,9 +467,9 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_row(row: Row) -> None:
-    found = refusal(row.old, row.new, row.strategy, consumer=row.consumer)
+    found = find_incompatibility(row.old, row.new, row.strategy, consumer=row.consumer)
     assert (found.kind if found else "") == row.outcome, found
-    why = incompatible(row.old, row.new, row.strategy, consumer=row.consumer)
+    why = explain_incompatibility(row.old, row.new, row.strategy, consumer=row.consumer)
     assert bool(why) == bool(row.outcome)
 
 
@@ -482,19 +487,19 @@ def test_row(row: Row) -> None:
     ids=str,
 )
 def test_version_of(new: Schema, expected: int | None) -> None:
-    assert version_of([INT, STRING, LONG], new) == expected
+    assert find_version([INT, STRING, LONG], new) == expected
 
 
 def test_texts() -> None:
     """They begin as those of a real broker."""
-    why = incompatible([INT], TEXT, "UNDEFINED")
+    why = explain_incompatibility([INT], TEXT, "UNDEFINED")
     assert why.startswith(
         "Error during schema compatibility check with strategy FULL: org.apache.avro.Schema"
     )
     assert why.index('"string"') < why.index("using schema") < why.index('"int"')
-    why = incompatible([], avro(["null"]), "FULL")
+    why = explain_incompatibility([], avro(["null"]), "FULL")
     assert why == "Avro schema typed [UNION] is not supported"
-    why = incompatible([INT], STRING, "FULL", consumer=True)
+    why = explain_incompatibility([INT], STRING, "FULL", consumer=True)
     assert why == "Incompatible schema: exists schema type AVRO, new schema type STRING"
 
 
@@ -566,14 +571,14 @@ def test_hostile(what: str) -> None:
     for kind in (api.Schema.Avro, api.Schema.Json, api.Schema.ProtobufNative):
         for consumer in (False, True):
             for versions in ((), (typed(kind, old),), (typed(kind, new + b" "),)):
-                found = refusal(versions, typed(kind, new), "FULL", consumer=consumer)
+                found = find_incompatibility(versions, typed(kind, new), "FULL", consumer=consumer)
                 assert found is None or found.text.encode()
     assert time.process_time() - began < 20
 
 
 def test_recursion_ends() -> None:
     nested = record(field(), field(["null", "R"], "next", default=None))
-    assert incompatible([avro(nested)], avro({**nested, "p": 1}), "FULL_TRANSITIVE") == ""
+    assert explain_incompatibility([avro(nested)], avro({**nested, "p": 1}), "FULL_TRANSITIVE") == ""
 
 
 KEYWORDS = (
@@ -655,9 +660,9 @@ SCHEMAS = st.builds(Schema, st.integers(-1, 23), DATA | SIZED, PROPERTIES) | st.
 def test_any_schema(versions: list[Schema], new: Schema, strategy: str, consumer: bool) -> None:
     for kind in (new.type, *(each.type for each in versions)):  # else they hardly ever have one type
         same_type = [each._replace(type=kind) for each in versions]
-        why = incompatible(same_type, new._replace(type=kind), strategy, consumer=consumer)
+        why = explain_incompatibility(same_type, new._replace(type=kind), strategy, consumer=consumer)
         assert isinstance(why, str)
-        found = version_of(same_type, new._replace(type=kind))
+        found = find_version(same_type, new._replace(type=kind))
         assert found is None or 0 <= found < len(versions)
 
 
@@ -666,9 +671,11 @@ def test_any_schema(versions: list[Schema], new: Schema, strategy: str, consumer
 def test_a_schema_reads_itself(value: Any) -> None:
     """Unless it is invalid, or nothing can be read at all."""
     old, new = avro(value), avro({"type": "array", "items": value})
-    if incompatible([], old, "FULL") == incompatible([], new, "FULL") == "":
+    if explain_incompatibility([], old, "FULL") == explain_incompatibility([], new, "FULL") == "":
         for consumer in (False, True):
-            found = refusal([old], old._replace(data=old.data + b" "), "FULL_TRANSITIVE", consumer=consumer)
+            found = find_incompatibility(
+                [old], old._replace(data=old.data + b" "), "FULL_TRANSITIVE", consumer=consumer
+            )
             assert found is None or found.kind == ("incompatible" if consumer else "failed"), found
 
 

@@ -36,7 +36,7 @@ class Client:
     def store(self) -> None:
         """Let storage do everything."""
         while self.core.journal.take_commit() is not None:
-            self.core.stored()
+            self.core.on_stored()
 
 
 def test_who_subscribes_during_a_seek_is_answered_behind_it() -> None:

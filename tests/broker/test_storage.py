@@ -15,7 +15,7 @@ from broker.sim_storage import Disk
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
 from pulsarctl_wire.broker.shell.sqlite import Memory, Sqlite
-from pulsarctl_wire.broker.storage.journal import Commit, Journal, Read, StorageError, entry_key
+from pulsarctl_wire.broker.storage.journal import Commit, Journal, ReadRequest, StorageError, entry_key
 from pulsarctl_wire.errors import InUse, SettingsError
 
 LOGS = 3
@@ -42,7 +42,7 @@ def random_commit(random: Random, ends: list[int], size: int = 60) -> Commit:
 
 def contents(storage: Sqlite | Memory | Disk) -> tuple[dict[tuple[str, str], str], list[tuple[int, bytes]]]:
     """Everything that a storage has."""
-    everything = Read(1, 0, entry_key(LOGS, 0), 1 << 40)
+    everything = ReadRequest(1, 0, entry_key(LOGS, 0), 1 << 40)
     rows = {(table, key): value for table, key, value in storage.rows()}
     if isinstance(storage, Memory):
         return rows, sorted(storage.entries.items())
@@ -67,7 +67,7 @@ def test_every_storage_does_as_the_model(tmp_path: Path, seed: int) -> None:
         log = random.randrange(LOGS)
         start = random.randrange(ends[log] + 1)
         key = entry_key(log, start)
-        read = Read(1, key, entry_key(log, random.randint(start, ends[log])), random.randrange(1, 200))
+        read = ReadRequest(1, key, entry_key(log, random.randint(start, ends[log])), random.randrange(1, 200))
         assert sqlite.read(read) == memory.read(read) == model.read(read)
     sqlite.close()
     again = Sqlite(tmp_path)

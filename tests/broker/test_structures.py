@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
-from pulsarctl_wire.broker.delivery.key_ranges import AutoSplit, ConsistentHashing, Selector, Sticky
+from pulsarctl_wire.broker.delivery.key_ranges import AutoSplit, ConsistentHashing, KeyRanges, Sticky
 from pulsarctl_wire.broker.delivery.shared import Replay
 from pulsarctl_wire.broker.storage.cursor import BLOCK, Cursor, load_cursor, mask_of, words_of
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
@@ -78,12 +78,12 @@ def change(cursor: Cursor, name: str, *arguments: int) -> None:
 
 def agree(cursor: Cursor, model: Model) -> None:
     assert cursor.mark == min(model.open, default=MAX)
-    assert cursor.backlog(MAX) == len(model.open)
+    assert cursor.count_backlog(MAX) == len(model.open)
     opens = sorted(model.open)
     for index in {0, 1, cursor.mark, BLOCK - 1, BLOCK, 2 * BLOCK, MAX - 1, *opens[:3], *opens[-3:]}:
         if index < MAX:
             assert cursor.is_acked(index) == (index not in model.open)
-            assert cursor.next_open(index) == min((each for each in opens if each >= index), default=MAX)
+            assert cursor.find_open(index) == min((each for each in opens if each >= index), default=MAX)
     for index, mask in model.open.items():
         assert cursor.masks.get(index, (1 << SIZE) - 1) == mask
     assert cursor.masks.keys() <= model.open.keys()
@@ -133,7 +133,7 @@ def test_log_positions(sizes: list[int], step: int, trim: int) -> None:
     assert len(set(known.values())) == len(known)
     for index, position in known.items():
         assert log.locate(*position) == (index, True)
-        before = log.before(index)
+        before = log.position_before(index)
         assert before == (known[index - 1] if index > log.first else (position.ledger, -1)) or (
             index == log.first and before.entry == -1
         )
@@ -153,7 +153,7 @@ def test_log_sizes() -> None:
     ledgers = [Ledger(3, 0, 0, 0), Ledger(4, 4, 0, 100)]
     log = Log(1, Journal(Scheduler()), Cache(0), {1: 6}, ledgers, 0)
     log.bytes = 150
-    assert [log.size_from(index) for index in range(8)] == [150, 125, 100, 75, 50, 25, 0, 0]
+    assert [log.estimate_size_from(index) for index in range(8)] == [150, 125, 100, 75, 50, 25, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_replay(done: list[tuple[str, int]]) -> None:
     for name, index in done:
         getattr(replay, name)(*([] if name == "clear" else [index]))
         getattr(model, name)(*([] if name == "clear" else [index]))
-        assert replay.first() == min(model, default=None)
+        assert replay.get_first() == min(model, default=None)
         assert len(replay) == len(model)
         assert all((each in replay) == (each in model) for each in range(10))
 
@@ -193,10 +193,10 @@ class Named:
 SLOTS = [*range(0, 65_536, 257), 1, 2, 65_534, 65_535]
 
 
-def owners(selector: Selector) -> list[Any]:
+def owners(selector: KeyRanges) -> list[Any]:
     """Who has which of some slots; the ranges must say the same."""
-    found = [selector.owner(slot) for slot in SLOTS]
-    ranges = selector.ranges()
+    found = [selector.get_owner(slot) for slot in SLOTS]
+    ranges = selector.list_ranges()
     assert all(one[1] < other[0] for one, other in pairwise(ranges))
     assert all(one[2] is not other[2] or one[1] + 1 < other[0] for one, other in pairwise(ranges))
     for slot, owner in zip(SLOTS, found, strict=True):
@@ -208,7 +208,7 @@ def owners(selector: Selector) -> list[Any]:
 
 @pytest.mark.parametrize("make", [ConsistentHashing, AutoSplit])
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=12))
-def test_selectors(make: type[Selector], done: list[tuple[bool, int]]) -> None:
+def test_selectors(make: type[KeyRanges], done: list[tuple[bool, int]]) -> None:
     """Each slot has an owner who is there; nobody's slots change but those of who comes or goes."""
     selector = make()
     members: list[Any] = []
@@ -268,8 +268,8 @@ def test_sticky(wanted: list[list[tuple[int, int]]]) -> None:
                 selector.add(it)
         for slot in SLOTS:
             found = next((it for low, high, it in taken if low <= slot <= high), None)
-            assert selector.owner(slot) is found
-        assert selector.ranges() == sorted(taken, key=lambda each: each[:2])
+            assert selector.get_owner(slot) is found
+        assert selector.list_ranges() == sorted(taken, key=lambda each: each[:2])
 
 
 def test_entry_keys_are_in_order() -> None:
@@ -280,4 +280,4 @@ def test_entry_keys_are_in_order() -> None:
 
 def test_a_rate_limits_only_with_messages_or_bytes() -> None:
     rates = Rate(0, 0), Rate(-1, 0, period=10), Rate(1, 0), Rate(-1, 5)
-    assert [rate.limits for rate in rates] == [False, False, True, True]
+    assert [rate.has_limits for rate in rates] == [False, False, True, True]

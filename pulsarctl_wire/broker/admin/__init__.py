@@ -1,7 +1,7 @@
 """The admin API (REST v2 and v3), without HTTP: a request in, an answer out.
 
-A handler is a coroutine of the core; its route is a row of the `ROUTES` of its family. What Pulsar has and
-this broker lacks is answered by 501.
+A handler is a coroutine of the core; its route is a row of the `ROUTES` of its family. Requests that
+only Pulsar has are answered by 501.
 """
 
 import re
@@ -54,45 +54,45 @@ _FAMILIES: Final = (
 _DOMAIN: Final = "(?P<domain>persistent|non-persistent)"
 
 
-def _compiled(template: str) -> re.Pattern[str]:
+def _compile(template: str) -> re.Pattern[str]:
     parts = template.replace("{domain}", _DOMAIN)
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", parts))
 
 
 def _rank(template: str) -> tuple[bool, ...]:
-    """Sorts fixed words before names, from the left."""
+    """Return the sort key that puts fixed words before names, from the left."""
     return tuple(part.startswith("{") for part in template.split("/"))
 
 
-def _table() -> dict[int, list[tuple[str, re.Pattern[str], Handler]]]:
-    """The routes by the number of slashes in their paths."""
+def _build_table() -> dict[int, list[tuple[str, re.Pattern[str], Handler]]]:
+    """Return the routes by the number of slashes in their paths."""
     table: dict[int, list[tuple[str, re.Pattern[str], Handler]]] = {}
     routes = [route for family in _FAMILIES for route in family.ROUTES]
     for method, template, handler in sorted(routes, key=lambda route: _rank(route[1])):
-        table.setdefault(template.count("/"), []).append((method, _compiled(template), handler))
+        table.setdefault(template.count("/"), []).append((method, _compile(template), handler))
     return table
 
 
-_ROUTES: Final = _table()
+_ROUTES: Final = _build_table()
 
 
 async def answer(
     broker: Broker, method: str, path: str, query: Mapping[str, str], body: Any, role: str | None = None
 ) -> Answer:
-    """The answer to a request; `path` may be percent-encoded, `body` is JSON that was read, or None.
+    """Answer a request; `path` may be percent-encoded, `body` is parsed JSON or None.
 
-    `role` is who asks; None may do everything.
+    `role` is the client's; None may do everything.
     """
-    others = False
-    for known, pattern, handler in _ROUTES.get(path.count("/"), ()):
+    has_other_method = False
+    for route_method, pattern, handler in _ROUTES.get(path.count("/"), ()):
         match = pattern.fullmatch(path)
         if match is None:
             continue
-        if known != method:
-            others = True
+        if route_method != method:
+            has_other_method = True
             continue
-        named = {name: unquote(value) for name, value in match.groupdict().items()}
-        request = Request(broker, named, query, body)
+        parts = {name: unquote(value) for name, value in match.groupdict().items()}
+        request = Request(broker, parts, query, body)
         try:
             if role is not None and not is_allowed(request, method, path, role):
                 return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
@@ -105,10 +105,10 @@ async def answer(
             return Answer(_STATUS.get(refused.code, 500), {"reason": str(refused)})
         except InvalidName as error:
             return Answer(412, {"reason": str(error)})
-    missing = unsupported.name_of(path)
+    missing = unsupported.find_feature(path)
     if missing:
         return Answer(501, {"reason": f"This broker has no {missing}"})
-    if others:
+    if has_other_method:
         return Answer(405, {"reason": "HTTP 405 Method Not Allowed"})
     return Answer(404, {"reason": "HTTP 404 Not Found"})
 

@@ -1,4 +1,4 @@
-"""What all families of the admin API share."""
+"""Requests, answers and errors of the admin API."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ MAX_LONG: Final = (1 << 63) - 1
 
 
 class Problem(WireError):
-    """A request is refused with this HTTP status."""
+    """A refused request, with its HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -24,7 +24,7 @@ class Problem(WireError):
 
 
 class Moved(WireError):
-    """Another broker must be asked."""
+    """The request must go to another broker."""
 
     def __init__(self, owner: Broker) -> None:
         super().__init__(owner.http_url)
@@ -33,7 +33,7 @@ class Moved(WireError):
 
 @dataclass
 class Answer:
-    """An answer: `value` is sent as JSON, bytes as they are, None is no body. `owner`: who to ask instead."""
+    """An answer: `value` is sent as JSON, bytes as is, None is no body. `owner`: whom to ask instead."""
 
     status: int = 204
     value: Any = None
@@ -41,17 +41,17 @@ class Answer:
     owner: Broker | None = None
 
 
-def plain(text: str, status: int = 200) -> Answer:
-    """A text that is no JSON."""
+def make_text_answer(text: str, status: int = 200) -> Answer:
+    """Return an answer with a text that is not JSON."""
     return Answer(status, text.encode())
 
 
 @dataclass
 class Request:
-    """A request: `named` are the parts of its path, `body` its JSON."""
+    """A request: `parts` are the named parts of its path, `body` its JSON."""
 
     broker: Broker
-    named: dict[str, str]
+    parts: dict[str, str]
     query: Mapping[str, str]
     body: Any
 
@@ -62,14 +62,14 @@ class Request:
 
     @property
     def namespaces(self) -> Namespaces:
-        """What there is."""
+        """The namespaces of the cluster."""
         return self.broker.cluster.namespaces
 
     # -- what the path names
 
-    def namespace_or(self, reason: str) -> str:
-        """The namespace in the path. Raises Problem with this reason if there is none."""
-        name = f"{self.named['tenant']}/{self.named['namespace']}"
+    def get_namespace_or(self, reason: str) -> str:
+        """Return the namespace in the path. Raises Problem with this reason if it does not exist."""
+        name = f"{self.parts['tenant']}/{self.parts['namespace']}"
         if name not in self.namespaces.namespaces:
             raise Problem(404, reason)
         return name
@@ -77,103 +77,106 @@ class Request:
     @property
     def namespace(self) -> str:
         """The namespace in the path. Raises Problem if there is none."""
-        return self.namespace_or("Namespace not found")
+        return self.get_namespace_or("Namespace not found")
 
     @property
     def topic_name(self) -> TopicName:
         """The topic in the path. Raises InvalidName."""
-        named = self.named
-        domain = named.get("domain", "persistent")
-        return parse_topic(f"{domain}://{named['tenant']}/{named['namespace']}/{named['topic']}")
+        parts = self.parts
+        domain = parts.get("domain", "persistent")
+        return parse_topic(f"{domain}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}")
 
-    def known_topic(self) -> TopicName:
-        """The topic in the path, which exists, partitioned or not. Raises Problem."""
+    def get_known_topic(self) -> TopicName:
+        """Return the topic in the path, which exists, partitioned or not. Raises Problem."""
         _ = self.namespace
         name = self.topic_name
-        if not self.cluster.exists(name) and not self.namespaces.partitions(name):
+        if not self.cluster.exists(name) and not self.namespaces.count_partitions(name):
             raise Problem(404, f"Topic {name.full} not found")
         return name
 
     def refuse_partitioned(self, reason: str, status: int = 405) -> None:
-        """Raises Problem if the topic in the path is partitioned."""
-        if self.namespaces.partitions(self.topic_name):
+        """Raise Problem if the topic in the path is partitioned."""
+        if self.namespaces.count_partitions(self.topic_name):
             raise Problem(status, reason)
 
-    async def topic(self) -> AnyTopic:
-        """The topic in the path, loaded. Raises Problem, Refused, and Moved if another broker has it."""
+    async def load_topic(self) -> AnyTopic:
+        """Load the topic in the path. Raises Problem, Refused, and Moved if another broker has it."""
         _ = self.namespace
         name = self.topic_name
         if not self.cluster.exists(name):
             raise Problem(404, f"Topic {name.full} not found")
-        self.own(name)
+        self.acquire(name)
         return await self.cluster.load(name, self.broker)
 
-    def own(self, name: TopicName) -> None:
-        """Be the owner of a topic. Raises Moved if another broker is."""
+    def acquire(self, name: TopicName) -> None:
+        """Make this broker the owner of a topic. Raises Moved if another one is."""
         owner = self.cluster.acquire(self.broker, name)
         if owner is not self.broker:
             raise Moved(owner)
 
-    async def persistent_topic(self, what: str = "This") -> PersistentTopic:
-        """The persistent topic in the path, loaded. Raises Refused, Problem."""
-        topic = await self.topic()
+    async def load_persistent_topic(self, operation: str = "This") -> PersistentTopic:
+        """Load the persistent topic in the path. Raises Refused, Problem."""
+        topic = await self.load_topic()
         if not isinstance(topic, PersistentTopic):
-            raise Problem(405, f"{what} on a non-persistent topic is not allowed")
+            raise Problem(405, f"{operation} on a non-persistent topic is not allowed")
         return topic
 
-    async def all_parts(self, what: str = "This") -> list[PersistentTopic]:
-        """The persistent topic in the path, or all its partitions, loaded."""
+    async def load_partitions(self, operation: str = "This") -> list[PersistentTopic]:
+        """Load the persistent topic in the path, or all its partitions."""
         name = self.topic_name
-        if not self.namespaces.partitions(name):
-            return [await self.persistent_topic(what)]
+        if not self.namespaces.count_partitions(name):
+            return [await self.load_persistent_topic(operation)]
         if not name.is_persistent:
-            raise Problem(405, f"{what} on a non-persistent topic is not allowed")
-        topics = [await self.cluster.load(part, self.broker) for part in self.cluster.catalogue.parts(name)]
+            raise Problem(405, f"{operation} on a non-persistent topic is not allowed")
+        topics = [
+            await self.cluster.load(part, self.broker)
+            for part in self.cluster.catalogue.list_partitions(name)
+        ]
         return [topic for topic in topics if isinstance(topic, PersistentTopic)]
 
-    def subscription(self, topic: PersistentTopic) -> Subscription:
-        """The subscription in the path. Raises Problem."""
-        name = self.named["subscription"]
-        found: Subscription | None = topic.subscriptions.get(name)
-        if found is None:
+    def get_subscription(self, topic: PersistentTopic) -> Subscription:
+        """Return the subscription in the path. Raises Problem."""
+        name = self.parts["subscription"]
+        subscription: Subscription | None = topic.subscriptions.get(name)
+        if subscription is None:
             raise Problem(404, f"Subscription {name} not found for topic {topic.name.full}")
-        return found
+        return subscription
 
     # -- values
 
-    def flag(self, name: str, default: str = "false") -> bool:
-        """A boolean of the query."""
+    def get_flag(self, name: str, default: str = "false") -> bool:
+        """Return a boolean of the query."""
         return self.query.get(name, default).lower() == "true"
 
-    def number(self, name: str) -> int:
-        """A number in the path. Raises Problem."""
-        return integer(self.named[name], MAX_LONG)
+    def get_number(self, name: str) -> int:
+        """Return a number in the path. Raises Problem."""
+        return parse_integer(self.parts[name], MAX_LONG)
 
-    def fields(self) -> dict[str, Any]:
-        """The body, which must be an object. Raises Problem."""
+    def read_fields(self) -> dict[str, Any]:
+        """Return the body, which must be an object. Raises Problem."""
         if not isinstance(self.body, dict):
             raise Problem(400, "An object is expected")
         return self.body
 
-    def strings(self) -> dict[str, str]:
-        """The body, which must be an object of strings. Raises Problem."""
-        if not all(isinstance(value, str) for value in self.fields().values()):
+    def read_strings(self) -> dict[str, str]:
+        """Return the body, which must be an object of strings. Raises Problem."""
+        if not all(isinstance(value, str) for value in self.read_fields().values()):
             raise Problem(400, "An object of strings is expected")
-        return self.fields()
+        return self.read_fields()
 
-    async def done(self, status: int = 204) -> Answer:
-        """An answer without a body, once everything is stored."""
-        await self.broker.journal.synced()
+    async def finish(self, status: int = 204) -> Answer:
+        """Return an answer without a body, once everything is stored."""
+        await self.broker.journal.sync()
         return Answer(status)
 
 
-def integer(text: str, most: int = MAX_LONG) -> int:
-    """A number in a path or query. Raises Problem."""
+def parse_integer(text: str, limit: int = MAX_LONG) -> int:
+    """Return a number in a path or query. Raises Problem."""
     try:
         number = int(text)
     except ValueError:
         raise Problem(404, "HTTP 404 Not Found") from None
-    if not -most - 1 <= number <= most:
+    if not -limit - 1 <= number <= limit:
         raise Problem(404, "HTTP 404 Not Found")
     return number
 

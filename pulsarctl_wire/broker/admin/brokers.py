@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, plain
-from pulsarctl_wire.broker.admin.metrics import metrics
+from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, make_text_answer
+from pulsarctl_wire.broker.admin.metrics import format_metrics
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
@@ -11,84 +11,84 @@ from pulsarctl_wire.broker.cluster.housekeeping import check_quotas
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 _SECRET: Final = ("password", "secret", "token", "params")
-"""Settings with such words in their names are not told."""
+"""Words in the names of settings that are never shown."""
 
 
-def broker_id(broker: Broker) -> str:
-    """How the admin API names a broker: by its host and HTTP port."""
+def format_broker_id(broker: Broker) -> str:
+    """Return a broker's id in the admin API: its host and HTTP port."""
     return broker.http_url.partition("://")[2]
 
 
-async def active(request: Request) -> Answer:
-    """The brokers that are alive, whatever the cluster."""
-    return Answer(200, [broker_id(broker) for broker in request.cluster.brokers if broker.alive])
+async def list_brokers(request: Request) -> Answer:
+    """Return the living brokers, whatever the cluster in the path."""
+    return Answer(200, [format_broker_id(broker) for broker in request.cluster.brokers if broker.alive])
 
 
-async def leader(request: Request) -> Answer:
-    """The broker that gives bundles away."""
+async def get_leader(request: Request) -> Answer:
+    """Return the broker that assigns bundles."""
     first = request.cluster.leader
-    return Answer(200, {"serviceUrl": first.http_url, "brokerId": broker_id(first)})
+    return Answer(200, {"serviceUrl": first.http_url, "brokerId": format_broker_id(first)})
 
 
-async def healthy(request: Request) -> Answer:
-    """Whether the broker works: it does, as it answers."""
-    await request.broker.journal.synced()
-    return plain("ok")
+async def check_health(request: Request) -> Answer:
+    """Answer "ok", once everything is stored."""
+    await request.broker.journal.sync()
+    return make_text_answer("ok")
 
 
-async def version(request: Request) -> Answer:
-    """The version of Pulsar whose behaviour this is."""
-    return plain(PULSAR_VERSION)
+async def get_version(request: Request) -> Answer:
+    """Return the version of Pulsar whose behaviour this broker has."""
+    return make_text_answer(PULSAR_VERSION)
 
 
-async def configuration(request: Request) -> Answer:
-    """The settings; what they do not have is as in Pulsar."""
+async def get_configuration(request: Request) -> Answer:
+    """Return the settings that have an effect here, without secrets."""
     lines = {}
     for name, value in request.cluster.settings.values().items():
         if not any(word in name.lower() for word in _SECRET):
-            lines[name] = _line(value)
+            lines[name] = _format_setting(value)
     return Answer(200, lines)
 
 
-def _line(value: object) -> str:
-    """A setting as in a file."""
+def _format_setting(value: object) -> str:
+    """Return a setting as in a file."""
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
-async def nothing_dynamic(request: Request) -> Answer:
-    """The settings that were changed while the broker runs: none."""
+async def get_dynamic_values(request: Request) -> Answer:
+    """Return the settings changed at run time: none."""
     return Answer(200, {})
 
 
-async def no_names(request: Request) -> Answer:
-    """The settings that can be changed while the broker runs: none."""
+async def list_dynamic_names(request: Request) -> Answer:
+    """Return the settings that can be changed at run time: none."""
     return Answer(200, [])
 
 
 async def refuse_change(request: Request) -> Answer:
-    """No setting can be changed while the broker runs."""
+    """Raise Problem: no setting can be changed at run time."""
     raise Problem(412, "Can't update non-dynamic configuration")
 
 
-async def internal_configuration(request: Request) -> Answer:
-    """Where brokers keep their data: nowhere that others could use."""
+async def get_internal_configuration(request: Request) -> Answer:
+    """Return the brokers' metadata stores: local ones, which others cannot use."""
     store = "memory:local"
     names = "zookeeperServers configurationStoreServers metadataStoreUrl configurationMetadataStoreUrl"
     return Answer(200, {**dict.fromkeys(names.split(), store), "ledgersRootPath": "/ledgers"})
 
 
-async def owned(request: Request) -> Answer:
-    """The bundles that a broker owns."""
+async def list_owned(request: Request) -> Answer:
+    """Return the bundles that a broker owns."""
     for broker in request.cluster.brokers:
-        if broker_id(broker) == request.named["broker"]:
-            told = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-            return Answer(200, {name: dict(told) for name in request.cluster.owned(broker)})
-    raise Problem(404, f"Broker id '{request.named['broker']}' not found in available brokers.")
+        if format_broker_id(broker) == request.parts["broker"]:
+            flags = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+            return Answer(200, {name: dict(flags) for name in request.cluster.list_owned(broker)})
+    raise Problem(404, f"Broker id '{request.parts['broker']}' not found in available brokers.")
 
 
-async def quotas_checked(request: Request) -> Answer:
+async def check_quotas_now(request: Request) -> Answer:
     """Check backlog quotas now."""
     await check_quotas(request.broker)
     return Answer()
@@ -97,7 +97,7 @@ async def quotas_checked(request: Request) -> Answer:
 # -- statistics
 
 
-def _short(topic: AnyTopic, rates: counters.Counts) -> dict[str, Any]:
+def _summarize(topic: AnyTopic, rates: counters.Counts) -> dict[str, Any]:
     counts = counters.of_topic(topic)
     return {
         "producerCount": len(topic.producers),
@@ -115,19 +115,19 @@ def _short(topic: AnyTopic, rates: counters.Counts) -> dict[str, Any]:
     }
 
 
-async def topics(request: Request) -> Answer:
-    """Short statistics of all topics of this broker, by namespace, bundle and kind."""
-    told: dict[str, Any] = {}
+async def get_topics(request: Request) -> Answer:
+    """Return short statistics of all topics of this broker, by namespace, bundle and kind."""
+    stats: dict[str, Any] = {}
     for name, topic in sorted(request.broker.topics.items()):
-        of_namespace = told.setdefault(topic.name.namespace, {})
+        of_namespace = stats.setdefault(topic.name.namespace, {})
         of_bundle = of_namespace.setdefault(request.cluster.bundle_of(topic.name), {})
-        of_bundle.setdefault(topic.name.domain, {})[name] = _short(topic, request.broker.rates.of(topic))
-    return Answer(200, told)
+        of_bundle.setdefault(topic.name.domain, {})[name] = _summarize(topic, request.broker.rates.of(topic))
+    return Answer(200, stats)
 
 
-async def prometheus(request: Request) -> Answer:
-    """Metrics in the text format of Prometheus."""
-    text = metrics(request.broker).encode()
+async def get_metrics(request: Request) -> Answer:
+    """Return metrics in the text format of Prometheus."""
+    text = format_metrics(request.broker).encode()
     return Answer(200, text, {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
@@ -135,12 +135,12 @@ async def prometheus(request: Request) -> Answer:
 
 
 async def lookup(request: Request) -> Answer:
-    """Who owns a topic; somebody does from then on."""
+    """Return the owner of a topic, which gets one if it has none."""
     _ = request.namespace
     name, cluster = request.topic_name, request.cluster
-    owner = cluster.owner(name)
+    owner = cluster.get_owner(name)
     if owner is None or not owner.alive:
-        owner = cluster.acquire(cluster.candidate(name), name)
+        owner = cluster.acquire(cluster.choose_owner(name), name)
     urls = {
         "brokerUrl": owner.service_url,
         "brokerUrlTls": owner.service_url_tls,
@@ -151,33 +151,33 @@ async def lookup(request: Request) -> Answer:
     return Answer(200, {name: url for name, url in urls.items() if url} | {"brokerUrlSsl": ""})
 
 
-async def bundle(request: Request) -> Answer:
-    """The bundle that a topic is in."""
+async def get_bundle(request: Request) -> Answer:
+    """Return the bundle that a topic is in."""
     _ = request.namespace
-    return plain(request.cluster.bundle_of(request.topic_name))
+    return make_text_answer(request.cluster.bundle_of(request.topic_name))
 
 
 _BROKERS: Final = "/admin/v2/brokers"
 _LOOKUP: Final = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("GET", _BROKERS, active),
-    ("GET", f"{_BROKERS}/{{cluster}}", active),
-    ("GET", f"{_BROKERS}/leaderBroker", leader),
-    ("GET", f"{_BROKERS}/health", healthy),
-    ("GET", f"{_BROKERS}/ready", healthy),
-    ("GET", f"{_BROKERS}/version", version),
-    ("GET", f"{_BROKERS}/configuration", no_names),
-    ("GET", f"{_BROKERS}/configuration/values", nothing_dynamic),
-    ("GET", f"{_BROKERS}/configuration/runtime", configuration),
+    ("GET", _BROKERS, list_brokers),
+    ("GET", f"{_BROKERS}/{{cluster}}", list_brokers),
+    ("GET", f"{_BROKERS}/leaderBroker", get_leader),
+    ("GET", f"{_BROKERS}/health", check_health),
+    ("GET", f"{_BROKERS}/ready", check_health),
+    ("GET", f"{_BROKERS}/version", get_version),
+    ("GET", f"{_BROKERS}/configuration", list_dynamic_names),
+    ("GET", f"{_BROKERS}/configuration/values", get_dynamic_values),
+    ("GET", f"{_BROKERS}/configuration/runtime", get_configuration),
     ("POST", f"{_BROKERS}/configuration/{{name}}/{{value}}", refuse_change),
     ("DELETE", f"{_BROKERS}/configuration/{{name}}", refuse_change),
-    ("GET", f"{_BROKERS}/internal-configuration", internal_configuration),
-    ("GET", f"{_BROKERS}/backlog-quota-check", quotas_checked),
-    ("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned),
-    ("GET", "/admin/v2/broker-stats/topics", topics),
-    ("GET", "/metrics", prometheus),
-    ("GET", "/metrics/", prometheus),
+    ("GET", f"{_BROKERS}/internal-configuration", get_internal_configuration),
+    ("GET", f"{_BROKERS}/backlog-quota-check", check_quotas_now),
+    ("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", list_owned),
+    ("GET", "/admin/v2/broker-stats/topics", get_topics),
+    ("GET", "/metrics", get_metrics),
+    ("GET", "/metrics/", get_metrics),
     ("GET", _LOOKUP, lookup),
-    ("GET", f"{_LOOKUP}/bundle", bundle),
+    ("GET", f"{_LOOKUP}/bundle", get_bundle),
 )

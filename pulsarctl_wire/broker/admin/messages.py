@@ -1,12 +1,12 @@
-"""Single messages in the admin API: the payload is the body, headers tell the rest."""
+"""Single messages in the admin API: the payload is the body, the rest is in headers."""
 
 import json
 from base64 import b64encode
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MAX_LONG, TOPIC, Answer, Problem, Request, Route, integer
-from pulsarctl_wire.broker.admin.topics import told_id
+from pulsarctl_wire.broker.admin.base import MAX_LONG, TOPIC, Answer, Problem, Request, Route, parse_integer
+from pulsarctl_wire.broker.admin.topics import id_fields
 from pulsarctl_wire.broker.storage.log import Entry
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.wire.fields import as_text
@@ -43,23 +43,23 @@ _BYTES: Final = {
 }
 
 
-def when(time_ms: int) -> str:
-    """A time as Pulsar writes it: 2026-01-02T03:04:05.006Z, without zeros at the end."""
+def format_time(time_ms: int) -> str:
+    """Return a time as Pulsar writes it: 2026-01-02T03:04:05.006Z, without zeros at the end."""
     try:
         time = datetime.fromtimestamp(time_ms / 1000, timezone.utc).replace(microsecond=time_ms % 1000 * 1000)
     except (ValueError, OverflowError, OSError):
         return str(time_ms)
     text = time.strftime("%Y-%m-%dT%H:%M:%S")
-    part = f".{time_ms % 1000:03}".rstrip("0").rstrip(".")
-    return f"{text}{part}Z"
+    fraction = f".{time_ms % 1000:03}".rstrip("0").rstrip(".")
+    return f"{text}{fraction}Z"
 
 
-def _text(value: Any) -> str:
-    """A header's value."""
+def _header_value(value: Any) -> str:
+    """Return a value as the text of a header."""
     if isinstance(value, bool):
         return str(value).lower()
     text = as_text(value) if isinstance(value, (str, bytes)) else str(value)
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) -> dict[str, str]:
@@ -67,13 +67,13 @@ def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) ->
     headers = {
         "Message-ID": ":".join(map(str, topic.log.position(entry.index))),
         "PROPERTY": json.dumps(pairs, separators=(",", ":")),
-        "Is-Encrypted": _text(bool(metadata.encryption_keys)),
+        "Is-Encrypted": _header_value(bool(metadata.encryption_keys)),
     }
-    added = entry.broker_metadata
-    if added is not None and added.HasField("broker_timestamp"):
-        headers["Broker-Entry-METADATA-timestamp"] = when(added.broker_timestamp)
-    if added is not None and added.HasField("index"):
-        headers["Broker-Entry-METADATA-index"] = str(added.index)
+    broker_metadata = entry.broker_metadata
+    if broker_metadata is not None and broker_metadata.HasField("broker_timestamp"):
+        headers["Broker-Entry-METADATA-timestamp"] = format_time(broker_metadata.broker_timestamp)
+    if broker_metadata is not None and broker_metadata.HasField("index"):
+        headers["Broker-Entry-METADATA-index"] = str(broker_metadata.index)
     if metadata.HasField("num_messages_in_batch"):
         headers["num-batch-message"] = str(metadata.num_messages_in_batch)
         headers["batch-size"] = str(len(entry.data) - metadata.ByteSize())
@@ -82,15 +82,15 @@ def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) ->
         headers["PROPERTY-CHUNK-ID"] = str(metadata.chunk_id)
     if metadata.HasField("compression"):
         headers["compression"] = CompressionType.Name(metadata.compression)
-    for fields, show in ((_TIMES, when), (_VALUES, _text), (_BYTES, _base64)):
+    for fields, show in ((_TIMES, format_time), (_VALUES, _header_value), (_BYTES, _base64)):
         for field, name in fields.items():
             if metadata.HasField(field):  # type: ignore[arg-type]
                 headers[name] = show(getattr(metadata, field))
     for key in metadata.encryption_keys:
         headers["Base64-encryption-keys"] = _base64(key.SerializeToString())
     if metadata.HasField("txnid_most_bits"):
-        headers["txn-aborted"] = _text(topic.is_aborted(entry.index, metadata))
-    headers["txn-uncommitted"] = _text(entry.index >= topic.readable)
+        headers["txn-aborted"] = _header_value(topic.is_aborted(entry.index, metadata))
+    headers["txn-uncommitted"] = _header_value(entry.index >= topic.readable)
     return {f"X-Pulsar-{name}": value for name, value in headers.items()}
 
 
@@ -99,7 +99,7 @@ def _base64(value: bytes) -> str:
 
 
 def _payload(entry: Entry, metadata: MessageMetadata) -> bytes:
-    """The payload, decompressed unless it is encrypted. Raises Problem."""
+    """Return the payload, decompressed unless it is encrypted. Raises Problem."""
     if not metadata.compression or metadata.encryption_keys:
         return entry.payload
     from pulsarctl_wire.wire.payload import PayloadError, PayloadTooLarge, decompress
@@ -110,7 +110,7 @@ def _payload(entry: Entry, metadata: MessageMetadata) -> bytes:
         raise Problem(500, str(error)) from None
 
 
-def _told(topic: PersistentTopic, entry: Entry | None) -> Answer:
+def _message(topic: PersistentTopic, entry: Entry | None) -> Answer:
     if entry is None:
         raise Problem(404, "Message not found")
     metadata = entry.metadata
@@ -119,97 +119,97 @@ def _told(topic: PersistentTopic, entry: Entry | None) -> Answer:
     return Answer(200, _payload(entry, metadata), _headers(topic, entry, metadata))
 
 
-# -- which message
+# -- finding messages
 
 
 async def peek(request: Request) -> Answer:
-    """The nth message, from 1, of a backlog. A subscription that does not exist is made, as Pulsar does."""
+    """Return the nth message (from 1) of a backlog. A missing subscription is created, as in Pulsar."""
     request.refuse_partitioned("Peek messages on a partitioned topic is not allowed")
-    topic = await request.persistent_topic("Peek messages")
-    number = request.number("number")
+    topic = await request.load_persistent_topic("Peek messages")
+    number = request.get_number("number")
     if number < 1:
         raise Problem(400, "Messages are numbered from 1")
-    name = request.named["subscription"]
-    found = topic.subscriptions.get(name)
-    if found is None:
-        found = topic.create_subscription(name, topic.log.first)
-        await topic.journal.synced()
-    index = found.nth_open(number)
-    return _told(topic, None if index is None else await topic.log.entry(index, topic.scheduler))
+    name = request.parts["subscription"]
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        subscription = topic.create_subscription(name, topic.log.first)
+        await topic.journal.sync()
+    index = subscription.find_nth_open(number)
+    return _message(topic, None if index is None else await topic.log.load_entry(index, topic.scheduler))
 
 
-async def by_id(request: Request) -> Answer:
-    """A message by its ledger and entry."""
+async def get_by_id(request: Request) -> Answer:
+    """Return a message by its ledger and entry."""
     request.refuse_partitioned("GetMessageById is not allowed on partitioned-topic")
-    topic = await request.persistent_topic("GetMessageById")
-    ledger, number = request.number("ledger"), request.number("entry")
-    index, there = topic.log.locate(ledger, number)
-    if not any(each.id == ledger for each in topic.log.ledgers):
+    topic = await request.load_persistent_topic("GetMessageById")
+    ledger, number = request.get_number("ledger"), request.get_number("entry")
+    index, is_stored = topic.log.locate(ledger, number)
+    if not any(item.id == ledger for item in topic.log.ledgers):
         raise Problem(404, "Message id not found")
-    if not there or index >= topic.log.stored:
-        last = ":".join(map(str, topic.log.before(topic.log.stored)))
+    if not is_stored or index >= topic.log.stored_end:
+        last = ":".join(map(str, topic.log.position_before(topic.log.stored_end)))
         raise Problem(500, f"LastConfirmedEntry is {last} when reading entry {number}")
-    return _told(topic, await topic.log.entry(index, topic.scheduler))
+    return _message(topic, await topic.log.load_entry(index, topic.scheduler))
 
 
 async def examine(request: Request) -> Answer:
-    """A message by its number, from 1, from the start or the end of a topic."""
+    """Return a message by its number, from 1, from the start or the end of a topic."""
     request.refuse_partitioned(
         "Examine messages on a partitioned topic is not allowed, "
         "please try examine message on specific topic partition"
     )
-    topic = await request.persistent_topic("Examine messages")
-    number = max(integer(request.query.get("messagePosition", "1"), MAX_LONG), 1)
-    first, stop = topic.log.first, topic.log.stored
+    topic = await request.load_persistent_topic("Examine messages")
+    number = max(parse_integer(request.query.get("messagePosition", "1"), MAX_LONG), 1)
+    first, stop = topic.log.first, topic.log.stored_end
     if stop <= first:
         raise Problem(412, "Could not examine messages due to the total message is zero")
-    earliest = request.query.get("initialPosition") == "earliest"
-    index = min(first + number - 1, stop - 1) if earliest else max(stop - number, first)
-    return _told(topic, await topic.log.entry(index, topic.scheduler))
+    is_from_start = request.query.get("initialPosition") == "earliest"
+    index = min(first + number - 1, stop - 1) if is_from_start else max(stop - number, first)
+    return _message(topic, await topic.log.load_entry(index, topic.scheduler))
 
 
-async def at_time(request: Request) -> Answer:
-    """The id of the first message that is not older than a time, or else of the next one to be sent."""
+async def find_by_time(request: Request) -> Answer:
+    """Return the id of the first message not older than a time, else of the next one to be sent."""
     request.refuse_partitioned(
         "Get message ID by timestamp on a partitioned topic is not allowed, "
         "please try do it on specific topic partition"
     )
-    topic = await request.persistent_topic("Get message ID by timestamp")
-    index = await topic.index_at(request.number("timestamp"))
-    return Answer(200, told_id(topic.log.position(index), topic.partition))
+    topic = await request.load_persistent_topic("Get message ID by timestamp")
+    index = await topic.find_index_at(request.get_number("timestamp"))
+    return Answer(200, id_fields(topic.log.position(index), topic.partition))
 
 
-async def last_id(request: Request) -> Answer:
-    """The id of the last message."""
-    topic = await request.persistent_topic("Get last message ID")
-    entry = await topic.last_entry()
+async def get_last_id(request: Request) -> Answer:
+    """Return the id of the last message."""
+    topic = await request.load_persistent_topic("Get last message ID")
+    entry = await topic.read_last_entry()
     if entry is None:
-        return Answer(200, told_id(topic.log.before(topic.log.first), topic.partition))
-    told = told_id(topic.log.position(entry.index), topic.partition)
+        return Answer(200, id_fields(topic.log.position_before(topic.log.first), topic.partition))
+    fields = id_fields(topic.log.position(entry.index), topic.partition)
     metadata = entry.metadata
     if metadata is not None and metadata.HasField("num_messages_in_batch"):
-        told |= {"batchIndex": metadata.num_messages_in_batch - 1}
-        told |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
-    return Answer(200, told)
+        fields |= {"batchIndex": metadata.num_messages_in_batch - 1}
+        fields |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+    return Answer(200, fields)
 
 
-async def size_from(request: Request) -> Answer:
-    """About the bytes of the messages behind one."""
+async def get_size_from(request: Request) -> Answer:
+    """Return roughly the bytes of the messages after one."""
     request.refuse_partitioned("Get backlog size on a partitioned topic is not allowed")
-    topic = await request.persistent_topic("Get backlog size")
-    fields = request.fields()
+    topic = await request.load_persistent_topic("Get backlog size")
+    fields = request.read_fields()
     ids = [fields.get(key) for key in ("ledgerId", "entryId")]
-    if not all(isinstance(each, int) and -1 <= each <= MAX_LONG for each in ids):
+    if not all(isinstance(number, int) and -1 <= number <= MAX_LONG for number in ids):
         raise Problem(400, "A message id is expected")
-    index, there = topic.log.locate(int(ids[0] or 0), int(ids[1] or 0))
-    return Answer(200, topic.log.size_from(index + there))
+    index, is_stored = topic.log.locate(int(ids[0] or 0), int(ids[1] or 0))
+    return Answer(200, topic.log.estimate_size_from(index + is_stored))
 
 
 ROUTES: Final[tuple[Route, ...]] = (
     ("GET", f"{TOPIC}/subscription/{{subscription}}/position/{{number}}", peek),
-    ("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id),
+    ("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", get_by_id),
     ("GET", f"{TOPIC}/examinemessage", examine),
-    ("GET", f"{TOPIC}/messageid/{{timestamp}}", at_time),
-    ("GET", f"{TOPIC}/lastMessageId", last_id),
-    ("PUT", f"{TOPIC}/backlogSize", size_from),
+    ("GET", f"{TOPIC}/messageid/{{timestamp}}", find_by_time),
+    ("GET", f"{TOPIC}/lastMessageId", get_last_id),
+    ("PUT", f"{TOPIC}/backlogSize", get_size_from),
 )

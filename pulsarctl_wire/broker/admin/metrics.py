@@ -9,7 +9,7 @@ from typing import Final
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.delivery.consumer import Subscribed
+from pulsarctl_wire.broker.delivery.consumer import SubscriptionLike
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 Labels = dict[str, str]
@@ -34,20 +34,22 @@ def _of_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterat
         "out_bytes_total": counts.bytes_out,
     }
     if isinstance(topic, PersistentTopic):
-        backlogs = [each.backlog for each in topic.subscriptions.values()]
+        backlogs = [subscription.backlog for subscription in topic.subscriptions.values()]
         values |= {
             "msg_backlog": sum(backlogs),
             "storage_size": topic.log.size,
             "storage_logical_size": topic.log.size,
             "storage_backlog_size": max(
-                (each.backlog_size for each in topic.subscriptions.values()), default=0
+                (subscription.backlog_size for subscription in topic.subscriptions.values()), default=0
             ),
         }
     for name, value in values.items():
         yield f"pulsar_{name}", labels, value
 
 
-def _of_subscription(subscription: Subscribed, labels: Labels, rates: counters.Rates) -> Iterator[Sample]:
+def _of_subscription(
+    subscription: SubscriptionLike, labels: Labels, rates: counters.Rates
+) -> Iterator[Sample]:
     counts, rate = counters.of_subscription(subscription), rates.of(subscription)
     backlog = getattr(subscription, "backlog", 0)
     delayed = getattr(getattr(subscription, "dispatcher", None), "delayed_count", 0)
@@ -56,7 +58,7 @@ def _of_subscription(subscription: Subscribed, labels: Labels, rates: counters.R
         "back_log_no_delayed": max(backlog - delayed, 0),
         "delayed": delayed,
         "consumers_count": len(subscription.consumers),
-        "unacked_messages": sum(each.unacked for each in subscription.consumers),
+        "unacked_messages": sum(consumer.unacked for consumer in subscription.consumers),
         "blocked_on_unacked_messages": int(getattr(subscription, "blocked", False)),
         "msg_rate_out": rate.messages_out,
         "msg_throughput_out": rate.bytes_out,
@@ -81,11 +83,19 @@ def _of_broker(broker: Broker, cluster: str) -> Iterator[Sample]:
     yield "pulsar_version_info", {**labels, "version": PULSAR_VERSION}, 1
     yield "pulsar_active_connections", labels, len(broker.connections)
     yield "pulsar_broker_topics_count", labels, len(topics)
-    subscriptions = [each for topic in topics for each in topic.subscriptions.values()]
+    subscriptions = [subscription for topic in topics for subscription in topic.subscriptions.values()]
     yield "pulsar_broker_subscriptions_count", labels, len(subscriptions)
     yield "pulsar_broker_producers_count", labels, sum(len(topic.producers) for topic in topics)
-    yield "pulsar_broker_consumers_count", labels, sum(len(each.consumers) for each in subscriptions)
-    yield "pulsar_broker_msg_backlog", labels, sum(getattr(each, "backlog", 0) for each in subscriptions)
+    yield (
+        "pulsar_broker_consumers_count",
+        labels,
+        sum(len(subscription.consumers) for subscription in subscriptions),
+    )
+    yield (
+        "pulsar_broker_msg_backlog",
+        labels,
+        sum(getattr(subscription, "backlog", 0) for subscription in subscriptions),
+    )
     for namespace, number in sorted(by_namespace.items()):
         yield "pulsar_topics_count", {**labels, "namespace": namespace}, number
 
@@ -96,11 +106,11 @@ def _samples(broker: Broker) -> Iterator[Sample]:
     for topic in broker.topics.values():
         labels = {"cluster": cluster, "namespace": topic.name.namespace, "topic": topic.name.full}
         yield from _of_topic(topic, labels, broker.rates.of(topic))
-        for name, each in topic.subscriptions.items():
-            yield from _of_subscription(each, {**labels, "subscription": name}, broker.rates)
+        for name, subscription in topic.subscriptions.items():
+            yield from _of_subscription(subscription, {**labels, "subscription": name}, broker.rates)
 
 
-def _shown(labels: Labels) -> str:
+def _format_labels(labels: Labels) -> str:
     return ",".join(f'{name}="{_clean(value)}"' for name, value in labels.items())
 
 
@@ -108,9 +118,9 @@ def _clean(value: str) -> str:
     return value.encode("utf-8", "replace").decode().translate(_ESCAPES)
 
 
-def metrics(broker: Broker) -> str:
-    """The metrics of a broker."""
+def format_metrics(broker: Broker) -> str:
+    """Return the metrics of a broker."""
     lines: dict[str, list[str]] = {}
     for name, labels, value in _samples(broker):
-        lines.setdefault(name, [f"# TYPE {name} gauge"]).append(f"{name}{{{_shown(labels)}}} {value}")
-    return "".join(f"{line}\n" for each in lines.values() for line in each)
+        lines.setdefault(name, [f"# TYPE {name} gauge"]).append(f"{name}{{{_format_labels(labels)}}} {value}")
+    return "".join(f"{line}\n" for group in lines.values() for line in group)

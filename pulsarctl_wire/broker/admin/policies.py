@@ -1,7 +1,7 @@
 """Policies of namespaces and of topics in the admin API: a row each.
 
-A row says where a policy is found in paths, its name in a namespace's policies, what its body must be, and
-what is answered while it is not set.
+A row has a policy's path, its name in a namespace's policies, the shape of its body, and the answer while it
+is not set.
 """
 
 from collections.abc import Callable
@@ -48,10 +48,10 @@ NOTHING: Final = Answer(204)
 
 
 class Policy(NamedTuple):
-    """A policy: its path below the namespace or topic, its name in namespaces, what it must be.
+    """A policy: its path below the namespace or topic, its name in namespaces, its shape.
 
-    `unset` is the answer while it is not set; `effective` what counts if nothing is set. `methods` are
-    those that set and remove it.
+    `unset` is the answer while it is not set; `effective` returns the default in the settings. `methods` set
+    and remove it.
     """
 
     path: str
@@ -62,7 +62,7 @@ class Policy(NamedTuple):
     effective: Callable[[Settings], Any] | None = None
 
 
-def _is(value: Any) -> Answer:
+def _ok(value: Any) -> Answer:
     return Answer(200, value)
 
 
@@ -86,7 +86,7 @@ OF_NAMESPACE: Final = (
     ),
     Policy("deduplication", "deduplicationEnabled", Truth()),
     Policy("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL, EMPTY, "POST"),
-    Policy("encryptionRequired", "encryption_required", Truth(), _is(False), "POST"),
+    Policy("encryptionRequired", "encryption_required", Truth(), _ok(False), "POST"),
     Policy("publishRate", "publishMaxMessageRate", PUBLISH),
     Policy("dispatchRate", "topicDispatchRate", RATE),
     Policy("subscriptionDispatchRate", "subscriptionDispatchRate", RATE),
@@ -96,7 +96,7 @@ OF_NAMESPACE: Final = (
     _count("maxConsumersPerTopic", "max_consumers_per_topic"),
     _count("maxConsumersPerSubscription", "max_consumers_per_subscription"),
     _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
-    _count("maxTopicsPerNamespace", "max_topics_per_namespace", _is(0)),
+    _count("maxTopicsPerNamespace", "max_topics_per_namespace", _ok(0)),
     _count("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
     _count("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
     _count(
@@ -115,9 +115,9 @@ OF_NAMESPACE: Final = (
         methods="PUT DELETE",
     ),
     Policy("persistence", "persistence", PERSISTENCE),
-    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _is([])),
-    Policy("subscriptionAuthMode", "subscription_auth_mode", OneOf(("None", "Prefix")), _is("None"), "POST"),
-    Policy("schemaCompatibilityStrategy", "schema_compatibility_strategy", STRATEGY, _is("UNDEFINED"), "PUT"),
+    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _ok([])),
+    Policy("subscriptionAuthMode", "subscription_auth_mode", OneOf(("None", "Prefix")), _ok("None"), "POST"),
+    Policy("schemaCompatibilityStrategy", "schema_compatibility_strategy", STRATEGY, _ok("UNDEFINED"), "PUT"),
     Policy(
         "schemaAutoUpdateCompatibilityStrategy",
         "schema_auto_update_compatibility_strategy",
@@ -125,13 +125,13 @@ OF_NAMESPACE: Final = (
         NOTHING,
         "PUT",
     ),
-    Policy("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", Truth(), _is(True), "POST"),
-    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _is(False), "POST"),
+    Policy("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", Truth(), _ok(True), "POST"),
+    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _ok(False), "POST"),
     Policy(
         "dispatcherPauseOnAckStatePersistent",
         "dispatcherPauseOnAckStatePersistentEnabled",
         Truth(True),
-        _is(False),
+        _ok(False),
     ),
 )
 
@@ -225,7 +225,7 @@ OF_TOPIC: Final = (
             "managedLedgerMaxMarkDeleteRate": 0.1,
         },
     ),
-    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _is([])),
+    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _ok([])),
     Policy(
         "schemaCompatibilityStrategy",
         "schema_compatibility_strategy",
@@ -233,12 +233,12 @@ OF_TOPIC: Final = (
         methods="PUT DELETE",
         effective=lambda settings: settings.schemaCompatibilityStrategy,
     ),
-    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _is(False), "POST"),
+    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _ok(False), "POST"),
     Policy(
         "dispatcherPauseOnAckStatePersistent",
         "dispatcherPauseOnAckStatePersistentEnabled",
         Truth(True),
-        _is(False),
+        _ok(False),
     ),
 )
 
@@ -252,154 +252,154 @@ DEFAULT_QUOTA: Final = {
 }
 
 
-def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], of: str) -> None:
-    """Raises Problem if less is retained than backlogs may have."""
+def check_retention(retention: dict[str, Any], quotas: list[dict[str, Any]], level: str) -> None:
+    """Raise Problem if retention keeps less than a backlog may have."""
     size, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
-    if all(within(quota, size << 20 if size > 0 else size, minutes * 60) for quota in quotas):
+    if all(is_within(quota, size << 20 if size > 0 else size, minutes * 60) for quota in quotas):
         return
     raise Problem(
         412,
-        f"Retention Quota must exceed configured backlog quota for {of}. "
+        f"Retention Quota must exceed configured backlog quota for {level}. "
         "Please increase retention quota and retry",
     )
 
 
-def within(quota: dict[str, Any], size: int, seconds: int) -> bool:
-    """Whether a backlog quota is smaller than what retention keeps (0 and less: no limit)."""
+def is_within(quota: dict[str, Any], size: int, seconds: int) -> bool:
+    """Return whether a backlog quota is smaller than what retention keeps (0 and less: no limit)."""
     if size <= 0 and seconds <= 0:
         return True
-    too_large = 0 < size <= quota["limitSize"]
-    return not (too_large or 0 < seconds <= quota["limitTime"])
+    is_too_large = 0 < size <= quota["limitSize"]
+    return not (is_too_large or 0 < seconds <= quota["limitTime"])
 
 
 # -- namespaces
 
 
-def changed(request: Request, namespace: str, name: TopicName | None = None) -> None:
-    """A policy of a namespace, or of one topic, was changed: tell the topics."""
+def apply_changes(request: Request, namespace: str, name: TopicName | None = None) -> None:
+    """Apply changed policies of a namespace, or of one topic, to the loaded topics."""
     for broker in request.cluster.brokers:
         for topic in list(broker.topics.values()):
-            own = name is None or name.parent == topic.name.parent
-            if topic.name.namespace == namespace and own:
-                topic.policies_changed()
+            is_affected = name is None or name.parent == topic.name.parent
+            if topic.name.namespace == namespace and is_affected:
+                topic.on_policies_changed()
 
 
 def set_of_namespace(request: Request, name: str, value: Any) -> None:
     """Set a policy of the namespace in the path; None removes it."""
-    namespace, cluster = request.namespace_or("Namespace does not exist"), request.cluster
-    request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.bundles(namespace)})
+    namespace, cluster = request.get_namespace_or("Namespace does not exist"), request.cluster
+    request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.count_bundles(namespace)})
     if name in PER_CLUSTER:
         value = None if value is None else {cluster.settings.clusterName: value}
-        if name == "topicDispatchRate":  # its old name has it too
+        if name == "topicDispatchRate":  # also under its old name
             request.namespaces.set_policy(namespace, "clusterDispatchRate", value)
     request.namespaces.set_policy(namespace, name, value)
-    changed(request, namespace)
+    apply_changes(request, namespace)
 
 
 _READ_FIRST: Final = {
     *("retention", "deduplicationSnapshotInterval", "maxSubscriptionsPerTopic", "maxTopicsPerNamespace"),
     *("inactiveTopicPolicies", "delayedDelivery"),
 }
-"""Policies that Pulsar changes only after it has read the others: another text, if there are none."""
+"""Policies that Pulsar changes after reading the others: without any, the text of the error differs."""
 
 
 def _namespace_routes(policy: Policy) -> list[Route]:
     path = f"{NAMESPACE}/{policy.path}"
-    absent = f"Namespace {'policies does' if policy.path in _READ_FIRST else 'does'} not exist"
+    missing_text = f"Namespace {'policies does' if policy.path in _READ_FIRST else 'does'} not exist"
 
     async def get(request: Request) -> Answer:
-        """A policy of a namespace."""
-        namespace = request.namespace_or("Namespace does not exist")
+        """Return a policy of a namespace."""
+        namespace = request.get_namespace_or("Namespace does not exist")
         cluster = request.cluster.settings.clusterName
-        value = of_namespace(request.namespaces.policies(namespace), policy.name, cluster)
+        value = of_namespace(request.namespaces.get_policies(namespace), policy.name, cluster)
         return policy.unset if value is None else Answer(200, value)
 
     async def put(request: Request) -> Answer:
         """Set a policy of a namespace."""
         value = policy.body.read(request.body)
-        namespace = request.namespace_or(absent)
+        namespace = request.get_namespace_or(missing_text)
         if policy.name == "retention_policies":
-            quotas = request.namespaces.policies(namespace).get("backlog_quota_map", {})
+            quotas = request.namespaces.get_policies(namespace).get("backlog_quota_map", {})
             check_retention(value, list(quotas.values()), "namespace")
         set_of_namespace(request, policy.name, value)
-        return await request.done()
+        return await request.finish()
 
     async def remove(request: Request) -> Answer:
         """Remove a policy of a namespace."""
-        _ = request.namespace_or(absent)
+        _ = request.get_namespace_or(missing_text)
         set_of_namespace(request, policy.name, None)
-        return await request.done()
+        return await request.finish()
 
-    return [("GET", path, get), *_changing(policy, path, put, remove)]
+    return [("GET", path, get), *_change_routes(policy, path, put, remove)]
 
 
-def _changing(policy: Policy, path: str, put: Any, remove: Any) -> list[Route]:
-    return [(method, path, remove if method == "DELETE" else put) for method in policy.methods.split()]
+def _change_routes(policy: Policy, path: str, setter: Any, remove: Any) -> list[Route]:
+    return [(method, path, remove if method == "DELETE" else setter) for method in policy.methods.split()]
 
 
 # -- topics
 
 
-def topic_of(request: Request) -> TopicName:
-    """The topic in the path, which may have policies of its own. Raises Problem."""
+def get_policy_topic(request: Request) -> TopicName:
+    """Return the topic in the path, which may have policies of its own. Raises Problem."""
     if not request.cluster.settings.topicLevelPoliciesEnabled:
         text = "Topic level policies is disabled, to enable the topic level policy and retry."
         raise Problem(405, text)
-    name = request.known_topic()
-    if name.partition >= 0 and request.namespaces.partitions(name.parent):
+    name = request.get_known_topic()
+    if name.partition >= 0 and request.namespaces.count_partitions(name.parent):
         raise Problem(412, "Not allowed to set/get topic policy for a partition")
     return name
 
 
-def everywhere(request: Request) -> bool:
-    """Whether a policy of all clusters is meant."""
-    return request.flag("isGlobal")
+def is_global(request: Request) -> bool:
+    """Return whether the request is about the policies of all clusters."""
+    return request.get_flag("isGlobal")
 
 
 def set_of_topic(request: Request, name: TopicName, policy: str, value: Any) -> None:
     """Set a policy of a topic; None removes it."""
-    request.namespaces.set_topic_policy(name, policy, value, everywhere=everywhere(request))
-    changed(request, name.namespace, name)
+    request.namespaces.set_topic_policy(name, policy, value, is_global=is_global(request))
+    apply_changes(request, name.namespace, name)
 
 
-def own_policies(request: Request, name: TopicName) -> dict[str, Any]:
-    """The policies that a topic has itself."""
-    return request.namespaces.topic_policies(name, everywhere=everywhere(request))
+def get_own_policies(request: Request, name: TopicName) -> dict[str, Any]:
+    """Return the topic's own policies."""
+    return request.namespaces.get_topic_policies(name, is_global=is_global(request))
 
 
 def _topic_routes(policy: Policy) -> list[Route]:
     path = f"{TOPIC}/{policy.path}"
 
     async def get(request: Request) -> Answer:
-        """A policy of a topic; with applied=true, what counts for it."""
-        name = topic_of(request)
-        value = of_topic(own_policies(request, name), policy.name)
-        if value is None and request.flag("applied"):
-            value = request.namespaces.policy(name, policy.name)
+        """Return a policy of a topic; with applied=true, what counts for it."""
+        name = get_policy_topic(request)
+        value = of_topic(get_own_policies(request, name), policy.name)
+        if value is None and request.get_flag("applied"):
+            value = request.namespaces.get_policy(name, policy.name)
             if value is None and policy.effective is not None:
                 value = policy.effective(request.cluster.settings)
         return policy.unset if value is None else Answer(200, value)
 
     async def put(request: Request) -> Answer:
         """Set a policy of a topic."""
-        name = topic_of(request)
+        name = get_policy_topic(request)
         value = policy.body.read(request.query.get("messageTTL", request.body))
         if policy.name == "maxMessageSize" and value > request.cluster.settings.maxMessageSize:
             raise Problem(412, _TOO_LARGE)
         if policy.name == "retention_policies":
-            quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
+            quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
             check_retention(
-                value, [{**DEFAULT_QUOTA, **each} for each in quotas.values()] or [DEFAULT_QUOTA], "topic"
+                value, [{**DEFAULT_QUOTA, **quota} for quota in quotas.values()] or [DEFAULT_QUOTA], "topic"
             )
         set_of_topic(request, name, policy.name, value)
-        return await request.done()
+        return await request.finish()
 
     async def remove(request: Request) -> Answer:
         """Remove a policy of a topic."""
-        set_of_topic(request, topic_of(request), policy.name, None)
-        return await request.done()
+        set_of_topic(request, get_policy_topic(request), policy.name, None)
+        return await request.finish()
 
-    return [("GET", path, get), *_changing(policy, path, put, remove)]
+    return [("GET", path, get), *_change_routes(policy, path, put, remove)]
 
 
 ROUTES: Final[tuple[Route, ...]] = (

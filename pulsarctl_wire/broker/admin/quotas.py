@@ -1,16 +1,16 @@
-"""Policies in the admin API that are more than a value: backlog quotas, rates of subscriptions, clusters."""
+"""Policies in the admin API with several values: backlog quotas, rates of subscriptions, clusters."""
 
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.policies import (
     DEFAULT_QUOTA,
-    changed,
-    own_policies,
+    apply_changes,
+    get_own_policies,
+    get_policy_topic,
+    is_within,
     set_of_namespace,
     set_of_topic,
-    topic_of,
-    within,
 )
 from pulsarctl_wire.broker.admin.shapes import NO_RATE, QUOTA, RATE
 from pulsarctl_wire.broker.tenancy.policy_names import of_topic
@@ -20,10 +20,15 @@ _POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_bac
 
 
 def read_quota(body: Any) -> dict[str, Any]:
-    """A backlog quota; its policy may be missing. Raises Problem."""
-    given = QUOTA.read(body)
-    size = given.get("limitSize", given.get("limit", 0))
-    return {"limit": size, "limitSize": size, "limitTime": given["limitTime"], "policy": given.get("policy")}
+    """Read a backlog quota; its policy may be missing. Raises Problem."""
+    fields = QUOTA.read(body)
+    size = fields.get("limitSize", fields.get("limit", 0))
+    return {
+        "limit": size,
+        "limitSize": size,
+        "limitTime": fields["limitTime"],
+        "policy": fields.get("policy"),
+    }
 
 
 def _quota(request: Request) -> tuple[str, dict[str, Any]]:
@@ -34,150 +39,154 @@ def _quota(request: Request) -> tuple[str, dict[str, Any]]:
         return kind, {}
     quota = read_quota(request.body)
     if quota["policy"] not in _POLICIES:
-        of = f"namespace[{request.named['tenant']}/{request.named['namespace']}]"
+        scope = f"namespace[{request.parts['tenant']}/{request.parts['namespace']}]"
         text = "backlog quota failed because the data validation failed. the attribute policy cannot be null"
-        raise Problem(400, f"Set {of} {text}")
+        raise Problem(400, f"Set {scope} {text}")
     return kind, quota
 
 
-def _merged(quotas: dict[str, Any] | None, kind: str, quota: dict[str, Any] | None) -> dict[str, Any] | None:
+def _merge(quotas: dict[str, Any] | None, kind: str, quota: dict[str, Any] | None) -> dict[str, Any] | None:
     merged = {**(quotas or {}), kind: quota}
-    return {key: each for key, each in merged.items() if each} or None
+    return {key: item for key, item in merged.items() if item} or None
 
 
-def _check_quota(quota: dict[str, Any], retention: Any, of: str) -> None:
+def _check_quota(quota: dict[str, Any], retention: Any, level: str) -> None:
     if retention and quota:
         size, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
-        if not within(quota, size << 20 if size > 0 else size, minutes * 60):
+        if not is_within(quota, size << 20 if size > 0 else size, minutes * 60):
             raise Problem(
                 412,
-                f"Backlog Quota exceeds configured retention quota for {of}. "
+                f"Backlog Quota exceeds configured retention quota for {level}. "
                 "Please increase retention quota and retry",
             )
 
 
-async def namespace_quotas(request: Request) -> Answer:
-    """The backlog quotas of a namespace."""
-    namespace = request.namespace_or("Namespace does not exist")
-    return Answer(200, request.namespaces.policies(namespace).get("backlog_quota_map", {}))
+async def get_namespace_quotas(request: Request) -> Answer:
+    """Return the backlog quotas of a namespace."""
+    namespace = request.get_namespace_or("Namespace does not exist")
+    return Answer(200, request.namespaces.get_policies(namespace).get("backlog_quota_map", {}))
 
 
 async def change_namespace_quota(request: Request) -> Answer:
     """Set a backlog quota of a namespace, or (without a body) remove it."""
-    row = request.namespaces.policies(request.namespace_or("Namespace does not exist"))
+    row = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
     kind, quota = _quota(request)
     _check_quota(quota, row.get("retention_policies"), "namespace")
-    set_of_namespace(request, "backlog_quota_map", _merged(row.get("backlog_quota_map"), kind, quota))
-    return await request.done()
+    set_of_namespace(request, "backlog_quota_map", _merge(row.get("backlog_quota_map"), kind, quota))
+    return await request.finish()
 
 
-async def topic_quotas(request: Request) -> Answer:
-    """The backlog quotas of a topic."""
-    name = topic_of(request)
-    if not request.flag("applied"):
-        return Answer(200, of_topic(own_policies(request, name), "backlog_quota_map") or {})
-    quotas = request.namespaces.policy(name, "backlog_quota_map") or {}
+async def get_topic_quotas(request: Request) -> Answer:
+    """Return the backlog quotas of a topic."""
+    name = get_policy_topic(request)
+    if not request.get_flag("applied"):
+        return Answer(200, of_topic(get_own_policies(request, name), "backlog_quota_map") or {})
+    quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
     return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTAS})
 
 
 async def change_topic_quota(request: Request) -> Answer:
     """Set a backlog quota of a topic, or (without a body) remove it."""
-    name = topic_of(request)
+    name = get_policy_topic(request)
     kind, quota = _quota(request)
-    _check_quota(quota, request.namespaces.policy(name, "retention_policies"), "topic")
-    quotas = of_topic(own_policies(request, name), "backlog_quota_map")
-    set_of_topic(request, name, "backlog_quota_map", _merged(quotas, kind, quota))
-    return await request.done()
+    _check_quota(quota, request.namespaces.get_policy(name, "retention_policies"), "topic")
+    quotas = of_topic(get_own_policies(request, name), "backlog_quota_map")
+    set_of_topic(request, name, "backlog_quota_map", _merge(quotas, kind, quota))
+    return await request.finish()
 
 
 # -- dispatch rates of subscriptions
 
 
-async def subscription_rate(request: Request) -> Answer:
-    """The dispatch rate of one subscription."""
-    name = topic_of(request)
-    own = own_policies(request, name).get("subscriptionPolicies", {}).get(request.named["subscription"])
-    value = own["dispatchRate"] if own else None
-    if value is None and request.flag("applied"):
-        value = request.namespaces.policy(name, "subscriptionDispatchRate") or NO_RATE
+async def get_subscription_rate(request: Request) -> Answer:
+    """Return the dispatch rate of one subscription."""
+    name = get_policy_topic(request)
+    policy = (
+        get_own_policies(request, name).get("subscriptionPolicies", {}).get(request.parts["subscription"])
+    )
+    value = policy["dispatchRate"] if policy else None
+    if value is None and request.get_flag("applied"):
+        value = request.namespaces.get_policy(name, "subscriptionDispatchRate") or NO_RATE
     return Answer(200, value)
 
 
 async def change_subscription_rate(request: Request) -> Answer:
     """Set the dispatch rate of one subscription, or (without a body) remove it."""
-    name = topic_of(request)
-    policies = dict(own_policies(request, name).get("subscriptionPolicies", {}))
-    policies.pop(request.named["subscription"], None)
+    name = get_policy_topic(request)
+    policies = dict(get_own_policies(request, name).get("subscriptionPolicies", {}))
+    policies.pop(request.parts["subscription"], None)
     if request.body is not None:
-        policies[request.named["subscription"]] = {"dispatchRate": RATE.read(request.body)}
+        policies[request.parts["subscription"]] = {"dispatchRate": RATE.read(request.body)}
     set_of_topic(request, name, "subscriptionPolicies", policies or None)
-    return await request.done()
+    return await request.finish()
 
 
-# -- clusters that topics are replicated to: only this one
+# -- replication clusters: only this one
 
 
 def _only_this(request: Request) -> list[str]:
-    this = request.cluster.settings.clusterName
-    others = [each for each in request.body or () if each != this] if isinstance(request.body, list) else []
+    cluster = request.cluster.settings.clusterName
+    other_clusters = (
+        [name for name in request.body or () if name != cluster] if isinstance(request.body, list) else []
+    )
     if not isinstance(request.body, list) or not request.body:
         raise Problem(412, "ClusterIds should not be null or empty")
-    if others:
-        raise Problem(403, f"Invalid cluster id: {others[0]}")
-    return [this]
+    if other_clusters:
+        raise Problem(403, f"Invalid cluster id: {other_clusters[0]}")
+    return [cluster]
 
 
-async def replication(request: Request) -> Answer:
-    """The clusters that a topic is replicated to."""
-    name = topic_of(request)
-    value = own_policies(request, name).get("replicationClusters")
-    if value is None and request.flag("applied"):
+async def get_replication(request: Request) -> Answer:
+    """Return the clusters that a topic is replicated to."""
+    name = get_policy_topic(request)
+    value = get_own_policies(request, name).get("replicationClusters")
+    if value is None and request.get_flag("applied"):
         value = [request.cluster.settings.clusterName]
     return Answer(200, value)
 
 
 async def set_replication(request: Request) -> Answer:
     """Set the clusters that a topic is replicated to."""
-    set_of_topic(request, topic_of(request), "replication_clusters", _only_this(request))
-    return await request.done()
+    set_of_topic(request, get_policy_topic(request), "replication_clusters", _only_this(request))
+    return await request.finish()
 
 
 async def remove_replication(request: Request) -> Answer:
-    """Replicate a topic as its namespace says."""
-    set_of_topic(request, topic_of(request), "replication_clusters", None)
-    return await request.done()
+    """Remove a topic's own replication clusters."""
+    set_of_topic(request, get_policy_topic(request), "replication_clusters", None)
+    return await request.finish()
 
 
 async def set_namespace_clusters(request: Request) -> Answer:
     """Set the clusters that a namespace is replicated to, or allowed in."""
-    _ = request.namespace_or("Namespace does not exist")
+    _ = request.get_namespace_or("Namespace does not exist")
     _only_this(request)
     return Answer(200)
 
 
 async def remove_all(request: Request) -> Answer:
     """Remove all policies of a topic."""
-    name = topic_of(request)
-    for of_all in (False, True):
-        for policy in list(request.namespaces.topic_policies(name, everywhere=of_all)):
-            request.namespaces.set_topic_policy(name, policy, None, everywhere=of_all)
-    changed(request, name.namespace, name)
-    return await request.done()
+    name = get_policy_topic(request)
+    for is_global in (False, True):
+        for policy in list(request.namespaces.get_topic_policies(name, is_global=is_global)):
+            request.namespaces.set_topic_policy(name, policy, None, is_global=is_global)
+    apply_changes(request, name.namespace, name)
+    return await request.finish()
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("GET", f"{NAMESPACE}/backlogQuotaMap", namespace_quotas),
+    ("GET", f"{NAMESPACE}/backlogQuotaMap", get_namespace_quotas),
     ("POST", f"{NAMESPACE}/backlogQuota", change_namespace_quota),
     ("DELETE", f"{NAMESPACE}/backlogQuota", change_namespace_quota),
     ("POST", f"{NAMESPACE}/replication", set_namespace_clusters),
     ("POST", f"{NAMESPACE}/allowedClusters", set_namespace_clusters),
-    ("GET", f"{TOPIC}/backlogQuotaMap", topic_quotas),
+    ("GET", f"{TOPIC}/backlogQuotaMap", get_topic_quotas),
     ("POST", f"{TOPIC}/backlogQuota", change_topic_quota),
     ("DELETE", f"{TOPIC}/backlogQuota", change_topic_quota),
-    ("GET", f"{TOPIC}/{{subscription}}/dispatchRate", subscription_rate),
+    ("GET", f"{TOPIC}/{{subscription}}/dispatchRate", get_subscription_rate),
     ("POST", f"{TOPIC}/{{subscription}}/dispatchRate", change_subscription_rate),
     ("DELETE", f"{TOPIC}/{{subscription}}/dispatchRate", change_subscription_rate),
-    ("GET", f"{TOPIC}/replication", replication),
+    ("GET", f"{TOPIC}/replication", get_replication),
     ("POST", f"{TOPIC}/replication", set_replication),
     ("DELETE", f"{TOPIC}/replication", remove_replication),
     ("DELETE", f"{TOPIC}/policies", remove_all),

@@ -1,7 +1,7 @@
-"""Who may do what with the admin API, if the broker asks for rights.
+"""Authorization of requests of the admin API.
 
-Superusers may do everything; those who rule a tenant, everything in it. Others may look up and look at topics
-that they may produce to or consume from.
+Superusers may do everything; a tenant's admins, everything in it. Others may look up and inspect topics that
+they may produce to or consume from.
 """
 
 from typing import Final
@@ -21,18 +21,18 @@ _ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/
 
 
 def is_allowed(request: Request, method: str, path: str, role: str) -> bool:
-    """Whether a role may make a request. Raises InvalidName, Problem."""
-    access, named = request.cluster.access, request.named
+    """Return whether a role may make a request. Raises InvalidName, Problem."""
+    access, parts = request.cluster.access, request.parts
     if access.is_super(role) or path in _FREE or path.startswith(_FREE_BELOW):
         return True
-    if path.startswith(_ONLY_SUPERUSERS) or "tenant" not in named:
+    if path.startswith(_ONLY_SUPERUSERS) or "tenant" not in parts:
         return False
-    if named["tenant"] not in request.namespaces.tenants:
+    if parts["tenant"] not in request.namespaces.tenants:
         raise Problem(404, "Tenant does not exist")
-    if role in request.namespaces.tenants[named["tenant"]].get("adminRoles", ()):
+    if role in request.namespaces.tenants[parts["tenant"]].get("adminRoles", ()):
         return True
-    if method != "GET" or "namespace" not in named:
+    if method != "GET" or "namespace" not in parts:
         return False
-    if "topic" in named:
-        return access.may(role, request.topic_name, "produce", "consume")
-    return path.endswith("/topics") and access.may_list(role, f"{named['tenant']}/{named['namespace']}")
+    if "topic" in parts:
+        return access.is_allowed(role, request.topic_name, "produce", "consume")
+    return path.endswith("/topics") and access.can_list(role, f"{parts['tenant']}/{parts['namespace']}")

@@ -3,11 +3,10 @@
 import json
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, integer
+from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, parse_integer
 from pulsarctl_wire.broker.basics.refusal import Refused
-from pulsarctl_wire.broker.schemas.compatibility import Schema, incompatible
-from pulsarctl_wire.broker.schemas.compatibility import version_of as version_with
-from pulsarctl_wire.broker.schemas.registry import Stored
+from pulsarctl_wire.broker.schemas.compatibility import Schema, explain_incompatibility, find_version
+from pulsarctl_wire.broker.schemas.registry import StoredSchema
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
 _NAMES: Final = {
@@ -42,150 +41,150 @@ def _size(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big")
 
 
-def _shown(schema: Schema) -> str:
-    """A schema's definition, as JSON has it: of key and value, both."""
+def _definition(schema: Schema) -> str:
+    """Return a schema's definition as JSON has it; of key and value, both."""
     data = schema.data
     if _OF_TYPE.get(schema.type) == "KEY_VALUE" and len(data) >= 4:
         # both definitions are texts of JSON, or empty
         size = max(int.from_bytes(data[:4], "big", signed=True), 0)
-        key, rest = data[4 : 4 + size], data[4 + size :]
-        value = rest[4:]
-        texts = [each.decode(errors="replace") or '""' for each in (key, value)]
+        key, remaining = data[4 : 4 + size], data[4 + size :]
+        value = remaining[4:]
+        texts = [part.decode(errors="replace") or '""' for part in (key, value)]
         return f'{{"key":{texts[0]},"value":{texts[1]}}}'
     return data.decode(errors="replace")
 
 
-def _told(stored: Stored) -> dict[str, Any]:
+def _fields(version: StoredSchema) -> dict[str, Any]:
     return {
-        "version": stored.number,
-        "type": _OF_TYPE.get(stored.schema.type, "NONE"),
-        "timestamp": stored.time_ms,
-        "data": _shown(stored.schema),
-        "properties": stored.schema.properties,
+        "version": version.number,
+        "type": _OF_TYPE.get(version.schema.type, "NONE"),
+        "timestamp": version.time_ms,
+        "data": _definition(version.schema),
+        "properties": version.schema.properties,
     }
 
 
-def _posted(request: Request) -> Schema:
-    """The schema in the body. Raises Problem."""
-    fields = request.fields()
+def _read_schema(request: Request) -> Schema:
+    """Return the schema in the body. Raises Problem."""
+    fields = request.read_fields()
     kind, text, properties = fields.get("type"), fields.get("schema"), fields.get("properties") or {}
     if not isinstance(kind, str) or kind not in _TYPES:
         raise Problem(500, f"No enum constant org.apache.pulsar.common.schema.SchemaType.{kind}")
     strings = [text, *properties.values()] if isinstance(properties, dict) else [None]
-    if not all(isinstance(each, str) for each in strings):
+    if not all(isinstance(text, str) for text in strings):
         raise Problem(400, "The schema is not valid")
     data = str(text).encode("utf-8", "surrogatepass")
     if kind == "KEY_VALUE":
-        data = _key_value(str(text))
+        data = _encode_key_value(str(text))
     return Schema(_TYPES[kind], data, properties)
 
 
-def _key_value(text: str) -> bytes:
-    """Two definitions in one: {"key": …, "value": …}. Raises Problem."""
+def _encode_key_value(text: str) -> bytes:
+    """Encode the two definitions in {"key": …, "value": …}. Raises Problem."""
     try:
         parts = json.loads(text)
         pair = [parts["key"], parts["value"]]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise Problem(422, "Invalid schema definition data for KEY_VALUE schema") from None
-    texts = ["" if each == "" else json.dumps(each, separators=(",", ":")) for each in pair]
-    return b"".join(_size(each.encode()) + each.encode() for each in texts)
+    texts = ["" if part == "" else json.dumps(part, separators=(",", ":")) for part in pair]
+    return b"".join(_size(text.encode()) + text.encode() for text in texts)
 
 
 def _strategy(request: Request) -> str:
     topic = request.topic_name
-    found = request.namespaces.policy(topic, "schema_compatibility_strategy")
-    strategy: str = found or request.cluster.settings.schemaCompatibilityStrategy
+    policy = request.namespaces.get_policy(topic, "schema_compatibility_strategy")
+    strategy: str = policy or request.cluster.settings.schemaCompatibilityStrategy
     return strategy
 
 
-def _versions(request: Request) -> list[Stored]:
+def _versions(request: Request) -> list[StoredSchema]:
     _ = request.namespace
-    return request.cluster.schemas.versions(request.topic_name)
+    return request.cluster.schemas.get_versions(request.topic_name)
 
 
-async def get(request: Request) -> Answer:
-    """The latest version of a topic's schema."""
+async def get_latest(request: Request) -> Answer:
+    """Return the latest version of a topic's schema."""
     versions = _versions(request)
     if not versions:
         raise Problem(404, "Schema not found")
-    return Answer(200, _told(versions[-1]))
+    return Answer(200, _fields(versions[-1]))
 
 
 async def get_version(request: Request) -> Answer:
-    """A version of a topic's schema."""
-    wanted = integer(request.named["version"], MAX_LONG)
-    for each in _versions(request):
-        if each.number == wanted:
-            return Answer(200, _told(each))
+    """Return a version of a topic's schema."""
+    number = parse_integer(request.parts["version"], MAX_LONG)
+    for version in _versions(request):
+        if version.number == number:
+            return Answer(200, _fields(version))
     raise Problem(404, "Schema not found")
 
 
 async def get_all(request: Request) -> Answer:
-    """All versions of a topic's schema."""
-    return Answer(200, {"getSchemaResponses": [_told(each) for each in _versions(request)]})
+    """Return all versions of a topic's schema."""
+    return Answer(200, {"getSchemaResponses": [_fields(version) for version in _versions(request)]})
 
 
-async def metadata(request: Request) -> Answer:
-    """Which versions there are."""
+async def list_versions(request: Request) -> Answer:
+    """Return the numbers of all versions."""
     versions = _versions(request)
     if not versions:
         raise Problem(404, "Schema metadata not found")
-    index = [{"ledgerId": 0, "entryId": each.number, "version": each.number} for each in versions]
+    index = [{"ledgerId": 0, "entryId": version.number, "version": version.number} for version in versions]
     return Answer(200, {"info": index[-1], "index": index})
 
 
-async def post(request: Request) -> Answer:
-    """Add a version, unless there is one with this schema, or it is not compatible."""
+async def add(request: Request) -> Answer:
+    """Add a version, unless there is one with this schema, or it is incompatible."""
     _ = request.namespace
-    now = request.broker.scheduler.time_ms
-    name, schema = request.topic_name, _posted(request)
+    now_ms = request.broker.scheduler.time_ms
+    name, schema = request.topic_name, _read_schema(request)
     try:
-        stored = request.cluster.schemas.add(name, schema, _strategy(request), now)
+        version = request.cluster.schemas.add(name, schema, _strategy(request), now_ms)
     except Refused as refused:
-        invalid = str(refused).startswith("Invalid schema")
-        raise Problem(422 if invalid else 409, str(refused)) from None
-    await request.done()
-    return Answer(200, {"version": {"version": stored.number}})
+        is_invalid = str(refused).startswith("Invalid schema")
+        raise Problem(422 if is_invalid else 409, str(refused)) from None
+    await request.finish()
+    return Answer(200, {"version": {"version": version.number}})
 
 
 async def delete(request: Request) -> Answer:
-    """Delete all versions; answers the number of the deletion."""
+    """Delete all versions; answers with the number of the deletion."""
     _ = request.namespace
     number = -1
-    if request.flag("force"):
+    if request.get_flag("force"):
         request.cluster.schemas.delete(request.topic_name)
     else:
         number = request.cluster.schemas.retract(request.topic_name)
-    await request.done()
+    await request.finish()
     return Answer(200, {"version": number})
 
 
-async def compatibility(request: Request) -> Answer:
-    """Whether a schema could be the next version."""
+async def check_compatibility(request: Request) -> Answer:
+    """Check whether a schema could be the next version."""
     strategy = _strategy(request)
-    schemas = [each.schema for each in _versions(request)]
-    why = incompatible(schemas, _posted(request), strategy)
-    if why:
-        raise Problem(500, why)
+    schemas = [version.schema for version in _versions(request)]
+    reason = explain_incompatibility(schemas, _read_schema(request), strategy)
+    if reason:
+        raise Problem(500, reason)
     return Answer(202, {"schemaCompatibilityStrategy": strategy, "compatibility": True})
 
 
-async def version_of(request: Request) -> Answer:
-    """The version that has a schema; -1 if none has."""
+async def get_version_of(request: Request) -> Answer:
+    """Return the number of the version with a schema; -1 if there is none."""
     versions = _versions(request)
-    found = version_with([each.schema for each in versions], _posted(request))
-    return Answer(200, {"version": -1 if found is None else versions[found].number})
+    index = find_version([version.schema for version in versions], _read_schema(request))
+    return Answer(200, {"version": -1 if index is None else versions[index].number})
 
 
 _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("GET", f"{_SCHEMAS}/schema", get),
-    ("POST", f"{_SCHEMAS}/schema", post),
+    ("GET", f"{_SCHEMAS}/schema", get_latest),
+    ("POST", f"{_SCHEMAS}/schema", add),
     ("DELETE", f"{_SCHEMAS}/schema", delete),
     ("GET", f"{_SCHEMAS}/schema/{{version}}", get_version),
     ("GET", f"{_SCHEMAS}/schemas", get_all),
-    ("GET", f"{_SCHEMAS}/metadata", metadata),
-    ("POST", f"{_SCHEMAS}/compatibility", compatibility),
-    ("POST", f"{_SCHEMAS}/version", version_of),
+    ("GET", f"{_SCHEMAS}/metadata", list_versions),
+    ("POST", f"{_SCHEMAS}/compatibility", check_compatibility),
+    ("POST", f"{_SCHEMAS}/version", get_version_of),
 )

@@ -1,4 +1,4 @@
-"""What the bodies of requests for policies must be."""
+"""The shapes of policies in request bodies."""
 
 from collections.abc import Callable
 from types import NoneType
@@ -9,19 +9,19 @@ from pulsarctl_wire.broker.admin.base import MAX_INT, MAX_LONG, Problem
 _TRUTH: Final = {"true": True, "false": False}
 
 
-def scalar(value: Any, kind: type) -> Any:
-    """A JSON value as Pulsar reads a bool, int or float: it may be a string, and null counts as 0.
+def read_scalar(value: Any, kind: type) -> Any:
+    """Read a JSON value as Pulsar reads a bool, int or float: it may be a string, and null counts as 0.
 
     Fractions of an int are cut. Raises Problem.
     """
-    given = value.strip() if isinstance(value, str) else value
+    text = value.strip() if isinstance(value, str) else value
     try:
-        if given is None or given == "":
+        if text is None or text == "":
             return kind()
         if kind is bool:
-            return bool(given) if isinstance(given, int) else _TRUTH[given.lower()]
-        number = kind(given)
-        if isinstance(given, bool) or not abs(number) <= MAX_LONG:
+            return bool(text) if isinstance(text, int) else _TRUTH[text.lower()]
+        number = kind(text)
+        if isinstance(text, bool) or not abs(number) <= MAX_LONG:
             raise ValueError
         return number
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
@@ -29,51 +29,51 @@ def scalar(value: Any, kind: type) -> Any:
 
 
 class Shape(NamedTuple):
-    """An object with these fields and defaults; a type is that of a field without default."""
+    """An object with these fields and defaults; a type stands for a field without default."""
 
     fields: dict[str, Any]
     check: Callable[[dict[str, Any]], Problem | None] | None = None
-    """Why a value is refused, if it is."""
+    """Returns why a value is refused, if it is."""
 
     def read(self, body: Any) -> Any:
-        """The value; fields that are unknown are ignored. Raises Problem."""
+        """Return the value; unknown fields are ignored. Raises Problem."""
         if not isinstance(body, dict):
             raise Problem(400, "An object is expected")
-        value = {name: self._field(name, default, body) for name, default in self.fields.items()}
-        value = {name: each for name, each in value.items() if each is not None}
+        value = {name: self._read_field(name, default, body) for name, default in self.fields.items()}
+        value = {name: item for name, item in value.items() if item is not None}
         problem = self.check(value) if self.check is not None else None
         if problem is not None:
             raise problem
         return value
 
     @staticmethod
-    def _field(name: str, default: Any, body: dict[str, Any]) -> Any:
+    def _read_field(name: str, default: Any, body: dict[str, Any]) -> Any:
         if isinstance(default, type):
-            return None if body.get(name) is None else scalar(body[name], default)
+            return None if body.get(name) is None else read_scalar(body[name], default)
         value = body.get(name, default)
         if not isinstance(default, str):
-            return scalar(value, type(default))
+            return read_scalar(value, type(default))
         if not isinstance(value, (str, NoneType)):
             raise Problem(400, f"{name} is not valid")
         return value
 
 
 class Number(NamedTuple):
-    """A number; `wrong` is the reason if it is negative. `optional`: no body removes it."""
+    """A number; `problem` is the reason if it is negative. `optional`: no body removes it."""
 
-    wrong: str
-    most: int = MAX_INT
+    problem: str
+    limit: int = MAX_INT
     optional: bool = False
 
     def read(self, body: Any) -> Any:
-        """The value. Raises Problem."""
+        """Return the value. Raises Problem."""
         if body is None and self.optional:
             return None
-        number = None if body is None else scalar(body, int)
-        if number is None or abs(number) > self.most:
+        number = None if body is None else read_scalar(body, int)
+        if number is None or abs(number) > self.limit:
             raise Problem(400, "A number is expected")
         if number < 0:
-            raise Problem(412, self.wrong)
+            raise Problem(412, self.problem)
         return number
 
 
@@ -83,11 +83,11 @@ class Truth(NamedTuple):
     default: bool | None = None
 
     def read(self, body: Any) -> Any:
-        """The value. Raises Problem."""
+        """Return the value. Raises Problem."""
         body = self.default if body is None else body
         if body is None:
             raise Problem(400, "true or false is expected")
-        return scalar(body, bool)
+        return read_scalar(body, bool)
 
 
 class OneOf(NamedTuple):
@@ -98,9 +98,9 @@ class OneOf(NamedTuple):
     unset: str = ""
 
     def read(self, body: Any) -> Any:
-        """The value. Raises Problem."""
-        for each in body if self.many and isinstance(body, list) else [body]:
-            if each not in self.values:
+        """Return the value. Raises Problem."""
+        for value in body if self.many and isinstance(body, list) else [body]:
+            if value not in self.values:
                 raise Problem(400, f"Not one of {', '.join(self.values)}")
         return None if body == self.unset else body
 
@@ -137,19 +137,19 @@ def _check_retention(value: dict[str, Any]) -> Problem | None:
 
 def _check_creation(value: dict[str, Any]) -> Problem | None:
     kind, partitions = value.get("topicType"), value.get("defaultNumPartitions")
-    why = ""
+    reason = ""
     if not value["allowAutoTopicCreation"]:
         return None
     if kind not in ("partitioned", "non-partitioned"):
-        why = f"Unknown topic type [{kind or 'null'}]"
+        reason = f"Unknown topic type [{kind or 'null'}]"
     elif kind == "partitioned" and partitions is None:
-        why = "[defaultNumPartitions] cannot be null when the type is partitioned."
+        reason = "[defaultNumPartitions] cannot be null when the type is partitioned."
     elif kind == "partitioned" and (partitions or 0) < 1:
-        why = "[defaultNumPartitions] cannot be less than 1 for partition type."
+        reason = "[defaultNumPartitions] cannot be less than 1 for partition type."
     elif kind == "non-partitioned" and partitions is not None:
-        why = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+        reason = "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
     text = "Invalid configuration for autoTopicCreationOverride. the detail is "
-    return Problem(412, text + why) if why else None
+    return Problem(412, text + reason) if reason else None
 
 
 def _check_persistence(value: dict[str, Any]) -> Problem | None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
-from pulsarctl_wire.broker.admin.messages import when
-from pulsarctl_wire.broker.admin.topics import confirmed
+from pulsarctl_wire.broker.admin.messages import format_time
+from pulsarctl_wire.broker.admin.topics import last_confirmed
 from pulsarctl_wire.broker.cluster import counters
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic
 from pulsarctl_wire.broker.cluster.counters import Counts, Rates
@@ -29,9 +29,9 @@ _NO_FILTERS: Final = dict.fromkeys(
 )
 _NO_THROTTLING: Final = dict.fromkeys(
     (
-        f"dispatchThrottled{what}EventsBy{by}Limit"
-        for by in ("Subscription", "Topic", "Broker")
-        for what in ("Msg", "Bytes")
+        f"dispatchThrottled{unit}EventsBy{level}Limit"
+        for level in ("Subscription", "Topic", "Broker")
+        for unit in ("Msg", "Bytes")
     ),
     0,
 )
@@ -44,7 +44,7 @@ _NO_COMPACTION: Final = {
 _LATEST: Final = frozenset(
     {"oldestBacklogMessageAgeSeconds", "backlogQuotaLimitSize", "backlogQuotaLimitTime"}
 )
-"""Of several partitions, the largest one counts; times too."""
+"""Statistics that are the largest of all partitions, like times."""
 
 
 # -- producers and consumers
@@ -78,7 +78,7 @@ def _publisher(producer: Producer, rates: Rates) -> dict[str, Any]:
         "supportsPartialProducer": producer.connection.features.supports_partial_producer,
         "producerName": producer.name,
         "address": producer.connection.address,
-        "connectedSince": when(producer.since_ms),
+        "connectedSince": format_time(producer.since_ms),
         "clientVersion": producer.connection.client_version,
         "metadata": producer.metadata,
     }
@@ -86,7 +86,7 @@ def _publisher(producer: Producer, rates: Rates) -> dict[str, Any]:
 
 def _consumer(consumer: Consumer, rates: Rates) -> dict[str, Any]:
     counts = counters.of_consumer(consumer)
-    told: dict[str, Any] = {
+    stats: dict[str, Any] = {
         **_out(rates.of(consumer), counts),
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
@@ -95,20 +95,20 @@ def _consumer(consumer: Consumer, rates: Rates) -> dict[str, Any]:
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         **_NO_DRAINING,
         "address": consumer.connection.address,
-        "connectedSince": when(consumer.since_ms),
+        "connectedSince": format_time(consumer.since_ms),
         "clientVersion": consumer.connection.client_version,
         "lastAckedTimestamp": consumer.last_acked_ms,
         "lastConsumedTimestamp": consumer.last_sent_ms,
         "lastConsumedFlowTimestamp": consumer.last_flow_ms,
         "metadata": consumer.metadata,
-        "lastAckedTime": when(consumer.last_acked_ms),
-        "lastConsumedTime": when(consumer.last_sent_ms),
+        "lastAckedTime": format_time(consumer.last_acked_ms),
+        "lastConsumedTime": format_time(consumer.last_sent_ms),
     }
     if consumer.kind == KEY_SHARED:
-        told["drainingHashes"] = []
+        stats["drainingHashes"] = []
     if consumer.connection.identity.principal:
-        told["appId"] = consumer.connection.identity.principal
-    return told
+        stats["appId"] = consumer.connection.identity.principal
+    return stats
 
 
 # -- subscriptions
@@ -118,16 +118,16 @@ def _kind(kind: int | None) -> str:
     return "None" if kind is None else CommandSubscribe.SubType.Name(kind)  # type: ignore[arg-type]
 
 
-def _last(subscription: Any, name: str) -> int:
-    known: list[int] = [getattr(each, name) for each in subscription.consumers]
-    gone: int = getattr(subscription, "last_ms", {}).get(name, 0)
-    return max([*known, gone])
+def _find_last(subscription: Any, name: str) -> int:
+    present: list[int] = [getattr(consumer, name) for consumer in subscription.consumers]
+    past: int = getattr(subscription, "last_ms", {}).get(name, 0)
+    return max([*present, past])
 
 
-def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str, Any]:
-    """What persistent and other subscriptions have in common."""
+def _subscription(subscription: Any, rates: Rates, *, is_durable: bool) -> dict[str, Any]:
+    """Return the statistics that subscriptions of both kinds have."""
     consumers: list[Consumer] = subscription.consumers
-    told: dict[str, Any] = {
+    stats: dict[str, Any] = {
         **_out(rates.of(subscription), counters.of_subscription(subscription)),
         "msgBacklog": 0,
         "backlogSize": 0,
@@ -136,17 +136,17 @@ def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str
         "blockedSubscriptionOnUnackedMsgs": False,
         "msgDelayed": 0,
         "msgInReplay": 0,
-        "unackedMessages": sum(each.unacked for each in consumers),
+        "unackedMessages": sum(consumer.unacked for consumer in consumers),
         "type": _kind(subscription.kind),
         "msgRateExpired": rates.of(subscription).expired,
         "totalMsgExpired": 0,
         "lastExpireTimestamp": 0,
-        "lastConsumedFlowTimestamp": _last(subscription, "last_flow_ms"),
-        "lastConsumedTimestamp": _last(subscription, "last_sent_ms"),
-        "lastAckedTimestamp": _last(subscription, "last_acked_ms"),
+        "lastConsumedFlowTimestamp": _find_last(subscription, "last_flow_ms"),
+        "lastConsumedTimestamp": _find_last(subscription, "last_sent_ms"),
+        "lastAckedTimestamp": _find_last(subscription, "last_acked_ms"),
         "lastMarkDeleteAdvancedTimestamp": 0,
-        "consumers": [_consumer(each, rates) for each in consumers],
-        "isDurable": durable,
+        "consumers": [_consumer(consumer, rates) for consumer in consumers],
+        "isDurable": is_durable,
         "isReplicated": False,
         "allowOutOfOrderDelivery": False,
         "consumersAfterMarkDeletePosition": {},
@@ -155,19 +155,19 @@ def _subscription(subscription: Any, rates: Rates, *, durable: bool) -> dict[str
         "subscriptionProperties": {},
         **_NO_FILTERS,
         **_NO_THROTTLING,
-        "durable": durable,
+        "durable": is_durable,
         "replicated": False,
     }
-    return told
+    return stats
 
 
-async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dict[str, Any]:
-    """A subscription of a persistent topic."""
+async def _persistent(subscription: Any, rates: Rates, *, has_earliest: bool) -> dict[str, Any]:
+    """Return the statistics of a subscription of a persistent topic."""
     topic, cursor = subscription.topic, subscription.cursor
     delayed = getattr(subscription.dispatcher, "delayed_count", 0)
-    told = _subscription(subscription, rates, durable=cursor.durable)
-    told["isReplicated"] = told["replicated"] = cursor.replicated
-    told |= {
+    stats = _subscription(subscription, rates, is_durable=cursor.durable)
+    stats["isReplicated"] = stats["replicated"] = cursor.replicated
+    stats |= {
         "msgBacklog": subscription.backlog,
         "backlogSize": subscription.backlog_size,
         "msgBacklogNoDelayed": max(subscription.backlog - delayed, 0),
@@ -176,34 +176,34 @@ async def _persistent(subscription: Any, rates: Rates, *, earliest: bool) -> dic
         "totalMsgExpired": subscription.expired_messages,
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_moved_ms,
-        "nonContiguousDeletedMessagesRanges": len(cursor.ranges(topic.log.stored)),
+        "nonContiguousDeletedMessagesRanges": len(cursor.list_acked(topic.log.stored_end)),
         "subscriptionProperties": cursor.properties,
     }
     dispatcher = subscription.dispatcher
     active = getattr(dispatcher, "active", None)
     if subscription.kind in (EXCLUSIVE, FAILOVER) and active is not None:
-        told["activeConsumerName"] = active.name
+        stats["activeConsumerName"] = active.name
     if subscription.kind == KEY_SHARED and subscription.consumers:
-        told["keySharedMode"] = "STICKY" if dispatcher.mode == STICKY else "AUTO_SPLIT"
-        told["allowOutOfOrderDelivery"] = dispatcher.out_of_order
-    if earliest:
-        told["earliestMsgPublishTimeInBacklog"] = -1
-    if earliest and subscription.backlog:
-        entry = await topic.log.entry(cursor.next_open(cursor.mark), topic.scheduler)
+        stats["keySharedMode"] = "STICKY" if dispatcher.mode == STICKY else "AUTO_SPLIT"
+        stats["allowOutOfOrderDelivery"] = dispatcher.out_of_order
+    if has_earliest:
+        stats["earliestMsgPublishTimeInBacklog"] = -1
+    if has_earliest and subscription.backlog:
+        entry = await topic.log.load_entry(cursor.find_open(cursor.mark), topic.scheduler)
         if entry is not None and entry.metadata is not None:
-            told["earliestMsgPublishTimeInBacklog"] = entry.metadata.publish_time
-    return told
+            stats["earliestMsgPublishTimeInBacklog"] = entry.metadata.publish_time
+    return stats
 
 
 # -- topics
 
 
-async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
-    """The statistics of a loaded topic."""
+async def collect_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
+    """Return the statistics of a loaded topic."""
     broker, counts = request.cluster.broker_of(topic), counters.of_topic(topic)
     rates = broker.rates
     rate = rates.of(topic)
-    told: dict[str, Any] = {
+    stats: dict[str, Any] = {
         "msgRateIn": rate.messages_in,
         "msgThroughputIn": rate.bytes_in,
         "msgRateOut": rate.messages_out,
@@ -231,51 +231,54 @@ async def topic_stats(topic: AnyTopic, request: Request) -> dict[str, Any]:
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
         "publishers": [],
-        "waitingPublishers": len(topic.waiting),
+        "waitingPublishers": len(topic.waiting_producers),
         "subscriptions": {},
         "replication": {},
         **_NO_ACKS,
         "compaction": dict(_NO_COMPACTION),
         "ownerBroker": broker.http_url.partition("://")[2],
     }
-    if not request.flag("excludePublishers"):
-        told["publishers"] = [_publisher(each, rates) for each in topic.producers.values()]
+    if not request.get_flag("excludePublishers"):
+        stats["publishers"] = [_publisher(producer, rates) for producer in topic.producers.values()]
     if isinstance(topic, PersistentTopic):
-        await _add_stored(topic, told, request)
+        await _add_persistent(topic, stats, request)
     else:
-        told["msgDropRate"] = 0.0
-        for name, each in topic.subscriptions.items():
-            told["subscriptions"][name] = {**_subscription(each, rates, durable=False), "msgDropRate": 0.0}
-    if request.flag("excludeConsumers"):
-        for each in told["subscriptions"].values():
-            each["consumers"] = []
-    return told
+        stats["msgDropRate"] = 0.0
+        for name, subscription in topic.subscriptions.items():
+            stats["subscriptions"][name] = {
+                **_subscription(subscription, rates, is_durable=False),
+                "msgDropRate": 0.0,
+            }
+    if request.get_flag("excludeConsumers"):
+        for item in stats["subscriptions"].values():
+            item["consumers"] = []
+    return stats
 
 
 def _compaction(topic: PersistentTopic) -> tuple[int, int, int, int]:
-    it = topic.compaction
-    return it.removed_messages, it.succeeded_ms, it.failed_ms, it.duration_ms
+    compaction = topic.compaction
+    return compaction.removed_messages, compaction.succeeded_ms, compaction.failed_ms, compaction.duration_ms
 
 
-async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Request) -> None:
-    """Add what only persistent topics have."""
-    limits = topic.policies.quotas()
-    earliest = request.flag("getEarliestTimeInBacklog")
-    subscriptions: dict[str, Any] = told["subscriptions"]
-    for name, each in list(topic.subscriptions.items()):
+async def _add_persistent(topic: PersistentTopic, stats: dict[str, Any], request: Request) -> None:
+    """Add the statistics that only persistent topics have."""
+    quotas = topic.policies.get_quotas()
+    is_earliest_wanted = request.get_flag("getEarliestTimeInBacklog")
+    subscriptions: dict[str, Any] = stats["subscriptions"]
+    for name, subscription in list(topic.subscriptions.items()):
         subscriptions[name] = await _persistent(
-            each, request.cluster.broker_of(topic).rates, earliest=earliest
+            subscription, request.cluster.broker_of(topic).rates, has_earliest=is_earliest_wanted
         )
-    times = [each["earliestMsgPublishTimeInBacklog"] for each in subscriptions.values()]
-    largest = max((each["backlogSize"] for each in subscriptions.values()), default=0)
-    if not request.flag("subscriptionBacklogSize", "true"):
-        for each in subscriptions.values():
-            each["backlogSize"] = -1
-    told |= {
+    times = [item["earliestMsgPublishTimeInBacklog"] for item in subscriptions.values()]
+    largest = max((item["backlogSize"] for item in subscriptions.values()), default=0)
+    if not request.get_flag("subscriptionBacklogSize", "true"):
+        for item in subscriptions.values():
+            item["backlogSize"] = -1
+    stats |= {
         "storageSize": topic.log.size,
         "backlogSize": largest,
-        "backlogQuotaLimitSize": max(each.size for each in limits),
-        "backlogQuotaLimitTime": max(each.seconds for each in limits),
+        "backlogQuotaLimitSize": max(quota.size for quota in quotas),
+        "backlogQuotaLimitTime": max(quota.seconds for quota in quotas),
         "oldestBacklogMessageAgeSeconds": -1,
         "earliestMsgPublishTimeInBacklogs": min((time for time in times if time > 0), default=0),
         "ongoingTxnCount": len(topic.journal.table(f"txn-open/{topic.log.number}")),
@@ -285,27 +288,27 @@ async def _add_stored(topic: PersistentTopic, told: dict[str, Any], request: Req
     }
 
 
-async def stats(request: Request) -> Answer:
-    """The statistics of a topic."""
-    return Answer(200, await topic_stats(await request.topic(), request))
+async def get_stats(request: Request) -> Answer:
+    """Return the statistics of a topic."""
+    return Answer(200, await collect_stats(await request.load_topic(), request))
 
 
 # -- partitioned topics
 
 
-def _sum(key: str, one: Any, other: Any) -> Any:
-    """Statistics of two partitions as one."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one or other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return _merge([one, other]) if key != "metadata" else one
-    if isinstance(one, list) and isinstance(other, list):
-        return _merge_lists(one, other)
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+def _sum(key: str, left: Any, right: Any) -> Any:
+    """Return a statistic of two partitions as one."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left or right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return _merge([left, right]) if key != "metadata" else left
+    if isinstance(left, list) and isinstance(right, list):
+        return _merge_lists(left, right)
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         if key.startswith("earliest"):
-            return min(one, other) if one and other else one or other
-        return max(one, other) if key in _LATEST or "imestamp" in key else one + other
-    return one
+            return min(left, right) if left and right else left or right
+        return max(left, right) if key in _LATEST or "imestamp" in key else left + right
+    return left
 
 
 def _merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -316,70 +319,70 @@ def _merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _merge_lists(one: list[Any], other: list[Any]) -> list[Any]:
-    """Producers and consumers of the same name are one."""
-    merged = {each.get("producerName") or each.get("consumerName"): each for each in one}
-    for each in other:
-        name = each.get("producerName") or each.get("consumerName")
-        merged[name] = _merge([merged[name], each]) if name in merged else each
+def _merge_lists(left: list[Any], right: list[Any]) -> list[Any]:
+    """Merge producers and consumers of the same name."""
+    merged = {item.get("producerName") or item.get("consumerName"): item for item in left}
+    for item in right:
+        name = item.get("producerName") or item.get("consumerName")
+        merged[name] = _merge([merged[name], item]) if name in merged else item
     return list(merged.values())
 
 
 def _partitioned(request: Request) -> dict[str, Any]:
-    """The metadata of the partitioned topic in the path. Raises Problem."""
+    """Return the metadata of the partitioned topic in the path. Raises Problem."""
     _ = request.namespace
     name = request.topic_name
     row = request.namespaces.partitioned.get(name.full)
     if row is None:
         raise Problem(404, f"Partitioned Topic {name.full} not found")
-    told = {"partitions": row["partitions"], "deleted": False}
-    return told | ({"properties": row["properties"]} if row["properties"] else {})
+    metadata = {"partitions": row["partitions"], "deleted": False}
+    return metadata | ({"properties": row["properties"]} if row["properties"] else {})
 
 
-async def partitioned_stats(request: Request) -> Answer:
-    """The statistics of all partitions, summed up, and (unless perPartition=false) of each."""
+async def get_partitioned_stats(request: Request) -> Answer:
+    """Return the statistics of all partitions, summed up, and (unless perPartition=false) of each."""
     metadata = _partitioned(request)
     parts: dict[str, Any] = {}
-    for name in request.cluster.catalogue.parts(request.topic_name):
-        parts[name.full] = await topic_stats(await request.cluster.load(name, request.broker), request)
+    for name in request.cluster.catalogue.list_partitions(request.topic_name):
+        parts[name.full] = await collect_stats(await request.cluster.load(name, request.broker), request)
     merged = _merge(parts.values())
     merged["oldestBacklogMessageAgeSeconds"] = max(merged["oldestBacklogMessageAgeSeconds"], 0)
     for key in ("ownerBroker", "deduplicationStatus"):
         merged.pop(key, None)
     merged["metadata"] = metadata
-    merged["partitions"] = parts if request.flag("perPartition", "true") else {}
+    merged["partitions"] = parts if request.get_flag("perPartition", "true") else {}
     return Answer(200, merged)
 
 
-# -- what is stored
+# -- internal statistics
 
 
 def _internal_cursor(subscription: Any) -> dict[str, Any]:
-    """The cursor of a subscription."""
+    """Return the internal statistics of a subscription's cursor."""
     topic, cursor, dispatcher = subscription.topic, subscription.cursor, subscription.dispatcher
     log, mark = topic.log, cursor.mark
-    read_at = max(mark if dispatcher is None else dispatcher.read_at, mark)
-    ledger = log.before(read_at) if read_at >= log.end else log.position(read_at)
-    ahead = read_at >= log.end
+    read_index = max(mark if dispatcher is None else dispatcher.read_index, mark)
+    ledger = log.position_before(read_index) if read_index >= log.end else log.position(read_index)
+    is_at_end = read_index >= log.end
     ranges = [
-        f"({':'.join(map(str, log.before(start)))}..{':'.join(map(str, log.position(stop - 1)))}]"
-        for start, stop in cursor.ranges(log.stored)
+        f"({':'.join(map(str, log.position_before(start)))}..{':'.join(map(str, log.position(stop - 1)))}]"
+        for start, stop in cursor.list_acked(log.stored_end)
     ]
     return {
-        "markDeletePosition": ":".join(map(str, log.before(mark))),
-        "readPosition": f"{ledger.ledger}:{ledger.entry + ahead}",
-        "waitingReadOp": bool(subscription.consumers) and ahead,
+        "markDeletePosition": ":".join(map(str, log.position_before(mark))),
+        "readPosition": f"{ledger.ledger}:{ledger.entry + is_at_end}",
+        "waitingReadOp": bool(subscription.consumers) and is_at_end,
         "pendingReadOps": 0,
         "messagesConsumedCounter": max(mark - log.first, 0) + cursor.count,
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
         "individuallyDeletedMessages": f"[{','.join(ranges)}]",
-        "lastLedgerSwitchTimestamp": when(topic.since_ms),
+        "lastLedgerSwitchTimestamp": format_time(topic.since_ms),
         "state": "Open" if cursor.durable else "NoLedger",
         "active": bool(subscription.consumers),
-        "numberOfEntriesSinceFirstNotAckedMessage": read_at - mark + 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": read_index - mark + 1,
         "totalNonContiguousDeletedMessagesRange": len(ranges),
-        "subscriptionHavePendingRead": bool(subscription.consumers) and ahead,
+        "subscriptionHavePendingRead": bool(subscription.consumers) and is_at_end,
         "subscriptionHavePendingReplayRead": False,
         "properties": {},
     }
@@ -388,39 +391,39 @@ def _internal_cursor(subscription: Any) -> dict[str, Any]:
 _NO_LEDGER: Final = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
-def internal(topic: AnyTopic) -> dict[str, Any]:
-    """What is stored of a topic."""
+def collect_internal(topic: AnyTopic) -> dict[str, Any]:
+    """Return the internal statistics of a topic."""
     if not isinstance(topic, PersistentTopic):
         names = "entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize"
-        told: dict[str, Any] = dict.fromkeys(
+        stats: dict[str, Any] = dict.fromkeys(
             [*names.split(), "waitingCursorsCount", "pendingAddEntriesCount"], 0
         )
-        return {**told, "ledgers": [], "cursors": {}, "schemaLedgers": [], "compactedLedger": None}
+        return {**stats, "ledgers": [], "cursors": {}, "schemaLedgers": [], "compactedLedger": None}
     log = topic.log
-    kept = [each for each in log.ledgers if each.first >= log.first or each is log.ledgers[-1]]
-    ends = [(each.first, each.offset) for each in kept[1:]] + [(log.end, log.bytes)]
+    ledgers_kept = [item for item in log.ledgers if item.first >= log.first or item is log.ledgers[-1]]
+    ends = [(item.first, item.offset) for item in ledgers_kept[1:]] + [(log.end, log.bytes)]
     ledgers = [
         {
             "ledgerId": ledger.id,
-            "entries": 0 if ledger is kept[-1] else stop - ledger.first,
-            "size": 0 if ledger is kept[-1] else offset - ledger.offset,
+            "entries": 0 if ledger is ledgers_kept[-1] else stop - ledger.first,
+            "size": 0 if ledger is ledgers_kept[-1] else offset - ledger.offset,
             "offloaded": False,
             "underReplicated": False,
         }
-        for ledger, (stop, offset) in zip(kept, ends, strict=True)
+        for ledger, (stop, offset) in zip(ledgers_kept, ends, strict=True)
     ]
-    last = kept[-1]
-    cursors = {name: _internal_cursor(each) for name, each in topic.subscriptions.items()}
+    last = ledgers_kept[-1]
+    cursors = {name: _internal_cursor(subscription) for name, subscription in topic.subscriptions.items()}
     return {
         "entriesAddedCounter": log.end - log.first,
         "numberOfEntries": log.end - log.first,
         "totalSize": log.size,
         "currentLedgerEntries": log.end - last.first,
         "currentLedgerSize": log.bytes - last.offset,
-        "lastLedgerCreatedTimestamp": when(last.opened_ms),
-        "waitingCursorsCount": sum(each["waitingReadOp"] for each in cursors.values()),
-        "pendingAddEntriesCount": log.end - log.stored,
-        "lastConfirmedEntry": ":".join(map(str, confirmed(topic))),
+        "lastLedgerCreatedTimestamp": format_time(last.opened_ms),
+        "waitingCursorsCount": sum(cursor["waitingReadOp"] for cursor in cursors.values()),
+        "pendingAddEntriesCount": log.end - log.stored_end,
+        "lastConfirmedEntry": ":".join(map(str, last_confirmed(topic))),
         "state": "Terminated" if topic.terminated else "LedgerOpened",
         "ledgers": ledgers,
         "cursors": cursors,
@@ -429,40 +432,40 @@ def internal(topic: AnyTopic) -> dict[str, Any]:
     }
 
 
-async def internal_stats(request: Request) -> Answer:
-    """What is stored of a topic."""
-    return Answer(200, internal(await request.topic()))
+async def get_internal_stats(request: Request) -> Answer:
+    """Return the internal statistics of a topic."""
+    return Answer(200, collect_internal(await request.load_topic()))
 
 
-async def partitioned_internal_stats(request: Request) -> Answer:
-    """What is stored of each partition."""
+async def get_partitioned_internal_stats(request: Request) -> Answer:
+    """Return the internal statistics of each partition."""
     metadata, parts = _partitioned(request), {}
-    for name in request.cluster.catalogue.parts(request.topic_name):
-        parts[name.full] = internal(await request.cluster.load(name, request.broker))
+    for name in request.cluster.catalogue.list_partitions(request.topic_name):
+        parts[name.full] = collect_internal(await request.cluster.load(name, request.broker))
     return Answer(200, {"metadata": metadata, "partitions": parts})
 
 
-async def internal_info(request: Request) -> Answer:
-    """When a topic was made, and its ledgers."""
-    topic = await request.persistent_topic("Internal info")
+async def get_internal_info(request: Request) -> Answer:
+    """Return a topic's creation time, ledgers and cursors."""
+    topic = await request.load_persistent_topic("Internal info")
     log = topic.log
     ledgers = [
-        {"ledgerId": each.id, "timestamp": each.opened_ms, "isOffloaded": False} for each in log.ledgers
+        {"ledgerId": item.id, "timestamp": item.opened_ms, "isOffloaded": False} for item in log.ledgers
     ]
     cursors = {}
-    for name, each in topic.subscriptions.items():
-        mark = log.before(each.cursor.mark)
+    for name, item in topic.subscriptions.items():
+        mark = log.position_before(item.cursor.mark)
         place = {"ledgerId": mark.ledger, "entryId": mark.entry}
         cursors[name] = {"version": 1, "cursorsLedgerId": -1, "markDelete": place}
-    made = when(log.ledgers[0].opened_ms)
-    told = {"version": 1, "creationDate": made, "modificationDate": when(log.ledgers[-1].opened_ms)}
-    return Answer(200, {**told, "ledgers": ledgers, "cursors": cursors})
+    created = format_time(log.ledgers[0].opened_ms)
+    info = {"version": 1, "creationDate": created, "modificationDate": format_time(log.ledgers[-1].opened_ms)}
+    return Answer(200, {**info, "ledgers": ledgers, "cursors": cursors})
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("GET", f"{TOPIC}/stats", stats),
-    ("GET", f"{TOPIC}/internalStats", internal_stats),
-    ("GET", f"{TOPIC}/internal-info", internal_info),
-    ("GET", f"{TOPIC}/partitioned-stats", partitioned_stats),
-    ("GET", f"{TOPIC}/partitioned-internalStats", partitioned_internal_stats),
+    ("GET", f"{TOPIC}/stats", get_stats),
+    ("GET", f"{TOPIC}/internalStats", get_internal_stats),
+    ("GET", f"{TOPIC}/internal-info", get_internal_info),
+    ("GET", f"{TOPIC}/partitioned-stats", get_partitioned_stats),
+    ("GET", f"{TOPIC}/partitioned-internalStats", get_partitioned_internal_stats),
 )

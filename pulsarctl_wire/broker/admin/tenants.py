@@ -1,4 +1,4 @@
-"""Clusters and tenants in the admin API. Other clusters can be noted, no more."""
+"""Clusters and tenants in the admin API. Other clusters can only be recorded."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from pulsarctl_wire.broker.basics.names import is_entity
 # -- clusters
 
 
-def _own(request: Request) -> dict[str, Any]:
+def _describe_own(request: Request) -> dict[str, Any]:
     first = request.cluster.brokers[0]
     urls = {
         "serviceUrl": first.http_url,
@@ -21,24 +21,26 @@ def _own(request: Request) -> dict[str, Any]:
 
 
 def _clusters(request: Request) -> dict[str, Any]:
-    return {request.cluster.settings.clusterName: _own(request), **request.broker.journal.table("clusters")}
+    return {
+        request.cluster.settings.clusterName: _describe_own(request),
+        **request.broker.journal.table("clusters"),
+    }
 
 
 def _cluster(request: Request) -> dict[str, Any]:
-    found = _clusters(request).get(request.named["cluster"])
-    if found is None:
+    row: dict[str, Any] | None = _clusters(request).get(request.parts["cluster"])
+    if row is None:
         raise Problem(404, "Cluster does not exist")
-    row: dict[str, Any] = found
     return row
 
 
-async def clusters(request: Request) -> Answer:
-    """The names of all clusters."""
+async def list_clusters(request: Request) -> Answer:
+    """Return the names of all clusters."""
     return Answer(200, sorted(_clusters(request)))
 
 
-async def cluster(request: Request) -> Answer:
-    """What is known of a cluster."""
+async def get_cluster(request: Request) -> Answer:
+    """Return the recorded URLs of a cluster, and defaults."""
     flags = {
         "brokerClientTlsEnabled": False,
         "tlsAllowInsecureConnection": False,
@@ -49,46 +51,46 @@ async def cluster(request: Request) -> Answer:
         "brokerClientTlsKeyStoreType": "JKS",
         "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
     }
-    own = request.named["cluster"] == request.cluster.settings.clusterName
-    return Answer(200, {**_cluster(request), **flags, **(defaults if own else {})})
+    is_own = request.parts["cluster"] == request.cluster.settings.clusterName
+    return Answer(200, {**_cluster(request), **flags, **(defaults if is_own else {})})
 
 
 async def create_cluster(request: Request) -> Answer:
-    """Note a cluster."""
-    noted = request.broker.journal.table("clusters")
-    taken = noted if request.namespaces.first_can_be_created else _clusters(request)
-    if request.named["cluster"] in taken:
+    """Record a cluster."""
+    recorded = request.broker.journal.table("clusters")
+    existing = recorded if request.namespaces.can_recreate_initial else _clusters(request)
+    if request.parts["cluster"] in existing:
         raise Problem(409, "Cluster already exists")
-    if not is_entity(request.named["cluster"]):
+    if not is_entity(request.parts["cluster"]):
         raise Problem(412, "Cluster name is not valid")
-    request.broker.journal.put("clusters", request.named["cluster"], request.fields())
-    return await request.done(200)
+    request.broker.journal.put("clusters", request.parts["cluster"], request.read_fields())
+    return await request.finish(200)
 
 
 async def update_cluster(request: Request) -> Answer:
-    """Change what is known of a cluster."""
+    """Change the record of a cluster."""
     _cluster(request)
-    request.broker.journal.put("clusters", request.named["cluster"], request.fields())
-    return await request.done(200)
+    request.broker.journal.put("clusters", request.parts["cluster"], request.read_fields())
+    return await request.finish(200)
 
 
 async def delete_cluster(request: Request) -> Answer:
     """Forget a cluster."""
     _cluster(request)
-    if request.named["cluster"] == request.cluster.settings.clusterName:
+    if request.parts["cluster"] == request.cluster.settings.clusterName:
         raise Problem(412, "Cluster not empty")
-    request.broker.journal.delete("clusters", request.named["cluster"])
-    return await request.done()
+    request.broker.journal.delete("clusters", request.parts["cluster"])
+    return await request.finish()
 
 
-async def nothing_of_cluster(request: Request) -> Answer:
-    """The peers of a cluster: none."""
+async def list_peers(request: Request) -> Answer:
+    """Return the peers of a cluster: none."""
     _cluster(request)
     return Answer(200)
 
 
-async def no_domains(request: Request) -> Answer:
-    """The failure domains of a cluster: none."""
+async def list_domains(request: Request) -> Answer:
+    """Return the failure domains of a cluster: none."""
     _cluster(request)
     return Answer(200, {})
 
@@ -97,17 +99,20 @@ async def no_domains(request: Request) -> Answer:
 
 
 def _tenant(request: Request, reason: str = "Tenant does not exist") -> dict[str, Any]:
-    found = request.namespaces.tenants.get(request.named["tenant"])
-    if found is None:
+    row = request.namespaces.tenants.get(request.parts["tenant"])
+    if row is None:
         raise Problem(404, reason)
-    return found
+    return row
 
 
-def _told(request: Request) -> dict[str, Any]:
-    """The tenant in the body. Raises Problem."""
+def _read_tenant(request: Request) -> dict[str, Any]:
+    """Return the tenant in the body. Raises Problem."""
     if request.body is None:
         raise Problem(412, "TenantInfo is null")
-    roles, names = request.fields().get("adminRoles") or [], request.fields().get("allowedClusters") or []
+    roles, names = (
+        request.read_fields().get("adminRoles") or [],
+        request.read_fields().get("allowedClusters") or [],
+    )
     if not isinstance(roles, list) or not isinstance(names, list):
         raise Problem(400, "adminRoles and allowedClusters are lists")
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
@@ -117,67 +122,67 @@ def _told(request: Request) -> dict[str, Any]:
     return {"adminRoles": roles, "allowedClusters": names}
 
 
-async def tenants(request: Request) -> Answer:
-    """The names of all tenants."""
+async def list_tenants(request: Request) -> Answer:
+    """Return the names of all tenants."""
     return Answer(200, sorted(request.namespaces.tenants))
 
 
-async def tenant(request: Request) -> Answer:
-    """The roles that rule a tenant, and the clusters it may use."""
+async def get_tenant(request: Request) -> Answer:
+    """Return a tenant's admin roles and allowed clusters."""
     return Answer(200, _tenant(request))
 
 
 async def create_tenant(request: Request) -> Answer:
     """Create a tenant."""
-    told = _told(request)
-    if not is_entity(request.named["tenant"]):
+    row = _read_tenant(request)
+    if not is_entity(request.parts["tenant"]):
         raise Problem(412, "Tenant name is not valid")
-    if not request.namespaces.can_create_tenant(request.named["tenant"]):
+    if not request.namespaces.can_create_tenant(request.parts["tenant"]):
         raise Problem(409, "Tenant already exist")
-    most = request.cluster.settings.maxTenants
-    if most > 0 and len(request.namespaces.tenants) >= most:
+    limit = request.cluster.settings.maxTenants
+    if limit > 0 and len(request.namespaces.tenants) >= limit:
         raise Problem(412, "Exceed the maximum number of tenants")
-    request.namespaces.create_tenant(request.named["tenant"], told)
-    return await request.done()
+    request.namespaces.create_tenant(request.parts["tenant"], row)
+    return await request.finish()
 
 
 async def update_tenant(request: Request) -> Answer:
     """Change a tenant."""
-    told = _told(request)
-    _tenant(request, f"Tenant {request.named['tenant']} not found")
-    request.namespaces.create_tenant(request.named["tenant"], told)
-    return await request.done()
+    row = _read_tenant(request)
+    _tenant(request, f"Tenant {request.parts['tenant']} not found")
+    request.namespaces.create_tenant(request.parts["tenant"], row)
+    return await request.finish()
 
 
 async def delete_tenant(request: Request) -> Answer:
-    """Delete a tenant that has no namespaces, or by force with all of them."""
+    """Delete a tenant without namespaces; with force=true, with all of them."""
     _tenant(request, "Tenant doesn't exist")
-    prefix = request.named["tenant"] + "/"
-    there = [name for name in request.namespaces.namespaces if name.startswith(prefix)]
-    if request.flag("force"):
+    prefix = request.parts["tenant"] + "/"
+    namespaces = [name for name in request.namespaces.namespaces if name.startswith(prefix)]
+    if request.get_flag("force"):
         if not request.cluster.settings.forceDeleteTenantAllowed:
             raise Problem(405, "Broker doesn't allow forced deletion of tenants")
-        for name in there:
+        for name in namespaces:
             await remove(request, name)
-    elif there:
+    elif namespaces:
         raise Problem(409, "The tenant still has active namespaces")
-    request.broker.journal.delete("tenants", request.named["tenant"])
-    return await request.done()
+    request.broker.journal.delete("tenants", request.parts["tenant"])
+    return await request.finish()
 
 
 _CLUSTER: Final = "/admin/v2/clusters/{cluster}"
 _TENANT: Final = "/admin/v2/tenants/{tenant}"
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("GET", "/admin/v2/clusters", clusters),
-    ("GET", _CLUSTER, cluster),
+    ("GET", "/admin/v2/clusters", list_clusters),
+    ("GET", _CLUSTER, get_cluster),
     ("PUT", _CLUSTER, create_cluster),
     ("POST", _CLUSTER, update_cluster),
     ("DELETE", _CLUSTER, delete_cluster),
-    ("GET", f"{_CLUSTER}/peers", nothing_of_cluster),
-    ("GET", f"{_CLUSTER}/failureDomains", no_domains),
-    ("GET", "/admin/v2/tenants", tenants),
-    ("GET", _TENANT, tenant),
+    ("GET", f"{_CLUSTER}/peers", list_peers),
+    ("GET", f"{_CLUSTER}/failureDomains", list_domains),
+    ("GET", "/admin/v2/tenants", list_tenants),
+    ("GET", _TENANT, get_tenant),
     ("PUT", _TENANT, create_tenant),
     ("POST", _TENANT, update_tenant),
     ("DELETE", _TENANT, delete_tenant),

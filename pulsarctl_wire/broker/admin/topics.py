@@ -1,9 +1,9 @@
-"""Topics in the admin API: what there is, and what is done to a whole topic."""
+"""Topics in the admin API: creation, deletion and operations on whole topics."""
 
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import TOPIC, Answer, Problem, Request, Route
-from pulsarctl_wire.broker.admin.shapes import scalar
+from pulsarctl_wire.broker.admin.shapes import read_scalar
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.storage.log import Position
@@ -14,25 +14,25 @@ _MAX_PARTITIONS: Final = 10_000
 _TOO_FEW: Final = "Number of partitions should be more than 0"
 
 
-def told_id(position: Position, partition: int = -1) -> dict[str, int]:
-    """A message id, as JSON."""
+def id_fields(position: Position, partition: int = -1) -> dict[str, int]:
+    """Return a message id, as JSON."""
     ids = {"ledgerId": position.ledger, "entryId": position.entry, "partitionIndex": partition}
     return {**ids, "batchIndex": -1, "batchSize": 0}
 
 
-def confirmed(topic: PersistentTopic) -> Position:
-    """The id of the last entry in the last ledger; entry -1 if it has none."""
+def last_confirmed(topic: PersistentTopic) -> Position:
+    """Return the id of the last entry in the last ledger; entry -1 if it has none."""
     ledger = topic.log.ledgers[-1]
-    return Position(ledger.id, topic.log.stored - ledger.first - 1)
+    return Position(ledger.id, topic.log.stored_end - ledger.first - 1)
 
 
 # -- creating and deleting
 
 
 def _check_new(request: Request, name: TopicName) -> None:
-    """Raises Problem if there is such a topic, or must not be."""
+    """Raise Problem if a topic exists, or must not be created."""
     _ = request.namespace
-    parent, partitions = name.parent, request.namespaces.partitions(name.parent)
+    parent, partitions = name.parent, request.namespaces.count_partitions(name.parent)
     if name.partition >= 0 and name.partition >= partitions:
         text = f'Can\'t create topic {name.local} with "-partition-" followed by '
         if partitions:
@@ -40,15 +40,15 @@ def _check_new(request: Request, name: TopicName) -> None:
         else:
             text += f"numeric value if there isn't a partitioned topic {parent.local} created."
         raise Problem(412, text)
-    if request.cluster.exists(name) or request.namespaces.partitions(name):
+    if request.cluster.exists(name) or request.namespaces.count_partitions(name):
         raise Problem(409, _EXISTS)
-    _check_room(request, name, 1)
+    _check_topic_limit(request, name, 1)
 
 
-def _check_room(request: Request, name: TopicName, number: int) -> None:
-    """Raises Problem if the namespace may not have so many topics more."""
+def _check_topic_limit(request: Request, name: TopicName, number: int) -> None:
+    """Raise Problem if the namespace cannot have `number` more topics."""
     try:
-        request.cluster.catalogue.check_room(name, number)
+        request.cluster.catalogue.check_topic_limit(name, number)
     except Refused as refused:
         raise Problem(412, str(refused)) from None
 
@@ -57,12 +57,12 @@ async def create(request: Request) -> Answer:
     """Create a topic that is not partitioned."""
     name = request.topic_name
     _check_new(request, name)
-    properties = request.strings() if isinstance(request.body, dict) else {}
+    properties = request.read_strings() if isinstance(request.body, dict) else {}
     if name.is_persistent:
         request.namespaces.check_partition(name)
         await request.cluster.catalogue.create_topic(name, properties)
     else:
-        await request.cluster.acquire(request.broker, name).topic(name, create=True)
+        await request.cluster.acquire(request.broker, name).get_topic(name, create=True)
     return Answer()
 
 
@@ -71,9 +71,9 @@ async def create_partitioned(request: Request) -> Answer:
     name = request.topic_name
     partitions, properties = _partitions(request)
     _ = request.namespace
-    if request.namespaces.partitions(name) or request.cluster.exists(name):
+    if request.namespaces.count_partitions(name) or request.cluster.exists(name):
         raise Problem(409, _EXISTS)
-    _check_room(request, name, partitions)
+    _check_topic_limit(request, name, partitions)
     await request.cluster.catalogue.create_partitioned(name, partitions, properties)
     return Answer()
 
@@ -83,26 +83,26 @@ def _partitions(request: Request) -> tuple[int, dict[str, str]]:
     partitions, properties = fields.get("partitions"), fields.get("properties") or {}
     if partitions is None:
         raise Problem(400, "The request entity cannot be empty.")
-    partitions = scalar(partitions, int)
+    partitions = read_scalar(partitions, int)
     if not isinstance(properties, dict):
         raise Problem(400, "Properties are an object")
     if partitions <= 0:
         raise Problem(406, _TOO_FEW)
-    most = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MAX_PARTITIONS
-    if partitions > most:
-        raise Problem(406, f"Number of partitions should be less than or equal to {most}")
+    limit = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MAX_PARTITIONS
+    if partitions > limit:
+        raise Problem(406, f"Number of partitions should be less than or equal to {limit}")
     return partitions, properties
 
 
 async def add_partitions(request: Request) -> Answer:
-    """Give a partitioned topic more partitions."""
+    """Add partitions to a partitioned topic."""
     name = request.topic_name
     partitions, _ = _partitions(request)
-    now = request.namespaces.partitions(name)
-    if not now:
+    current = request.namespaces.count_partitions(name)
+    if not current:
         raise Problem(409, f"Topic {name.full} is not the partitioned topic.")
-    if partitions < now:
-        text = f"Desired partitions {partitions} can't be less than the current partitions {now}."
+    if partitions < current:
+        text = f"Desired partitions {partitions} can't be less than the current partitions {current}."
         raise Problem(422, text)
     await request.cluster.add_partitions(name, partitions)
     return Answer()
@@ -110,49 +110,49 @@ async def add_partitions(request: Request) -> Answer:
 
 async def create_missing(request: Request) -> Answer:
     """Create the partitions that a partitioned topic lacks."""
-    name = request.known_topic()
+    name = request.get_known_topic()
     row = request.namespaces.partitioned.get(name.full)
     if row is not None:
         await request.cluster.catalogue.create_partitioned(name, row["partitions"], row["properties"])
     return Answer()
 
 
-async def partitioned_metadata(request: Request) -> Answer:
-    """The number of partitions; HTTP lookup's partition metadata."""
+async def get_partitioned_metadata(request: Request) -> Answer:
+    """Return the number of partitions; HTTP lookup's partition metadata."""
     _ = request.namespace
     name, namespaces = request.topic_name, request.namespaces
     row = namespaces.partitioned.get(name.full)
     if row is None and not request.cluster.exists(name):
-        if not request.flag("checkAllowAutoCreation") or not request.cluster.catalogue.may_create(name):
+        if not request.get_flag("checkAllowAutoCreation") or not request.cluster.catalogue.can_create(name):
             raise Problem(404, f"Topic {name.full} not found")
         namespaces.check_partition(name)
         partitions = request.cluster.catalogue.default_partitions(name) if name.partition < 0 else 0
         if partitions:
             await request.cluster.catalogue.create_partitioned(name, partitions)
         row = namespaces.partitioned.get(name.full)
-    told: dict[str, Any] = {"partitions": row["partitions"] if row else 0, "deleted": False}
-    return Answer(200, told | ({"properties": row["properties"]} if row and row["properties"] else {}))
+    fields: dict[str, Any] = {"partitions": row["partitions"] if row else 0, "deleted": False}
+    return Answer(200, fields | ({"properties": row["properties"]} if row and row["properties"] else {}))
 
 
 async def delete(request: Request) -> Answer:
-    """Delete a topic; with force=true, though it has clients."""
+    """Delete a topic; with force=true, even if it has clients."""
     name = request.topic_name
-    if request.namespaces.partitions(name):
+    if request.namespaces.count_partitions(name):
         raise Problem(
             409,
             f"{name.full} is a partitioned topic, instead of calling delete topic, "
             "please call delete-partitioned-topic.",
         )
-    await request.topic()
+    await request.load_topic()
     await _check_idle(request, [name])
     await request.cluster.delete_topic(name)
     return Answer()
 
 
 async def delete_partitioned(request: Request) -> Answer:
-    """Delete a partitioned topic with its partitions; with force=true, though they have clients."""
+    """Delete a partitioned topic with its partitions; with force=true, even if they have clients."""
     name = request.topic_name
-    if not request.namespaces.partitions(name):
+    if not request.namespaces.count_partitions(name):
         if request.cluster.exists(name):
             raise Problem(
                 409,
@@ -160,14 +160,14 @@ async def delete_partitioned(request: Request) -> Answer:
                 "Instead of calling delete-partitioned-topic please call delete.",
             )
         raise Problem(404, f"Topic {name.full} not found.")
-    await _check_idle(request, request.cluster.catalogue.parts(name))
+    await _check_idle(request, request.cluster.catalogue.list_partitions(name))
     await request.cluster.delete_partitioned(name)
     return Answer()
 
 
 async def _check_idle(request: Request, names: list[TopicName]) -> None:
-    """Raises Problem if a topic has clients, unless force=true."""
-    for name in names if not request.flag("force") else ():
+    """Raise Problem if a topic has clients, unless force=true."""
+    for name in names if not request.get_flag("force") else ():
         if request.cluster.exists(name):
             topic = await request.cluster.load(name, request.broker)
             if clients := len(topic.producers) + len(topic.consumers):
@@ -180,11 +180,11 @@ async def _check_idle(request: Request, names: list[TopicName]) -> None:
 async def unload(request: Request) -> Answer:
     """Close a topic, or all partitions of one; clients connect again."""
     name = request.topic_name
-    if not request.namespaces.partitions(name):
-        topic = await request.topic()
+    if not request.namespaces.count_partitions(name):
+        topic = await request.load_topic()
         await request.cluster.broker_of(topic).unload(topic)
         return Answer()
-    for part in request.cluster.catalogue.parts(name):
+    for part in request.cluster.catalogue.list_partitions(name):
         for broker in request.cluster.brokers:
             if part.full in broker.topics:
                 await broker.unload(broker.topics[part.full])
@@ -192,45 +192,45 @@ async def unload(request: Request) -> Answer:
 
 
 async def terminate(request: Request) -> Answer:
-    """Let a topic take no more messages."""
+    """Make a topic accept no more messages."""
     if not request.topic_name.is_persistent:
         raise Problem(406, "Need to provide a persistent topic name")
     request.refuse_partitioned("Termination of a partitioned topic is not allowed")
-    topic = await request.persistent_topic()
+    topic = await request.load_persistent_topic()
     await topic.terminate()
-    return Answer(200, told_id(confirmed(topic)))
+    return Answer(200, id_fields(last_confirmed(topic)))
 
 
 async def terminate_partitions(request: Request) -> Answer:
-    """Let a partitioned topic take no more messages."""
-    if not request.namespaces.partitions(request.known_topic()):
+    """Make a partitioned topic accept no more messages."""
+    if not request.namespaces.count_partitions(request.get_known_topic()):
         raise Problem(
             405,
             "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
             "please use terminate commands",
         )
-    topics = await request.all_parts("Termination")
+    topics = await request.load_partitions("Termination")
     for topic in topics:
         await topic.terminate()
-    return Answer(200, {str(topic.partition): told_id(confirmed(topic)) for topic in topics})
+    return Answer(200, {str(topic.partition): id_fields(last_confirmed(topic)) for topic in topics})
 
 
 async def truncate(request: Request) -> Answer:
     """Acknowledge all messages, and delete those that are not in the last ledger."""
-    for topic in await request.all_parts("Truncate"):
+    for topic in await request.load_partitions("Truncate"):
         for subscription in topic.subscriptions.values():
-            subscription.skip_before(topic.log.stored)
+            subscription.skip_before(topic.log.stored_end)
         topic.trim(retains=False)
         topic.save()
-    return await request.done()
+    return await request.finish()
 
 
 async def trim(request: Request) -> Answer:
-    """Delete what no subscription needs, and retention does not keep."""
-    for topic in await request.all_parts("Trim"):
+    """Delete what neither a subscription needs nor retention keeps."""
+    for topic in await request.load_partitions("Trim"):
         topic.trim()
         topic.save()
-    return await request.done(200)
+    return await request.finish(200)
 
 
 # -- compaction
@@ -238,64 +238,68 @@ async def trim(request: Request) -> Answer:
 
 async def compact(request: Request) -> Answer:
     """Start compaction."""
-    for topic in await request.all_parts("Compaction"):
+    for topic in await request.load_partitions("Compaction"):
         if topic.compaction.status == "RUNNING":
             raise Problem(409, "Compaction already in progress")
         topic.scheduler.start(topic.compaction.run())
     return Answer()
 
 
-async def compaction_status(request: Request) -> Answer:
-    """How compaction is going."""
-    compaction = (await request.persistent_topic("Compaction")).compaction
+async def get_compaction_status(request: Request) -> Answer:
+    """Return the state of compaction."""
+    compaction = (await request.load_persistent_topic("Compaction")).compaction
     return Answer(200, {"status": compaction.status, "lastError": compaction.error})
 
 
 # -- properties
 
 
-async def _owner_of_properties(request: Request) -> tuple[dict[str, str], PersistentTopic | None]:
-    """The properties of a topic, and the topic, if it is not a partitioned one."""
-    name = request.known_topic()
+async def _load_properties(request: Request) -> tuple[dict[str, str], PersistentTopic | None]:
+    """Return the properties of a topic, and the topic itself unless it is partitioned."""
+    name = request.get_known_topic()
     row = request.namespaces.partitioned.get(name.full)
     if row is not None:
         return row["properties"], None
-    topic = await request.persistent_topic("Properties")
+    topic = await request.load_persistent_topic("Properties")
     return topic.properties, topic
 
 
-async def _keep(request: Request, topic: PersistentTopic | None, properties: dict[str, str]) -> Answer:
+async def _save_properties(
+    request: Request, topic: PersistentTopic | None, properties: dict[str, str]
+) -> Answer:
     name = request.topic_name
     if topic is None:
-        request.namespaces.create_partitioned(name, request.namespaces.partitions(name), properties)
+        request.namespaces.create_partitioned(name, request.namespaces.count_partitions(name), properties)
     else:
         topic.properties = properties
         topic.save()
-    return await request.done()
+    return await request.finish()
 
 
-async def properties(request: Request) -> Answer:
-    """The properties of a topic."""
-    return Answer(200, (await _owner_of_properties(request))[0])
+async def get_properties(request: Request) -> Answer:
+    """Return the properties of a topic."""
+    return Answer(200, (await _load_properties(request))[0])
 
 
 async def set_properties(request: Request) -> Answer:
     """Set some properties of a topic."""
-    old, topic = await _owner_of_properties(request)
-    return await _keep(request, topic, {**old, **request.strings()})
+    current, topic = await _load_properties(request)
+    return await _save_properties(request, topic, {**current, **request.read_strings()})
 
 
 async def remove_property(request: Request) -> Answer:
     """Remove a property of a topic."""
-    old, topic = await _owner_of_properties(request)
+    current, topic = await _load_properties(request)
     key = request.query.get("key")
-    return await _keep(request, topic, {name: value for name, value in old.items() if name != key})
+    return await _save_properties(
+        request, topic, {name: value for name, value in current.items() if name != key}
+    )
 
 
 ROUTES: Final[tuple[Route, ...]] = (
     ("PUT", TOPIC, create),
     ("DELETE", TOPIC, delete),
-    ("GET", f"{TOPIC}/partitions", partitioned_metadata),
+    ("GET", f"{TOPIC}/partitions", get_partitioned_metadata),
     ("PUT", f"{TOPIC}/partitions", create_partitioned),
     ("POST", f"{TOPIC}/partitions", add_partitions),
     ("DELETE", f"{TOPIC}/partitions", delete_partitioned),
@@ -306,8 +310,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     ("DELETE", f"{TOPIC}/truncate", truncate),
     ("POST", f"{TOPIC}/trim", trim),
     ("PUT", f"{TOPIC}/compaction", compact),
-    ("GET", f"{TOPIC}/compaction", compaction_status),
-    ("GET", f"{TOPIC}/properties", properties),
+    ("GET", f"{TOPIC}/compaction", get_compaction_status),
+    ("GET", f"{TOPIC}/properties", get_properties),
     ("PUT", f"{TOPIC}/properties", set_properties),
     ("DELETE", f"{TOPIC}/properties", remove_property),
 )

@@ -11,9 +11,9 @@ from pulsarctl_wire.broker.storage.transactions import Id, key_of
 
 
 def _id(request: Request) -> Id:
-    """The id of the transaction in the path."""
-    most, least = (request.number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
-    return most, least
+    """Return the id of the transaction in the path."""
+    high, low = (request.get_number(name) % (2 * (MAX_LONG + 1)) for name in ("most", "least"))
+    return high, low
 
 
 def _check(request: Request) -> None:
@@ -21,17 +21,17 @@ def _check(request: Request) -> None:
         raise Problem(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
 
 
-async def metadata(request: Request) -> Answer:
-    """An open transaction: what it touched, and when it ends by itself."""
+async def get_metadata(request: Request) -> Answer:
+    """Return what an open transaction has touched, and when it times out."""
     _check(request)
     txn = _id(request)
     try:
         row = request.cluster.transactions.get(txn)
     except Refused as refused:
         raise Problem(404, str(refused)) from None
-    acked: dict[str, dict[str, Any]] = {}
+    acked_partitions: dict[str, dict[str, Any]] = {}
     for topic, subscription in row["subscriptions"]:
-        acked.setdefault(topic, {})[subscription] = {}
+        acked_partitions.setdefault(topic, {})[subscription] = {}
     return Answer(
         200,
         {
@@ -39,26 +39,26 @@ async def metadata(request: Request) -> Answer:
             "status": "OPEN",
             "openTimestamp": row["opened"],
             "timeoutAt": row["ttl"],
-            "producedPartitions": {name: await _produced(request, name, txn) for name in row["topics"]},
-            "ackedPartitions": acked,
+            "producedPartitions": {name: await _describe_part(request, name, txn) for name in row["topics"]},
+            "ackedPartitions": acked_partitions,
         },
     )
 
 
-async def _produced(request: Request, name: str, txn: Id) -> dict[str, Any]:
-    """A topic, named by a client, that a transaction may have messages in."""
-    told: dict[str, Any] = {"aborted": False}
+async def _describe_part(request: Request, name: str, txn: Id) -> dict[str, Any]:
+    """Return a topic's part in a transaction: whether it is aborted, and the first message."""
+    fields: dict[str, Any] = {"aborted": False}
     with suppress(InvalidName):
-        topic = await request.cluster.loaded(name)
+        topic = await request.cluster.load_persistent(name)
         row = topic and topic.journal.table(f"txn-open/{topic.log.number}").get(key_of(txn))
         if topic and row:
             ledger, entry = topic.log.position(row["first"])
-            told["startPosition"] = f"{ledger}:{entry}"
-    return told
+            fields["startPosition"] = f"{ledger}:{entry}"
+    return fields
 
 
-async def coordinators(request: Request) -> Answer:
-    """The coordinators."""
+async def list_coordinators(request: Request) -> Answer:
+    """Return the coordinators."""
     _check(request)
     url = request.broker.service_url
     return Answer(200, [{"id": number, "brokerServiceUrl": url} for number in range(COORDINATORS)])
@@ -74,11 +74,11 @@ async def abort(request: Request) -> Answer:
     return Answer()
 
 
-async def buffer(request: Request) -> Answer:
-    """The transactions that have messages in a topic."""
+async def get_buffer_stats(request: Request) -> Answer:
+    """Return the transactions that have messages in a topic."""
     _check(request)
-    topic = await request.persistent_topic("Transaction buffer")
-    ledger, entry = topic.log.before(topic.readable)
+    topic = await request.load_persistent_topic("Transaction buffer")
+    ledger, entry = topic.log.position_before(topic.readable)
     table = topic.journal.table(f"txn-open/{topic.log.number}")
     return Answer(
         200,
@@ -91,29 +91,29 @@ async def buffer(request: Request) -> Answer:
     )
 
 
-async def slow(request: Request) -> Answer:
-    """The transactions that are open for longer than a time (ms)."""
+async def list_slow(request: Request) -> Answer:
+    """Return the transactions that are open for longer than a time (ms)."""
     _check(request)
-    now, told = request.broker.scheduler.time_ms, {}
+    now_ms, transactions = request.broker.scheduler.time_ms, {}
     for key, row in request.broker.journal.table("transactions").items():
-        most, _, least = key.partition("/")
-        if now - row["opened"] >= request.number("timeout"):
-            txn = int(most), int(least)
-            told[key_of(txn)] = {
-                "txnId": f"({most},{least})",
+        high, _, low = key.partition("/")
+        if now_ms - row["opened"] >= request.get_number("timeout"):
+            txn = int(high), int(low)
+            transactions[key_of(txn)] = {
+                "txnId": f"({high},{low})",
                 "status": "OPEN",
                 "openTimestamp": row["opened"],
                 "timeoutAt": row["ttl"],
             }
-    return Answer(200, told)
+    return Answer(200, transactions)
 
 
 _V3: Final = "/admin/v3/transactions"
 
 ROUTES: Final[tuple[Route, ...]] = (
-    ("GET", f"{_V3}/coordinators", coordinators),
-    ("GET", f"{_V3}/transactionMetadata/{{most}}/{{least}}", metadata),
-    ("GET", f"{_V3}/slowTransactions/{{timeout}}", slow),
+    ("GET", f"{_V3}/coordinators", list_coordinators),
+    ("GET", f"{_V3}/transactionMetadata/{{most}}/{{least}}", get_metadata),
+    ("GET", f"{_V3}/slowTransactions/{{timeout}}", list_slow),
     ("POST", f"{_V3}/abortTransaction/{{most}}/{{least}}", abort),
-    ("GET", f"{_V3}/transactionBufferStats/{{tenant}}/{{namespace}}/{{topic}}", buffer),
+    ("GET", f"{_V3}/transactionBufferStats/{{tenant}}/{{namespace}}/{{topic}}", get_buffer_stats),
 )

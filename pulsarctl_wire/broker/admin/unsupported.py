@@ -1,4 +1,4 @@
-"""What Pulsar's admin API has and this broker has not: answered by 501, with its name."""
+"""Endpoints of Pulsar's admin API that this broker does not implement; they answer 501."""
 
 import re
 from typing import Final
@@ -41,6 +41,6 @@ _ROWS: Final = (
 _PATTERNS: Final = [(re.compile(pattern), name) for pattern, name in _ROWS]
 
 
-def name_of(path: str) -> str:
-    """What a path would be about, if it is something that Pulsar has; else ""."""
+def find_feature(path: str) -> str:
+    """Return the name of the Pulsar feature that a path belongs to; "" if there is none."""
     return next((name for pattern, name in _PATTERNS if pattern.fullmatch(path)), "")

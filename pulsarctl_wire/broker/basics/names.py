@@ -23,7 +23,7 @@ _OF_TRANSACTIONS: Final = tuple(
 )
 _EVENTS: Final = (
     "__change_events",
-    *(f"__transaction_buffer_snapshot{each}" for each in ("", "_segments", "_indexes")),
+    *(f"__transaction_buffer_snapshot{suffix}" for suffix in ("", "_segments", "_indexes")),
 )
 
 
@@ -50,19 +50,19 @@ class TopicName(NamedTuple):
 
     @property
     def partition(self) -> int:
-        """Its number among the partitions of `parent`; -1 if it is no partition."""
+        """The number among the partitions of `parent`; -1 if the topic is not a partition."""
         match = _PARTITION.fullmatch(self.local)
         return int(match[2]) if match else -1
 
     @property
     def parent(self) -> "TopicName":
-        """The partitioned topic it is a partition of; itself if it is no partition."""
+        """The partitioned topic of a partition; the name itself if it is not a partition."""
         match = _PARTITION.fullmatch(self.local)
         return self._replace(local=match[1]) if match else self
 
     @property
     def schema_key(self) -> str:
-        """What its schema is stored under, and its name: tenant/namespace/local, encoded, of the parent."""
+        """The key and the name of its schema: tenant/namespace/local of the parent, URL-encoded."""
         tenant, *_, namespace = self.namespace.split("/")
         return f"{tenant}/{namespace}/{quote_plus(self.parent.local, safe='*')}"
 
@@ -79,7 +79,7 @@ class TopicName(NamedTuple):
 
 
 def parse_topic(text: str) -> TopicName:
-    """The topic that `text` names. Raises InvalidName."""
+    """Return the topic that `text` names. Raises InvalidName."""
     if "://" not in text:
         parts = [part for part in text.split("/") if part]
         if len(parts) not in (1, 3):
@@ -88,10 +88,10 @@ def parse_topic(text: str) -> TopicName:
                 "<tenant>/<namespace>/<topic> or <topic>"
             )
         text = f"persistent://{text if len(parts) == 3 else f'public/default/{parts[0]}'}"
-    domain, _, rest = text.partition("://")
+    domain, _, path = text.partition("://")
     if domain.lower() not in DOMAINS:
         raise InvalidName(f"Invalid topic domain: '{domain}'")
-    parts = rest.split("/", 3)
+    parts = path.split("/", 3)
     if len(parts) < 3:
         raise InvalidName(f"Invalid topic name: {text}")
     *namespace, local = parts
@@ -102,7 +102,7 @@ def parse_topic(text: str) -> TopicName:
 
 
 def check_namespace(text: str) -> str:
-    """`text`, if it can be the name of a namespace. Raises InvalidName."""
+    """Return `text`, if it can be the name of a namespace. Raises InvalidName."""
     parts = text.split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise InvalidName(f"Invalid namespace format. namespace: {text}")
@@ -113,16 +113,16 @@ def check_namespace(text: str) -> str:
 
 
 def is_entity(text: str) -> bool:
-    """Whether `text` can be the name of a tenant, cluster or namespace."""
+    """Return whether `text` can be the name of a tenant, cluster or namespace."""
     return _ENTITY.fullmatch(text) is not None
 
 
 def bundle_of(name: TopicName, bundles: int) -> int:
-    """The number of the bundle that the topic is in, if its namespace has so many equal ones."""
+    """Return the number of the bundle that a topic is in, of so many equal ones in its namespace."""
     return zlib.crc32(name.full.encode("utf-8", "surrogateescape")) * bundles >> 32
 
 
 def bundle_range(number: int, bundles: int) -> str:
-    """A bundle's name: 0x40000000_0x80000000."""
-    bounds = [(each << 32) // bundles - (each == bundles) for each in (number, number + 1)]
+    """Return a bundle's name, such as 0x40000000_0x80000000."""
+    bounds = [(limit << 32) // bundles - (limit == bundles) for limit in (number, number + 1)]
     return "_".join(f"0x{bound:08x}" for bound in bounds)

@@ -1,7 +1,7 @@
 """Regular expressions of clients, matched in bounded time and memory.
 
-Pulsar has RE2/J for these, and Java's own for what that does not know, such as lookarounds. Here it is
-`regex`, which knows both and can be given a time limit; what makes it large is refused beforehand.
+Pulsar uses RE2/J for these, and Java's own engine for what RE2/J lacks, such as lookarounds. Here it is
+`regex`, which supports both and has a time limit; expressions that would make it large are refused.
 """
 
 import math
@@ -11,58 +11,60 @@ from typing import Final
 
 import regex
 
-_LONGEST: Final = 5_000
+_MAX_LENGTH: Final = 5_000
 _MAX_REPEATS: Final = 1_000
-"""What all counts in braces may come to together: the parts that they repeat are compiled so often."""
+"""The largest product of all counts in braces: repeated parts are compiled that often."""
 
-_SECONDS: Final = 0.25
-_LEAST_SECONDS: Final = 0.001
-"""How long the names of a list may take to match together, and what each of them may take in any case."""
+_LIST_SECONDS: Final = 0.25
+_MIN_SECONDS: Final = 0.001
+"""The time limit for a list of names together, and what each name may take in any case."""
 
 _COUNTS: Final = re.compile(r"\{(\d*),?(\d*)\}")
 _UNKNOWN: Final = re.compile(
     r"\(\?(?![:=!>]|<[=!a-zA-Z]|[imsux]*(?:-[imsux]+)?[:)])|(?<!\\)(?<!\\[pP])\{(?!\d+(?:,\d*)?\})"
 )
-"""What `regex` knows and Java does not: recursion, conditions, approximate matches."""
+"""Syntax of `regex` that Java does not know: recursion, conditions, approximate matches."""
 
 
-class TooMuch(Exception):
-    """An expression takes more than it is worth."""
+class TooComplex(Exception):
+    """An expression is too expensive."""
 
 
-def _error(what: str, text: str, at: int) -> re.error:
-    """An error with the text that Java has for it, if that is known."""
-    if what == "Missing )":
-        what = "Unclosed group"
-    elif what == "Unterminated character set":
-        what, at = "Unclosed character class", len(text) - 1
-    elif what in ("Nothing to repeat", "Multiple repeat"):
-        what = f"Dangling meta character '{text[at : at + 1]}'"
-    caret = f"\n{' ' * at}^" if at < len(text) else ""
-    return re.error(f"{what} near index {at}\n{text}{caret}")
+def _make_error(problem: str, text: str, index: int) -> re.error:
+    """Return an error with Java's text, if that is known."""
+    if problem == "Missing )":
+        problem = "Unclosed group"
+    elif problem == "Unterminated character set":
+        problem, index = "Unclosed character class", len(text) - 1
+    elif problem in ("Nothing to repeat", "Multiple repeat"):
+        problem = f"Dangling meta character '{text[index : index + 1]}'"
+    caret = f"\n{' ' * index}^" if index < len(text) else ""
+    return re.error(f"{problem} near index {index}\n{text}{caret}")
 
 
 class Pattern:
-    """A regular expression. Raises re.error, TooMuch."""
+    """A regular expression. Raises re.error, TooComplex."""
 
     def __init__(self, text: str) -> None:
-        repeats = math.prod(max(int(least or 0), int(most or 0), 1) for least, most in _COUNTS.findall(text))
-        if len(text) > _LONGEST or repeats > _MAX_REPEATS:
-            raise TooMuch("it is too large")
-        if found := _UNKNOWN.search(text):
-            raise _error("Unknown construct", text, found.start())
+        repeats = math.prod(max(int(low or 0), int(high or 0), 1) for low, high in _COUNTS.findall(text))
+        if len(text) > _MAX_LENGTH or repeats > _MAX_REPEATS:
+            raise TooComplex("it is too large")
+        if match := _UNKNOWN.search(text):
+            raise _make_error("Unknown construct", text, match.start())
         try:
             self._pattern = regex.compile(text)
         except regex.error as error:
-            what, _, at = str(error).partition(" at position ")
-            raise _error(what.capitalize(), text, int(at.split()[0]) if at else 0) from None
+            problem, _, position = str(error).partition(" at position ")
+            raise _make_error(
+                problem.capitalize(), text, int(position.split()[0]) if position else 0
+            ) from None
         except (RecursionError, OverflowError) as error:
-            raise TooMuch(str(error)) from None
+            raise TooComplex(str(error)) from None
 
     def select(self, names: Iterable[str]) -> list[bool]:
-        """Of each name, whether all of it matches. Those for which it takes too long do not."""
+        """Return, for each name, whether all of it matches; names that take too long do not."""
         names = list(names)
-        limit = max(_SECONDS / max(len(names), 1), _LEAST_SECONDS)
+        limit = max(_LIST_SECONDS / max(len(names), 1), _MIN_SECONDS)
         return [self._matches(name, limit) for name in names]
 
     def _matches(self, name: str, limit: float) -> bool:

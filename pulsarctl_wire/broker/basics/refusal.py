@@ -1,24 +1,24 @@
-"""What the broker answers instead of doing as it was asked."""
+"""Refused requests and protocol violations, as exceptions."""
 
 from pulsarctl_wire.errors import WireError
 
 
 class Refused(WireError):
-    """A request is refused: `code` is the name of a ServerError, the text says why."""
+    """A refused request: `code` is the name of a ServerError, the text says why."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-def thrown(code: str, text: str, kind: str = "") -> Refused:
-    """A refusal whose text begins with the Java class of Pulsar's exception, as clients are shown it.
+def java_refusal(code: str, text: str, kind: str = "") -> Refused:
+    """Return a Refused whose message starts with the name of Pulsar's Java exception, as clients see it.
 
-    `kind` is the name of the class, if that is not `code` with Exception behind it.
+    `kind` is that class; the default is `code` + "Exception".
     """
     kind = kind or f"{code}Exception"
     return Refused(code, f"org.apache.pulsar.broker.service.BrokerServiceException${kind}: {text}")
 
 
 class Violation(WireError):
-    """What a client sent makes the broker close the connection without an answer."""
+    """A violation of the protocol: the broker closes the connection without an answer."""

@@ -25,13 +25,13 @@ class Completion(Generic[T]):
         self.value: Any = None
 
     def resolve(self, value: T) -> None:
-        """The result is `value`; does nothing if it is done already."""
+        """Set the result; does nothing if the completion is done already."""
         if not self.done:
             self.value = value
             self._finish()
 
     def fail(self, error: Exception) -> None:
-        """There is no result, because of `error`; does nothing if it is done already."""
+        """Set an error instead of a result; does nothing if the completion is done already."""
         if not self.done:
             self.error = error
             self._finish()
@@ -42,7 +42,7 @@ class Completion(Generic[T]):
         self._callbacks.clear()
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once it is done."""
+        """Call `callback` once the completion is done."""
         if self.done:
             self._scheduler.ready.append(callback)
         else:
@@ -66,7 +66,7 @@ class Timer:
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """It need not be done any more."""
+        """Cancel the call."""
         self.call = None
 
 
@@ -82,29 +82,29 @@ class Scheduler:
         self.time_ms = 0
         self.ready: deque[Callable[[], None]] = deque()
         self.failures: list[Exception] = []
-        """What coroutines raised that nobody awaits: bugs."""
+        """Exceptions of coroutines that nobody awaits: bugs."""
         self._timers: list[tuple[int, int, Timer]] = []  # a heap: (when it is due in ticks, number, timer)
         self._count = 0
 
-    def completion(self) -> "Completion[Any]":
-        """A new completion."""
+    def make_completion(self) -> "Completion[Any]":
+        """Return a new completion."""
         return Completion(self)
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call `call` in so many seconds."""
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        """Call `call` in `seconds`."""
         self._count += 1
         timer = Timer(call)
         heappush(self._timers, (self.ticks + int(seconds * 1e9), self._count, timer))
         return timer
 
     def sleep(self, seconds: float) -> "Completion[None]":
-        """Done in so many seconds."""
+        """Return a completion that is done in `seconds`."""
         completion: Completion[None] = Completion(self)
-        self.later(seconds, lambda: completion.resolve(None))
+        self.call_later(seconds, lambda: completion.resolve(None))
         return completion
 
     def spawn(self, coroutine: Coroutine[Any, None, T]) -> "Completion[T]":
-        """Run a coroutine, at once until it has to wait. What it raises is in the completion."""
+        """Run a coroutine until it has to wait, then as it can go on; the completion has its result."""
         outcome: Completion[T] = Completion(self)
 
         def step() -> None:
@@ -136,17 +136,17 @@ class Scheduler:
         return timers[0][0] if timers else None
 
     def set_time(self, ticks: int, time_ns: int) -> None:
-        """The time is now this."""
+        """Set the time: ns of a monotonic clock, and ns since the epoch."""
         self.ticks = ticks
         self.time_ms = time_ns // 1_000_000
 
     def run(self) -> None:
-        """Do everything that is due or ready, until nothing is."""
+        """Make all calls that are ready or due, until none is left."""
         while True:
             while self.ready:
                 self.ready.popleft()()
-            at = self.wake_at
-            if at is None or at > self.ticks:
+            due = self.wake_at
+            if due is None or due > self.ticks:
                 break
             call = heappop(self._timers)[2].call
             if call is not None:

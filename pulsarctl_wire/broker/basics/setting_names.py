@@ -1,4 +1,4 @@
-"""The names of all settings of Pulsar 4.0.8, for those who give one that has no effect, or misspell one.
+"""All setting names of Pulsar 4.0.8, to tell settings without effect here from misspelled ones.
 
 They are the fields of ServiceConfiguration and the lines of broker.conf and standalone.conf.
 """

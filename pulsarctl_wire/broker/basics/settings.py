@@ -148,7 +148,7 @@ class Settings:
         self.__dict__.update(changes)
 
     def values(self) -> dict[str, Any]:
-        """All settings by name."""
+        """Return all settings by name."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
@@ -181,9 +181,9 @@ _MAX_LISTED: Final = 8
 
 
 def parse_settings(lines: Mapping[str, object]) -> Settings:
-    """The settings that differ from the defaults by these lines: values, or texts as in a file.
+    """Return the settings that these lines (values, or texts as in a file) change from the defaults.
 
-    Keys that are not here are left out; `notes_on` tells about them. Raises SettingsError.
+    Unknown keys are left out; `notes_on` reports them. Raises SettingsError.
     """
     return Settings(**{name: _value(name, value) for name, value in lines.items() if name in FIELDS})
 
@@ -199,7 +199,7 @@ def _value(name: str, value: object) -> Any:
     if kind is float:
         return _number(name, value, float)
     if kind == tuple[str, ...]:
-        return _listed(name, value)
+        return _parse_list(name, value)
     if kind is str:
         if isinstance(value, str) and value in _CHOICES.get(name, (value,)):
             return value
@@ -207,10 +207,10 @@ def _value(name: str, value: object) -> Any:
     if value is None and kind is not int:
         return None
     number = _number(name, value, int)
-    least, most = _RANGES.get(name, _ANY)
-    if least <= number <= most:
+    low, high = _RANGES.get(name, _ANY)
+    if low <= number <= high:
         return number
-    raise _wrong(name, value, f"a number from {least} to {most}")
+    raise _wrong(name, value, f"a number from {low} to {high}")
 
 
 def _boolean(name: str, value: object) -> bool:
@@ -231,20 +231,20 @@ def _number(name: str, value: object, kind: type[int] | type[float]) -> Any:
     return kind(value)
 
 
-def _listed(name: str, value: object) -> tuple[str, ...]:
+def _parse_list(name: str, value: object) -> tuple[str, ...]:
     texts = value.split(",") if isinstance(value, str) else value
-    if isinstance(texts, (list, tuple, set, frozenset)) and all(isinstance(each, str) for each in texts):
-        return tuple(each.strip() for each in texts if each.strip())
+    if isinstance(texts, (list, tuple, set, frozenset)) and all(isinstance(text, str) for text in texts):
+        return tuple(text.strip() for text in texts if text.strip())
     raise _wrong(name, value, "texts with commas between them")
 
 
 def _wrong(name: str, value: object, expected: str) -> SettingsError:
-    shown = value if isinstance(value, str) else repr(value)
-    return SettingsError(f"{name}={shown[:200]}: it must be {expected}")
+    text = value if isinstance(value, str) else repr(value)
+    return SettingsError(f"{name}={text[:200]}: it must be {expected}")
 
 
 def unknown_in(lines: Mapping[str, object]) -> list[str]:
-    """What to tell about lines that not even Pulsar knows, one text each."""
+    """Return a note about each line that not even Pulsar knows."""
     if lines.keys() <= FIELDS.keys():
         return []
     from pulsarctl_wire.broker.basics.setting_names import NAMES
@@ -254,33 +254,35 @@ def unknown_in(lines: Mapping[str, object]) -> list[str]:
 
 
 def notes_on(lines: Mapping[str, object]) -> list[str]:
-    """What to tell about lines that have no effect here, one text each."""
+    """Return notes about lines that have no effect here."""
     if not lines:
         return []
     from pulsarctl_wire.broker.basics.setting_names import NAMES
 
-    without = NAMES - FIELDS.keys()
-    known = [name for name, value in lines.items() if name in without and value not in ("", None)]
+    unused_names = NAMES - FIELDS.keys()
+    ineffective = [name for name, value in lines.items() if name in unused_names and value not in ("", None)]
     notes = unknown_in(lines)
-    if known:
-        more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-        notes.append(f"settings of Pulsar without effect here: {', '.join(known[:_MAX_LISTED])}{more}")
+    if ineffective:
+        suffix = f" and {len(ineffective) - _MAX_LISTED} more" if len(ineffective) > _MAX_LISTED else ""
+        notes.append(
+            f"settings of Pulsar without effect here: {', '.join(ineffective[:_MAX_LISTED])}{suffix}"
+        )
     return notes
 
 
 def _unknown(name: str, names: frozenset[str]) -> str:
     from difflib import get_close_matches
 
-    lower = {each.lower(): each for each in names}
-    near = get_close_matches(name[:100].lower(), lower, 1)
-    return f"{name}: Pulsar has no such setting{f'; did you mean {lower[near[0]]}?' if near else ''}"
+    lower = {known.lower(): known for known in names}
+    matches = get_close_matches(name[:100].lower(), lower, 1)
+    return f"{name}: Pulsar has no such setting{f'; did you mean {lower[matches[0]]}?' if matches else ''}"
 
 
 # -- files
 
 
 def read_conf(path: str | Path) -> dict[str, str]:
-    """The lines of a file such as standalone.conf, which is a Java properties file. Raises SettingsError."""
+    """Return the lines of a Java properties file such as standalone.conf. Raises SettingsError."""
     try:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
@@ -289,36 +291,36 @@ def read_conf(path: str | Path) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and empty ones; those that end in a backslash are joined with the next."""
-    waiting = ""
+    """Yield lines without comments and empty ones; one that ends in a backslash is joined with the next."""
+    pending = ""
     for line in re.split(r"\r\n|[\n\r]", text):
         line = line.lstrip(" \t\f")
-        if not waiting and line[:1] in ("", "#", "!"):
+        if not pending and line[:1] in ("", "#", "!"):
             continue
-        whole = waiting + line
-        backslashes = len(whole) - len(whole.rstrip("\\"))
+        joined = pending + line
+        backslashes = len(joined) - len(joined.rstrip("\\"))
         if backslashes % 2:
-            waiting = whole[:-1]
+            pending = joined[:-1]
         else:
-            waiting = ""
-            yield whole
-    if waiting:
-        yield waiting
+            pending = ""
+            yield joined
+    if pending:
+        yield pending
 
 
 def _pair(line: str) -> tuple[str, str]:
-    """Key and value: what separates them is `=`, `:` or blanks."""
+    """Return key and value, which are separated by `=`, `:` or blanks."""
     match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
     assert match is not None
     return _plain(match[1]), _plain(match[2])
 
 
 def _plain(text: str) -> str:
-    """A text without escapes."""
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", lambda found: _escaped(found[1]), text, flags=re.DOTALL)
+    """Return a text without escapes."""
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", lambda match: _unescape(match[1]), text, flags=re.DOTALL)
 
 
-def _escaped(what: str) -> str:
-    if len(what) == 5:
-        return chr(int(what[1:], 16))
-    return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(what, what)
+def _unescape(escape: str) -> str:
+    if len(escape) == 5:
+        return chr(int(escape[1:], 16))
+    return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(escape, escape)

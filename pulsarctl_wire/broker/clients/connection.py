@@ -1,9 +1,9 @@
-"""A client's connection: the handshake, PING and PONG, and what is sent to the client.
+"""A client's connection: the handshake, PING and PONG, and sending.
 
     start --CONNECT--> (connecting -->) connected --> closed
 
 CONNECT in any other state, and any other command before `connected`, closes without an answer. PING,
-PONG and AUTH_RESPONSE are taken at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
+PONG and AUTH_RESPONSE are accepted at any time. Sources: b/ServerCnx, PulsarHandler (4.0).
 """
 
 import struct
@@ -34,7 +34,7 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 PROTOCOL_VERSION: Final = 21
 PULSAR_VERSION: Final = "4.0.8"
-"""The version of Pulsar whose behaviour this is."""
+"""The version of Pulsar whose behaviour the broker has."""
 
 _SERVER: Final = f"Pulsar Server{PULSAR_VERSION} (pwire broker {__version__})"
 _FEATURES: Final = {
@@ -46,18 +46,17 @@ _PONG: Final = build_frame(build_command("PONG"))
 _RECEIPT: Final = BaseCommand(type=BaseCommand.SEND_RECEIPT)  # reused, as there are so many
 _SIZES: Final = struct.Struct(">II").pack
 
-Waiting = Coroutine[Any, None, None]
-"""A handler that has to wait."""
+Deferred = Coroutine[Any, None, None]
+"""The rest of a handler that has to wait."""
 
-Handler = Callable[["Connection", Any, Frame], Waiting | None]
-"""What is done about a command of a client: its connection, the command's sub-message, and the frame."""
+Handler = Callable[["Connection", Any, Frame], Deferred | None]
+"""Handles a client's command: gets the connection, the command's sub-message, and the frame."""
 
 MAX_UNSENT_BYTES: Final = 1 << 18
-"""Bytes after which consumers get no more messages until the owner has taken them."""
+"""With more bytes than these in `out`, consumers get no messages until the owner has taken them."""
 
 START, CONNECTING, CONNECTED, CLOSED = range(4)
 STATES: Final = ("start", "connecting", "connected", "closed")
-"""Their names."""
 
 
 class Host(Protocol):
@@ -67,30 +66,30 @@ class Host(Protocol):
     settings: Settings
     access: Access
     is_full: bool
-    """Whether so much waits to be stored that connections must not be read from for now."""
+    """Whether so many bytes wait to be stored that connections must not be read from."""
 
     def buffer(self, size: int) -> None:
-        """So many bytes wait to be stored, or if negative, do not any more."""
+        """Add `size` bytes (or subtract, if negative) to those that wait to be stored."""
 
     def touch(self, connection: "Connection") -> None:
-        """The owner must look at a connection."""
+        """Have the owner look at a connection."""
 
-    def left(self, connection: "Connection") -> None:
-        """A client has left."""
+    def on_disconnect(self, connection: "Connection") -> None:
+        """Forget a connection that has ended."""
 
 
-class Attached(Protocol):
-    """What has an id on a connection: a producer."""
+class Endpoint(Protocol):
+    """What has an id on a connection, such as a producer."""
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """Leave, as the connection has ended."""
 
 
-class Receiving(Attached, Protocol):
+class Receiver(Endpoint, Protocol):
     """A consumer."""
 
     def wake(self) -> None:
-        """The connection takes more bytes again."""
+        """Try again to deliver, as the connection takes more bytes."""
 
 
 class Opening:
@@ -102,17 +101,17 @@ class Opening:
         self.cancelled = False
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """Cancel the opening, as the connection has ended or the client closes the id."""
         self.cancelled = True
 
     def wake(self) -> None:
-        """There is nothing to receive yet."""
+        """Do nothing: there is nothing to receive yet."""
 
 
 class Connection:
     """A connection to a broker; `client` is the client's address, and `address` as Pulsar shows it.
 
-    `out` are bytes to be sent; the owner takes them. `version` is the protocol version that both sides know.
+    `out` are bytes to be sent; the owner takes them. `version` is the protocol version of both sides.
     `paused`: the client reads too slowly. `throttled`: the client must not be read from for now.
     """
 
@@ -136,14 +135,14 @@ class Connection:
         self.unsent = 0
         self.paused = False
         self.throttled = False
-        self._held: deque[Frame] = deque()
-        self.producers: dict[int, Attached] = {}
-        self.consumers: dict[int, Receiving] = {}
+        self._held_frames: deque[Frame] = deque()
+        self.producers: dict[int, Endpoint] = {}
+        self.consumers: dict[int, Receiver] = {}
         self.pending = 0
-        """SENDs that are being stored."""
-        self._most_pending = self.settings.maxPendingPublishRequestsPerConnection
-        self._told_closed: dict[int, int] = {}  # producers that we closed -> when SENDs are wrong again
-        self._held_until = 0
+        """The number of SENDs being stored."""
+        self._max_pending = self.settings.maxPendingPublishRequestsPerConnection
+        self._recently_closed: dict[int, int] = {}  # producer -> ticks until which its SENDs are ignored
+        self._paused_until = 0
         self._probe: Completion[bool] | None = None
         self._pinged = False
         self._timer: Timer | None = None
@@ -159,10 +158,10 @@ class Connection:
     def _keep_alive(self) -> None:
         seconds = self.settings.keepAliveIntervalSeconds
         if seconds > 0:
-            self._timer = self.scheduler.later(seconds, self._tick)
+            self._timer = self.scheduler.call_later(seconds, self._on_interval)
 
-    def _tick(self) -> None:
-        """The end of a keep-alive interval."""
+    def _on_interval(self) -> None:
+        """Send PING at the end of a keep-alive interval; close if the last one was not answered."""
         if self.closed:
             return
         if self.state != CONNECTED or self._pinged:
@@ -173,32 +172,32 @@ class Connection:
             self.write(_PING)
         self._keep_alive()
 
-    def is_alive(self) -> "Completion[bool]":
-        """Whether the client still answers: it gets a PING, and some seconds to send anything."""
+    def probe(self) -> "Completion[bool]":
+        """Return whether the client still answers: send PING, and wait some seconds for any frame."""
         if self._probe is None or self._probe.done:
-            self._probe = self.scheduler.completion()
-            probe, limit = self._probe, self.settings.connectionLivenessCheckTimeoutMillis
+            self._probe = self.scheduler.make_completion()
+            completion, limit = self._probe, self.settings.connectionLivenessCheckTimeoutMillis
             if self.closed:
-                probe.resolve(False)
+                completion.resolve(False)
             elif limit <= 0:
-                probe.resolve(True)
+                completion.resolve(True)
             else:
                 self.write(_PING)
-                self.scheduler.later(limit / 1000, lambda: None if probe.done else self.close())
+                self.scheduler.call_later(limit / 1000, lambda: None if completion.done else self.close())
         return self._probe
 
     # -- receiving
 
     def receive(self, frame: Frame) -> None:
-        """The client has sent a frame, which waits while the client must not be read from."""
+        """Handle a frame of the client, once the client may be read from."""
         if self.throttled:
-            self._held.append(frame)
+            self._held_frames.append(frame)
         else:
             self._receive(frame)
 
     def _receive_held(self) -> None:
-        while self._held and not self.throttled:
-            self._receive(self._held.popleft())
+        while self._held_frames and not self.throttled:
+            self._receive(self._held_frames.popleft())
 
     def _receive(self, frame: Frame) -> None:
         if self.state == CLOSED:
@@ -237,18 +236,18 @@ class Connection:
             self.close()
             return
         try:
-            waiting = handler(self, body, frame)
+            rest = handler(self, body, frame)
         except Refused as refused:
             self.refuse(body.request_id, refused)
         except Violation:
             self.close()
         else:
-            if waiting is not None:
-                self.scheduler.start(self._finish(waiting, body))
+            if rest is not None:
+                self.scheduler.start(self._finish(rest, body))
 
-    async def _finish(self, waiting: Coroutine[Any, None, None], body: Any) -> None:
+    async def _finish(self, rest: Coroutine[Any, None, None], body: Any) -> None:
         try:
-            await waiting
+            await rest
         except Refused as refused:
             self.refuse(body.request_id, refused)
         except Violation:
@@ -256,10 +255,10 @@ class Connection:
 
     def _connect(self, body: CommandConnect) -> None:
         if self._broker.access.authenticates:
-            self.state = CONNECTING  # as in Pulsar, what comes before the answer is too early
+            self.state = CONNECTING  # as in Pulsar, commands before the answer are too early
             self.scheduler.ready.append(lambda: self._authenticate(body))
         else:
-            self._connected(body)
+            self._accept(body)
 
     def _authenticate(self, body: CommandConnect) -> None:
         if self.state != CONNECTING:
@@ -269,9 +268,9 @@ class Connection:
         except Refused as refused:
             self.reject(refused)
         else:
-            self._connected(body)
+            self._accept(body)
 
-    def _connected(self, body: CommandConnect) -> None:
+    def _accept(self, body: CommandConnect) -> None:
         self.state = CONNECTED
         self.version = min(body.protocol_version, PROTOCOL_VERSION)
         self.client_version = self.text(body.client_version)
@@ -289,15 +288,15 @@ class Connection:
 
     @staticmethod
     def text(value: str | bytes) -> str:
-        """A received string; it may not be UTF-8."""
+        """Return a received string; it may not be UTF-8."""
         return as_text(value)
 
-    def pairs(self, received: Sequence[Any]) -> dict[str, str]:
-        """Received keys and values. Raises Violation if a key comes twice."""
-        found = {self.text(pair.key): self.text(pair.value) for pair in received}
-        if len(found) < len(received):
+    def read_pairs(self, received: Sequence[Any]) -> dict[str, str]:
+        """Return received keys and values. Raises Violation if a key comes twice."""
+        pairs = {self.text(pair.key): self.text(pair.value) for pair in received}
+        if len(pairs) < len(received):
             raise Violation("a key comes twice")
-        return found
+        return pairs
 
     # -- sending
 
@@ -311,7 +310,7 @@ class Connection:
             self._broker.touch(self)
 
     def take_out(self) -> bytes:
-        """The bytes to be sent."""
+        """Return the bytes to be sent, once."""
         data, self.out, self.unsent = b"".join(self.out), [], 0
         return data
 
@@ -326,7 +325,7 @@ class Connection:
         self.send("ERROR", request_id=request_id, error=code, message=str(refused))
 
     def reject(self, refused: Refused) -> None:
-        """Say what is wrong with the connection, and close it."""
+        """Send what is wrong with the connection, and close it."""
         self.refuse(NO_REQUEST, refused)
         self.close()
 
@@ -362,9 +361,9 @@ class Connection:
         redelivered: int = 0,
         ack_set: Iterable[int] = (),
     ) -> None:
-        """Send MESSAGE; an `epoch` below 0 is left out.
+        """Send MESSAGE; an `epoch` below 0 is not sent.
 
-        Clients of old versions get no batches, no checksums, nothing of the broker's own.
+        Clients of old versions get no batches, no checksums, no broker entry metadata.
         """
         metadata = entry.metadata
         if self.version < 4 and metadata is not None and metadata.HasField("num_messages_in_batch"):
@@ -383,20 +382,20 @@ class Connection:
         if epoch >= 0:
             message.consumer_epoch = epoch
         data = entry.data
-        if entry.at and not self._knows_broker_metadata():
-            data = data[entry.at :]
+        if entry.start and not self._takes_broker_metadata():
+            data = data[entry.start :]
         if self.version < 11 and data[:2] == MAGIC_CHECKSUM:
             data = data[6:]
         head = command.SerializeToString()
         sizes = (4 + len(head) + len(data)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
         self.write(b"".join((sizes, head, data)))
 
-    def _knows_broker_metadata(self) -> bool:
-        exposed = self.settings.exposingBrokerEntryMetadataToClientEnabled
-        return exposed and self.version >= 18 and self.features.supports_broker_entry_metadata
+    def _takes_broker_metadata(self) -> bool:
+        is_exposed = self.settings.exposingBrokerEntryMetadataToClientEnabled
+        return is_exposed and self.version >= 18 and self.features.supports_broker_entry_metadata
 
     def tell_migrated(self, number: int, urls: tuple[str, str], *, producer: bool) -> None:
-        """Say that the topic of a producer or consumer has moved to another cluster."""
+        """Send that the topic of a producer or consumer has moved to another cluster."""
         if self.version >= 20:
             kind = CommandTopicMigrated.Producer if producer else CommandTopicMigrated.Consumer
             self.send(
@@ -407,58 +406,58 @@ class Connection:
                 brokerServiceUrlTls=urls[1] or None,
             )
 
-    def close_producer(self, producer_id: int, **told: Any) -> None:
-        """Tell the client that its producer was closed."""
+    def close_producer(self, producer_id: int, **fields: Any) -> None:
+        """Tell the client that its producer is closed."""
         self.producers.pop(producer_id, None)
         if self.version < 5:
             self.close()
             return
         wait = int(self.settings.keepAliveIntervalSeconds * 1e9)
-        self._told_closed[producer_id] = self.scheduler.ticks + wait
-        self.send("CLOSE_PRODUCER", producer_id=producer_id, request_id=NO_REQUEST, **told)
+        self._recently_closed[producer_id] = self.scheduler.ticks + wait
+        self.send("CLOSE_PRODUCER", producer_id=producer_id, request_id=NO_REQUEST, **fields)
 
-    def close_consumer(self, consumer_id: int, **told: Any) -> None:
-        """Tell the client that its consumer was closed."""
+    def close_consumer(self, consumer_id: int, **fields: Any) -> None:
+        """Tell the client that its consumer is closed."""
         self.consumers.pop(consumer_id, None)
         if self.version < 5:
             self.close()
         else:
-            self.send("CLOSE_CONSUMER", consumer_id=consumer_id, request_id=NO_REQUEST, **told)
+            self.send("CLOSE_CONSUMER", consumer_id=consumer_id, request_id=NO_REQUEST, **fields)
 
-    def was_told_closed(self, producer_id: int) -> bool:
-        """Whether the broker closed this producer so recently that the client may not know."""
-        return self._told_closed.get(producer_id, -1) >= self.scheduler.ticks
+    def is_recently_closed(self, producer_id: int) -> bool:
+        """Return whether the broker closed a producer so recently that the client may not know."""
+        return self._recently_closed.get(producer_id, -1) >= self.scheduler.ticks
 
     # -- flow control
 
-    def publishing(self, change: int, size: int) -> None:
-        """The number and bytes of SENDs being stored have changed; reading stops while they are too many."""
+    def count_publishing(self, change: int, size: int) -> None:
+        """Count SENDs and bytes that are being stored, and stop reading while there are too many."""
         self.pending += change
         self._broker.buffer(size)
-        if self.throttled or self.pending >= self._most_pending:
-            self.throttle()
+        if self.throttled or self.pending >= self._max_pending:
+            self.update_throttling()
 
-    def throttle(self) -> None:
+    def update_throttling(self) -> None:
         """Decide whether to read from the client."""
-        most = self._most_pending
-        throttled = self.pending >= most if not self.throttled else self.pending > most // 2
-        throttled = throttled or self._broker.is_full or self._held_until > self.scheduler.ticks
-        if throttled != self.throttled:
-            self.throttled = throttled
+        limit = self._max_pending
+        is_throttled = self.pending >= limit if not self.throttled else self.pending > limit // 2
+        is_throttled = is_throttled or self._broker.is_full or self._paused_until > self.scheduler.ticks
+        if is_throttled != self.throttled:
+            self.throttled = is_throttled
             self._broker.touch(self)
-            if not throttled and self._held:
+            if not is_throttled and self._held_frames:
                 self.scheduler.ready.append(self._receive_held)
 
-    def hold(self, seconds: float) -> None:
-        """Do not read from the client for a while."""
-        self._held_until = max(self._held_until, self.scheduler.ticks + int(seconds * 1e9))
-        self.scheduler.later(seconds, self.throttle)
-        self.throttle()
+    def pause_reading(self, seconds: float) -> None:
+        """Do not read from the client for some seconds."""
+        self._paused_until = max(self._paused_until, self.scheduler.ticks + int(seconds * 1e9))
+        self.scheduler.call_later(seconds, self.update_throttling)
+        self.update_throttling()
 
-    def set_writable(self, writable: bool) -> None:
-        """Whether the client reads fast enough."""
-        self.paused = not writable
-        if writable:
+    def set_writable(self, is_writable: bool) -> None:
+        """Say whether the client reads fast enough."""
+        self.paused = not is_writable
+        if is_writable:
             for consumer in self.consumers.values():
                 consumer.wake()
 
@@ -466,16 +465,16 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed, or will be once `out` is sent."""
+        """Whether the connection is closed, or closes once `out` is sent."""
         return self.state == CLOSED
 
     def close(self) -> None:
-        """Close the connection, after what was sent."""
-        self.lost()
+        """Close the connection, once `out` is sent."""
+        self.on_lost()
         self._broker.touch(self)
 
-    def lost(self) -> None:
-        """The connection has ended: its producers and consumers leave."""
+    def on_lost(self) -> None:
+        """Have producers and consumers leave, as the connection has ended."""
         if self.state == CLOSED:
             return
         self.state = CLOSED
@@ -483,9 +482,9 @@ class Connection:
             self._timer.cancel()
         if self._probe is not None:
             self._probe.resolve(False)
-        attached = [*self.producers.values(), *self.consumers.values()]
+        endpoints = [*self.producers.values(), *self.consumers.values()]
         self.producers.clear()
         self.consumers.clear()
-        for each in attached:
-            each.leave()
-        self._broker.left(self)
+        for endpoint in endpoints:
+            endpoint.leave()
+        self._broker.on_disconnect(self)

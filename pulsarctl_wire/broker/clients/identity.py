@@ -1,4 +1,4 @@
-"""Who the client of a connection is: its credentials, their refresh, and what it may do.
+"""The identity of a connection's client: credentials, their refresh, and authorization.
 
 Sources: b/ServerCnx, b/authorization/PulsarAuthorizationProvider (4.0).
 """
@@ -9,7 +9,7 @@ from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
 from pulsarctl_wire.broker.basics.settings import Settings
-from pulsarctl_wire.broker.tenancy.access import Access, Refusal, Role
+from pulsarctl_wire.broker.tenancy.access import Access, BadCredentials, Role
 from pulsarctl_wire.wire.fields import REFRESH, as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import AuthMethod, CommandAuthResponse, CommandConnect, FeatureFlags
 
@@ -37,7 +37,7 @@ class Client(Protocol):
 
 
 class Identity:
-    """Who a client is: `role`, or `original` if it is a proxy that acts for somebody."""
+    """The identity of a client: `role`, or `original` if it is a proxy acting for another client."""
 
     def __init__(self, client: Client, access: Access, settings: Settings, scheduler: Scheduler) -> None:
         self._client = client
@@ -47,8 +47,8 @@ class Identity:
         self.role = Role("")
         self.original = Role("")
         self._method = ""
-        self._original_method = ""  # if the proxy has forwarded the client's own credentials
-        self._challenged = False
+        self._original_method = ""  # if the proxy forwards the client's own credentials
+        self._is_challenged = False
 
     @property
     def principal(self) -> str:
@@ -57,7 +57,7 @@ class Identity:
 
     @property
     def is_super(self) -> bool:
-        """Whether it may do everything."""
+        """Whether the client may do everything."""
         return all(map(self._access.is_super, self._roles))
 
     # -- authentication
@@ -78,34 +78,36 @@ class Identity:
                 self._original_method = as_text(body.original_auth_method) or "none"
                 data = as_text(body.original_auth_data).encode(errors="surrogateescape")
                 self.original = self._authenticate(self._original_method, data)
-        except Refusal:
+        except BadCredentials:
             raise _FAILED from None
-        self._access.check_roles(self.role.name, self.original.name, proxied=body.HasField("proxy_version"))
-        self._check_later()
+        self._access.check_roles(
+            self.role.name, self.original.name, is_proxied=body.HasField("proxy_version")
+        )
+        self._schedule_check()
 
     def _authenticate(self, method: str, data: bytes) -> Role:
         return self._access.authenticate(method, data, self._client.certificate, self._scheduler.time_ms)
 
-    def _check_later(self) -> None:
+    def _schedule_check(self) -> None:
         seconds = self._settings.authenticationRefreshCheckSeconds
-        self._scheduler.later(seconds, self._check_expiry)
+        self._scheduler.call_later(seconds, self._check_expiry)
 
     def _check_expiry(self) -> None:
         """Ask for new credentials once they have expired; close if there are none at the next check."""
         client = self._client
-        forwarded = bool(self._original_method)
-        expires = (self.original if forwarded else self.role).expires_ms
+        is_forwarded = bool(self._original_method)
+        expiry_ms = (self.original if is_forwarded else self.role).expires_ms
         if client.closed:
             return
-        if expires is not None and expires <= self._scheduler.time_ms:
-            cannot = self.original.name and not forwarded  # a proxy has no new credentials of its client
-            if cannot or self._challenged or not client.features.supports_auth_refresh:
+        if expiry_ms is not None and expiry_ms <= self._scheduler.time_ms:
+            is_unrefreshable = self.original.name and not is_forwarded  # a proxy has no newer ones
+            if is_unrefreshable or self._is_challenged or not client.features.supports_auth_refresh:
                 client.close()
                 return
-            self._challenged = True
+            self._is_challenged = True
             challenge = {"auth_method_name": self._method, "auth_data": REFRESH}
             client.send("AUTH_CHALLENGE", challenge=challenge, protocol_version=client.version)
-        self._check_later()
+        self._schedule_check()
 
     def refresh(self, body: CommandAuthResponse) -> None:
         """Take new credentials, which must be of the same role. Raises Refused, Violation."""
@@ -116,7 +118,7 @@ class Identity:
             raise _FAILED
         try:
             role = self._authenticate(self._original_method or self._method, response.auth_data)
-        except Refusal:
+        except BadCredentials:
             raise _FAILED from None
         if role.name != (self.original if self._original_method else self.role).name:
             raise Violation("the credentials of another role")
@@ -124,7 +126,7 @@ class Identity:
             self.original = role
         else:
             self.role = role
-        self._challenged = False
+        self._is_challenged = False
 
     # -- authorization
 
@@ -132,28 +134,28 @@ class Identity:
     def _roles(self) -> set[str]:
         return {self.role.name, self.principal}
 
-    def may(self, name: TopicName, *actions: str, subscription: str = "") -> bool:
-        """Whether it may do one of these actions with a topic, or its subscription."""
+    def is_allowed(self, name: TopicName, *actions: str, subscription: str = "") -> bool:
+        """Return whether the client may do one of these actions with a topic, or its subscription."""
         access, roles = self._access, self._roles
-        return all(access.may(role, name, *actions, subscription=subscription) for role in roles)
+        return all(access.is_allowed(role, name, *actions, subscription=subscription) for role in roles)
 
-    def authorize(self, doing: str, name: TopicName, *actions: str, subscription: str = "") -> None:
-        """Raises Refused if it may do none of these actions; `doing` says what for."""
-        if not self.may(name, *actions, subscription=subscription):
-            raise Refused("AuthorizationError", f"Client is not authorized to {doing}")
+    def authorize(self, operation: str, name: TopicName, *actions: str, subscription: str = "") -> None:
+        """Raise Refused if the client may do none of these actions; `operation` names the purpose."""
+        if not self.is_allowed(name, *actions, subscription=subscription):
+            raise Refused("AuthorizationError", f"Client is not authorized to {operation}")
 
     def authorize_list(self, namespace: str, text: str) -> None:
-        """Raises Refused, with this text, if it may not list the topics of a namespace."""
-        if not all(self._access.may_list(role, namespace) for role in self._roles):
+        """Raise Refused, with this text, if the client may not list the topics of a namespace."""
+        if not all(self._access.can_list(role, namespace) for role in self._roles):
             raise Refused("AuthorizationError", text)
 
     def check_tenant(self, namespace: str, text: str = _NOT_FOUND, code: str = "AuthorizationError") -> None:
-        """Raises Refused if rights depend on a tenant that does not exist."""
-        if not all(self._access.knows(role, namespace) for role in self._roles):
+        """Raise Refused if rights depend on a tenant that does not exist."""
+        if not all(self._access.has_tenant(role, namespace) for role in self._roles):
             raise Refused(code, text)
 
     def check_prefix(self, name: TopicName, subscription: str) -> None:
-        """Raises Refused if the names of subscriptions must begin with the role."""
+        """Raise Refused if subscription names must begin with the role, and this one does not."""
         for role in self._roles:
             if not self._access.has_prefix(role, name, subscription):
                 raise Refused(

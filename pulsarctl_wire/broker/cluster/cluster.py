@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pulsarctl_wire.broker.basics.names import TopicName, bundle_of, bundle_range, parse_topic
-from pulsarctl_wire.broker.basics.refusal import Refused, thrown
+from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.connection import Connection
@@ -17,13 +17,13 @@ from pulsarctl_wire.broker.storage.journal import Journal
 from pulsarctl_wire.broker.tenancy.access import Access, Keys
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 from pulsarctl_wire.broker.topics.environment import Environment
+from pulsarctl_wire.broker.topics.non_persistent import NonPersistentTopic
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
-from pulsarctl_wire.broker.topics.volatile import VolatileTopic
 
 NO_KEYS = Keys()
 NOTHING: Mapping[str, str] = {}
 
-AnyTopic = PersistentTopic | VolatileTopic
+AnyTopic = PersistentTopic | NonPersistentTopic
 
 
 class Broker:
@@ -47,7 +47,7 @@ class Broker:
         )
         self.service_url = self.service_url_tls = self.http_url = self.https_url = ""
         self.listeners: dict[str, tuple[str, str]] = {}
-        """Name of a listener -> its service URLs without and with TLS (advertisedListeners)."""
+        """Listener name -> its service URLs without and with TLS (advertisedListeners)."""
         self.topics: dict[str, AnyTopic] = {}
         self.connections: dict[int, Connection] = {}
         self._opening: dict[str, Completion[AnyTopic]] = {}
@@ -55,70 +55,70 @@ class Broker:
         self._run = self.journal.next_number("run")
         self.rates = Rates(self.scheduler, self.topics)
         self.alive = True
-        self._lookups = (0, 0)  # when, and how many
-        self._most_buffered = self.settings.maxMessagePublishBufferSizeInMB << 20
+        self._lookups = (0, 0)  # ticks of the last one, and how many in the same tick
+        self._max_buffered = self.settings.maxMessagePublishBufferSizeInMB << 20
         self._buffered = 0
         self.is_full = False
-        """Whether so much waits to be stored that connections must not be read from for now."""
+        """Whether so many bytes wait to be stored that connections must not be read from."""
 
     # -- connections
 
     def accept(self, connection: Connection) -> None:
-        """A client has connected. It is told, and the connection closed, if there are too many."""
+        """Add a connection, or reject it if there are too many."""
         others = self.connections.values()
-        most, per_ip = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
-        if most and len(others) >= most:
+        limit, ip_limit = self.settings.brokerMaxConnections, self.settings.brokerMaxConnectionsPerIp
+        if limit and len(others) >= limit:
             connection.reject(Refused("NotAllowedError", "Reached the maximum number of connections"))
-        elif per_ip and sum(each.host == connection.host for each in others) >= per_ip:
+        elif ip_limit and sum(other.host == connection.host for other in others) >= ip_limit:
             text = f"Reached the maximum number of connections on address{connection.address}"
             connection.reject(Refused("NotAllowedError", text))
         self.connections[connection.number] = connection
 
     def touch(self, connection: Connection) -> None:
-        """The owner must look at a connection."""
+        """Have the owner look at a connection."""
         self.cluster.touched[connection] = None
 
-    def left(self, connection: Connection) -> None:
-        """A client has left."""
+    def on_disconnect(self, connection: Connection) -> None:
+        """Forget the watchers of a connection that has ended."""
         self.cluster.watchers.remove_all(connection)
 
     def admit_lookup(self) -> None:
-        """Raises Refused if more lookups have come together than may be under way at once."""
-        at, number = self._lookups
+        """Count a lookup. Raises Refused if more came in one tick than may be under way at once."""
+        ticks, number = self._lookups
         now = self.scheduler.ticks
-        self._lookups = now, number + 1 if at == now else 1
+        self._lookups = now, number + 1 if ticks == now else 1
         if self._lookups[1] > self.settings.maxConcurrentLookupRequest:
             raise Refused("TooManyRequests", "Failed due to too many pending lookup requests")
 
     def buffer(self, size: int) -> None:
-        """So many bytes wait to be stored, or if negative, do not any more."""
+        """Add `size` bytes (or subtract, if negative) to those that wait to be stored."""
         self._buffered += size
-        most = self._most_buffered
-        full = self._buffered > (most // 2 if self.is_full else most)
-        if full != self.is_full:
-            self.is_full = full
+        limit = self._max_buffered
+        is_full = self._buffered > (limit // 2 if self.is_full else limit)
+        if is_full != self.is_full:
+            self.is_full = is_full
             for connection in self.connections.values():
-                connection.throttle()
+                connection.update_throttling()
 
-    def producer_name(self) -> str:
-        """A name that no producer has had, once what the journal has now is durable."""
+    def make_producer_name(self) -> str:
+        """Return a new producer name; it is unique once the journal's current state is durable."""
         self._names += 1
         return f"{self.settings.clusterName}-{self._run}-{self._names - 1}"
 
     # -- topics
 
-    async def topic(self, name: TopicName, *, create: bool) -> AnyTopic:
-        """The loaded topic; it is loaded, or made if there is none and `create` allows it. Raises Refused."""
+    async def get_topic(self, name: TopicName, *, create: bool) -> AnyTopic:
+        """Return a topic; load it, or create it if there is none and `create` is true. Raises Refused."""
         self._check_owner(name)
         while True:
-            found = self.topics.get(name.full)
-            if found is not None and not found.closed:
-                return found
+            topic = self.topics.get(name.full)
+            if topic is not None and not topic.closed:
+                return topic
             opening = self._opening.get(name.full)
             if opening is not None:
                 await opening
-            elif found is not None:  # it is being closed
-                await self.journal.synced()
+            elif topic is not None:  # being closed
+                await self.journal.sync()
             else:
                 opening = self.scheduler.spawn(self._open(name, create))
                 if not opening.done:
@@ -126,15 +126,17 @@ class Broker:
                 return await opening
 
     def _check_owner(self, name: TopicName) -> None:
-        """Raises Refused unless this broker owns the topic."""
+        """Raise Refused unless this broker owns the topic."""
         if not self.cluster.is_owner(self, name):
             bundle = f"{name.namespace}/{self.cluster.bundle_of(name)}"
-            here = self.http_url.partition("://")[2]
-            text = f"Namespace bundle ({bundle}) for topic ({name.full}) not served by this instance:{here}"
+            address = self.http_url.partition("://")[2]
+            text = (
+                f"Namespace bundle ({bundle}) for topic ({name.full}) not served by this instance:{address}"
+            )
             text = f"{text}. Please redo the lookup."
             if name.is_persistent:
                 raise Refused("ServiceNotReady", text)
-            raise thrown("ServiceNotReady", text, "ServiceUnitNotReadyException")
+            raise java_refusal("ServiceNotReady", text, "ServiceUnitNotReadyException")
 
     async def _open(self, name: TopicName, create: bool) -> AnyTopic:
         try:
@@ -143,22 +145,22 @@ class Broker:
             self._opening.pop(name.full, None)  # at once: before callbacks run, the topic may be closed again
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
-        enabled = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
-        if not enabled[not name.is_persistent]:  # the text is the same for both
+        switches = self.settings.enablePersistentTopics, self.settings.enableNonPersistentTopics
+        if not switches[not name.is_persistent]:  # the text is the same for both
             raise Refused("NotAllowedError", "Broker is unable to load persistent topic")
         if name.is_of_transactions:
             raise Refused("NotAllowedError", f"Can not create transaction system topic {name.full}")
-        stored = name.full in self.cluster.namespaces.topics
-        if not stored and not (create and self.cluster.catalogue.may_create(name)):
+        is_stored = name.full in self.cluster.namespaces.topics
+        if not is_stored and not (create and self.cluster.catalogue.can_create(name)):
             raise Refused("TopicNotFound", f"Topic not found {name.full}")
         topic: AnyTopic
         if not name.is_persistent:
-            topic = VolatileTopic(self.environment, name)
+            topic = NonPersistentTopic(self.environment, name)
         else:
-            if not stored:
-                self.cluster.catalogue.check_room(name)
+            if not is_stored:
+                self.cluster.catalogue.check_topic_limit(name)
                 await self.cluster.catalogue.create_topic(name)
-            await self.journal.synced()  # what another broker may have had to store last
+            await self.journal.sync()  # another broker may just have changed its rows
             self._check_owner(name)
             if name.full not in self.cluster.namespaces.topics:
                 raise Refused("ServiceNotReady", f"Topic {name.full} is being deleted")
@@ -168,7 +170,7 @@ class Broker:
         return topic
 
     def kill(self) -> None:
-        """The broker is gone at once: its connections are cut, its topics have no owner."""
+        """Stop at once: cut the connections and drop the topics."""
         self.alive = False
         for connection in list(self.connections.values()):
             connection.close()
@@ -177,28 +179,28 @@ class Broker:
             topic.stop()
         self.topics.clear()
 
-    async def unload(self, topic: AnyTopic, **told: Any) -> None:
+    async def unload(self, topic: AnyTopic, **close_fields: Any) -> None:
         """Close a topic; it is loaded again when a client asks for it."""
-        await topic.close(**told)
+        await topic.close(**close_fields)
         if self.topics.get(topic.name.full) is topic:
             del self.topics[topic.name.full]
 
     async def delete(self, topic: AnyTopic) -> None:
-        """Delete a topic, with everything in it."""
+        """Delete a topic with all its data."""
         await topic.close()
         self.topics.pop(topic.name.full, None)
         if isinstance(topic, PersistentTopic):
             topic.forget()
-            if not self.cluster.namespaces.partitions(topic.name.parent):
+            if not self.cluster.namespaces.count_partitions(topic.name.parent):
                 self.cluster.schemas.delete(topic.name)
-            self.cluster.watchers.changed(topic.name, created=False)
-        await self.journal.synced()
+            self.cluster.watchers.on_change(topic.name, is_created=False)
+        await self.journal.sync()
 
 
 class Cluster:
     """Brokers that share namespaces and storage.
 
-    `rows` are those of storage: (table, key, value); `ends` has the index behind the last entry of each log;
+    `rows` are those of storage: (table, key, value); `ends` maps each log to the index after its last entry;
     `now` is as in `set_time`.
     """
 
@@ -221,76 +223,83 @@ class Cluster:
         self.access = Access(settings, keys, self.namespaces)
         self.watchers = Watchers(self.namespaces)
         self.catalogue = Catalogue(settings, self.journal, self.namespaces, self.watchers)
-        self.transactions = Coordinators(settings, self.scheduler, self.journal, self.namespaces, self.loaded)
+        self.transactions = Coordinators(
+            settings, self.scheduler, self.journal, self.namespaces, self.load_persistent
+        )
         self.touched: dict[Connection, None] = {}
         """Connections that the owner must look at."""
         self.brokers = [Broker(self, number) for number in range(brokers)]
         self._owners: dict[tuple[str, int], Broker] = {}
         self._moving: dict[tuple[str, int], Completion[None]] = {}
-        """Bundles whose topics are being closed: no broker loads them meanwhile."""
+        """Bundles whose topics are being closed: no broker loads them until then."""
 
-    # -- who owns what
+    # -- owners of bundles
 
     def _bundle(self, name: TopicName) -> tuple[str, int]:
-        return name.namespace, bundle_of(name, self.bundles(name.namespace))
+        return name.namespace, bundle_of(name, self.count_bundles(name.namespace))
 
     def is_owner(self, broker: Broker, name: TopicName) -> bool:
-        """Whether a broker owns the bundle of a topic, and keeps it."""
+        """Return whether a broker owns the bundle of a topic, and keeps it."""
         return self._owners.get(self._bundle(name)) is broker and not self.is_moving(name)
 
     def is_moving(self, name: TopicName) -> bool:
-        """Whether the bundle of a topic is being unloaded."""
+        """Return whether the bundle of a topic is being unloaded."""
         return self._bundle(name) in self._moving
 
-    def owner(self, name: TopicName) -> Broker | None:
-        """The broker that owns the bundle of a topic, if any does."""
+    def get_owner(self, name: TopicName) -> Broker | None:
+        """Return the broker that owns the bundle of a topic, if any."""
         return self._owners.get(self._bundle(name))
 
     def acquire(self, broker: Broker, name: TopicName) -> Broker:
-        """The owner of a topic's bundle; that is `broker` if nobody was."""
+        """Return the owner of a topic's bundle; give it to `broker` if it has none."""
         return self._owners.setdefault(self._bundle(name), broker)
 
     @property
     def leader(self) -> Broker:
-        """The broker that gives bundles away."""
+        """The broker that assigns bundles."""
         return next(broker for broker in self.brokers if broker.alive)
 
-    def candidate(self, name: TopicName) -> Broker:
-        """The broker that is to own a bundle that nobody owns: the living one with the fewest."""
-        owned = {broker: 0 for broker in self.brokers if broker.alive}
+    def choose_owner(self, name: TopicName) -> Broker:
+        """Return the living broker with the fewest bundles."""
+        bundle_counts = {broker: 0 for broker in self.brokers if broker.alive}
         for owner in self._owners.values():
-            if owner in owned:
-                owned[owner] += 1
-        return min(owned, key=lambda broker: owned[broker])
+            if owner in bundle_counts:
+                bundle_counts[owner] += 1
+        return min(bundle_counts, key=lambda broker: bundle_counts[broker])
 
-    async def unload_bundle(self, name: TopicName, to: Broker | None = None, *, tell: bool = False) -> None:
-        """Take the bundle of a topic from its owner; `to` owns it next, and clients are told so if `tell`."""
-        told: dict[str, str] = {}
-        if to is not None and tell:
-            told["assignedBrokerServiceUrl"] = to.service_url
-            if to.service_url_tls:
-                told["assignedBrokerServiceUrlTls"] = to.service_url_tls
-        await self._unload(self._bundle(name), to, told)
+    async def unload_bundle(
+        self, name: TopicName, next_owner: Broker | None = None, *, tell: bool = False
+    ) -> None:
+        """Take a topic's bundle from its owner; `next_owner` owns it next; if `tell`, clients learn that."""
+        close_fields: dict[str, str] = {}
+        if next_owner is not None and tell:
+            close_fields["assignedBrokerServiceUrl"] = next_owner.service_url
+            if next_owner.service_url_tls:
+                close_fields["assignedBrokerServiceUrlTls"] = next_owner.service_url_tls
+        await self._unload(self._bundle(name), next_owner, close_fields)
 
     async def _unload(
-        self, bundle: tuple[str, int], to: Broker | None = None, told: Mapping[str, str] = NOTHING
+        self,
+        bundle: tuple[str, int],
+        next_owner: Broker | None = None,
+        close_fields: Mapping[str, str] = NOTHING,
     ) -> None:
-        """Close the topics of a bundle, and only then let `to` own it, or nobody."""
+        """Close the topics of a bundle, and only then give it to `next_owner`, or nobody."""
         while (moving := self._moving.get(bundle)) is not None:
             await moving
-        done = self._moving[bundle] = self.scheduler.completion()
+        completion = self._moving[bundle] = self.scheduler.make_completion()
         for broker in self.brokers:
-            for topic in [each for each in broker.topics.values() if self._bundle(each.name) == bundle]:
-                await broker.unload(topic, **told)
+            for topic in [item for item in broker.topics.values() if self._bundle(item.name) == bundle]:
+                await broker.unload(topic, **close_fields)
         del self._moving[bundle]
         self._owners.pop(bundle, None)
-        if to is not None and to.alive:
-            self._owners[bundle] = to
-        done.resolve(None)
+        if next_owner is not None and next_owner.alive:
+            self._owners[bundle] = next_owner
+        completion.resolve(None)
 
     def kill(self, broker: Broker) -> None:
-        """A broker dies: nobody owns its bundles. The last one alive cannot."""
-        if sum(each.alive for each in self.brokers) > 1:
+        """Kill a broker, unless it is the last one alive: nobody owns its bundles then."""
+        if sum(member.alive for member in self.brokers) > 1:
             self._end(broker)
 
     def _end(self, broker: Broker) -> None:
@@ -299,106 +308,106 @@ class Cluster:
         self.scheduler.run()
 
     def start(self, broker: Broker) -> None:
-        """A broker that died is back; it owns nothing yet."""
+        """Start a broker that was killed; it owns nothing yet."""
         broker.alive = True
 
     def restart(self, broker: Broker) -> None:
-        """A broker dies and is back at once; it may be the only one."""
+        """Kill and start a broker, which may be the only one."""
         self._end(broker)
         self.start(broker)
 
     async def unload(self, namespace: str, bundle: str = "") -> None:
-        """Close the topics of a namespace, or of one of its bundles; nobody owns them then."""
-        for owned in [each for each in self._owners if each[0] == namespace]:
-            if bundle in ("", self.bundle_name(*owned)):
-                await self._unload(owned)
+        """Close the topics of a namespace, or of one of its bundles, which has no owner then."""
+        for key in [key for key in self._owners if key[0] == namespace]:
+            if bundle in ("", self.bundle_name(*key)):
+                await self._unload(key)
 
-    def bundles(self, namespace: str) -> int:
-        """The number of bundles of a namespace; 1 if it was not created."""
-        number: int = self.namespaces.policies(namespace).get("bundles", 1)
+    def count_bundles(self, namespace: str) -> int:
+        """Return the number of bundles of a namespace; 1 if it was not created."""
+        number: int = self.namespaces.get_policies(namespace).get("bundles", 1)
         return number
 
     def bundle_name(self, namespace: str, number: int) -> str:
-        """The name of a bundle: 0x40000000_0x80000000."""
-        return bundle_range(number, self.bundles(namespace))
+        """Return the name of a bundle, such as 0x40000000_0x80000000."""
+        return bundle_range(number, self.count_bundles(namespace))
 
     def bundle_of(self, name: TopicName) -> str:
-        """The name of the bundle that a topic is in."""
+        """Return the name of the bundle that a topic is in."""
         return self.bundle_name(*self._bundle(name))
 
-    def owned(self, broker: Broker) -> list[str]:
-        """The bundles that a broker owns: tenant/namespace/range."""
-        mine = [each for each, owner in self._owners.items() if owner is broker]
-        return [f"{each[0]}/{self.bundle_name(*each)}" for each in mine]
+    def list_owned(self, broker: Broker) -> list[str]:
+        """Return the bundles that a broker owns: tenant/namespace/range."""
+        bundles = [bundle for bundle, owner in self._owners.items() if owner is broker]
+        return [f"{bundle[0]}/{self.bundle_name(*bundle)}" for bundle in bundles]
 
     # -- topics
 
     def exists(self, name: TopicName) -> bool:
-        """Whether there is such a topic, not counting partitioned ones."""
+        """Return whether a topic exists, not counting partitioned ones."""
         if name.full in self.namespaces.topics:
             return True
-        if 0 <= name.partition < self.namespaces.partitions(name.parent):
+        if 0 <= name.partition < self.namespaces.count_partitions(name.parent):
             return True
         return any(name.full in broker.topics for broker in self.brokers)
 
-    async def load(self, name: TopicName, near: Broker | None = None) -> AnyTopic:
-        """A topic that exists, loaded by its owner: `near` if nobody owns it. Raises Refused."""
+    async def load(self, name: TopicName, preferred: Broker | None = None) -> AnyTopic:
+        """Return a topic that exists, loaded by its owner: `preferred` if it has none. Raises Refused."""
         while True:
             while (moving := self._moving.get(self._bundle(name))) is not None:
                 await moving
-            owner = self.acquire(near or self.candidate(name), name)
+            owner = self.acquire(preferred or self.choose_owner(name), name)
             try:
-                stored = name.full in self.namespaces.topics  # if it is deleted meanwhile, it stays so
-                return await owner.topic(name, create=not stored and self.exists(name))
+                is_stored = name.full in self.namespaces.topics  # if deleted meanwhile, it must stay so
+                return await owner.get_topic(name, create=not is_stored and self.exists(name))
             except Refused:
                 if self.is_owner(owner, name):
                     raise
 
     def broker_of(self, topic: AnyTopic) -> Broker:
-        """The broker that has loaded a topic."""
+        """Return the broker that has loaded a topic."""
         return self.brokers[topic.environment.number]
 
     async def delete_topic(self, name: TopicName) -> None:
-        """Delete a topic with everything in it, though it may have clients."""
+        """Delete a topic with all its data, even if it has clients."""
         topic = await self.load(name)
         await self.broker_of(topic).delete(topic)
 
     async def delete_partitioned(self, name: TopicName) -> None:
         """Delete a partitioned topic with its partitions."""
-        for partition in self.catalogue.parts(name):
+        for partition in self.catalogue.list_partitions(name):
             if self.exists(partition):
                 await self.delete_topic(partition)
         self.namespaces.delete_partitioned(name)
         self.schemas.delete(name)
-        await self.journal.synced()
+        await self.journal.sync()
 
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
-        """Give a partitioned topic more partitions, with the subscriptions that the others have."""
-        old = self.catalogue.parts(name)
+        """Add partitions to a partitioned topic, with the subscriptions that the others have."""
+        former = self.catalogue.list_partitions(name)
         properties = self.namespaces.partitioned[name.full]["properties"]
         await self.catalogue.create_partitioned(name, partitions, properties)
         if not name.is_persistent:
             return
-        first = await self.load(old[0])
+        first = await self.load(former[0])
         assert isinstance(first, PersistentTopic)
-        durable = [each.name for each in first.subscriptions.values() if each.cursor.durable]
-        for partition in self.catalogue.parts(name)[len(old) :]:
+        names = [item.name for item in first.subscriptions.values() if item.cursor.durable]
+        for partition in self.catalogue.list_partitions(name)[len(former) :]:
             topic = await self.load(partition)
             assert isinstance(topic, PersistentTopic)
-            for subscription in durable:
+            for subscription in names:
                 if subscription not in topic.subscriptions:
                     topic.create_subscription(subscription, topic.log.first)
-        await self.journal.synced()
+        await self.journal.sync()
 
-    async def loaded(self, topic: str) -> PersistentTopic | None:
-        """A persistent topic, loaded by its owner; None if there is none."""
+    async def load_persistent(self, topic: str) -> PersistentTopic | None:
+        """Return a persistent topic, loaded by its owner; None if there is none."""
         name = parse_topic(topic)
         if name.full not in self.namespaces.topics:
             return None
         try:
-            found = await self.load(name)
+            loaded = await self.load(name)
         except Refused:
             if name.full in self.namespaces.topics:
                 raise
-            return None  # it was deleted meanwhile
-        return found if isinstance(found, PersistentTopic) else None
+            return None  # deleted meanwhile
+        return loaded if isinstance(loaded, PersistentTopic) else None

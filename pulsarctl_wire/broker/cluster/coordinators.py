@@ -1,4 +1,4 @@
-"""The transaction coordinators (PIP-31): which transactions are open, and what they touched; they end them.
+"""The transaction coordinators (PIP-31): open transactions, what they touch, and their end.
 
 Rows of "transactions": most/least -> {ttl, opened, owner, topics, subscriptions}.
 """
@@ -16,7 +16,7 @@ from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 ASSIGN: Final = "persistent://pulsar/system/transaction_coordinator_assign"
-"""The partitioned topic whose owners run the coordinators, one a partition."""
+"""The partitioned topic whose owners run the coordinators, one per partition."""
 
 COORDINATORS: Final = 1
 
@@ -43,34 +43,34 @@ class Coordinators:
         self._loaded: set[int] = set()
         self._timers: dict[Id, Timer] = {}
         self._ending: dict[Id, str] = {}
-        """Those whose END_TXN is being carried out -> their status."""
+        """Transactions whose END_TXN is under way -> their status."""
         if settings.transactionCoordinatorEnabled:
             namespaces.create_partitioned(parse_topic(ASSIGN), COORDINATORS, {})
             scheduler.ready.append(self._restore)
 
     def _restore(self) -> None:
-        """Go on with the transactions that are stored, once the time is known."""
+        """Set the timeouts of stored transactions, once the time is known."""
         for key, row in self._rows.items():
             self._expire_later(id_of_key(key), row)
 
     def load(self, number: int) -> None:
-        """A client wants to use a coordinator."""
+        """Load a coordinator, as a client wants to use it."""
         self._loaded.add(number)
 
-    async def new(self, number: int, ttl_ms: int, owner: str) -> Id:
+    async def begin(self, number: int, ttl_ms: int, owner: str) -> Id:
         """Open a transaction for a role. Raises Refused."""
         if number not in self._loaded:
             text = f"Transaction coordinator with id {number} not found!"
             raise Refused("TransactionCoordinatorNotFound", text)
-        most = self._settings.maxActiveTransactionsPerCoordinator
-        if most and sum(key.startswith(f"{number}/") for key in self._rows) >= most:
-            await self._scheduler.completion()  # as Pulsar: without an answer
+        limit = self._settings.maxActiveTransactionsPerCoordinator
+        if limit and sum(key.startswith(f"{number}/") for key in self._rows) >= limit:
+            await self._scheduler.make_completion()  # never done: like Pulsar, no answer
         txn = number, self._journal.next_number(f"transactions {number}")
-        opened = self._scheduler.time_ms
-        row: Row = {"ttl": ttl_ms, "opened": opened, "owner": owner, "topics": [], "subscriptions": []}
+        opened_ms = self._scheduler.time_ms
+        row: Row = {"ttl": ttl_ms, "opened": opened_ms, "owner": owner, "topics": [], "subscriptions": []}
         self._journal.put("transactions", key_of(txn), row)
         self._expire_later(txn, row)
-        await self._journal.synced()
+        await self._journal.sync()
         return txn
 
     def _expire_later(self, txn: Id, row: Row) -> None:
@@ -78,18 +78,20 @@ class Coordinators:
         self._expire_in(seconds, txn)
 
     def _expire_in(self, seconds: float, txn: Id) -> None:
-        self._timers[txn] = self._scheduler.later(seconds, lambda: self._scheduler.start(self._expire(txn)))
+        self._timers[txn] = self._scheduler.call_later(
+            seconds, lambda: self._scheduler.start(self._expire(txn))
+        )
 
     async def _expire(self, txn: Id) -> None:
         self.load(txn[0])
         try:
             await self.end(txn, commit=False)
         except Refused:
-            if key_of(txn) in self._rows:  # a topic of it cannot be loaded now, or it is being ended
+            if key_of(txn) in self._rows:  # one of its topics cannot be loaded now, or it is being ended
                 self._expire_in(1, txn)
 
     def get(self, txn: Id) -> Row:
-        """The row of an open transaction. Raises Refused."""
+        """Return the row of an open transaction. Raises Refused."""
         if txn[0] not in self._loaded:
             text = f"Transaction coordinator with id {txn[0]} not found!"
             raise Refused("TransactionCoordinatorNotFound", text)
@@ -100,22 +102,19 @@ class Coordinators:
         return row
 
     def get_open(self, txn: Id) -> Row:
-        """The row of an open transaction that is not being ended. Raises Refused."""
+        """Return the row of an open transaction that is not being ended. Raises Refused."""
         if (status := self._ending.get(txn)) is not None:
             text = f"Expect Txn `{text_of(txn)}` to be in OPEN status but it is in {status} status"
             raise Refused("InvalidTxnStatus", text)
         return self.get(txn)
 
     async def add(self, txn: Id, topics: Iterable[str], subscriptions: Iterable[tuple[str, str]]) -> None:
-        """The transaction will touch these topics and subscriptions (topic, name), as clients name them.
-
-        Raises Refused.
-        """
+        """Record what a transaction touches: topics and subscriptions (topic, name). Raises Refused."""
         row = self.get_open(txn)
-        for known, new in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
-            known += [each for each in new if each not in known]
+        for recorded, added in ((row["topics"], topics), (row["subscriptions"], map(list, subscriptions))):
+            recorded += [part for part in added if part not in recorded]
         self._journal.put("transactions", key_of(txn), row)
-        await self._journal.synced()
+        await self._journal.sync()
 
     async def end(self, txn: Id, *, commit: bool) -> None:
         """Commit or abort a transaction. Raises Refused."""
@@ -130,29 +129,29 @@ class Coordinators:
 
     async def _end(self, txn: Id, row: Row, *, commit: bool) -> None:
         topics: dict[str, PersistentTopic | None] = {}
-        while names := [name for name in _touched(row) if _is_missing(topics, name)]:
+        while names := [name for name in _list_topics(row) if _is_missing(topics, name)]:
             for name in names:
                 topics[name] = await self._topic(name)
-            row = self.get(txn)  # it may have ended meanwhile
+            row = self.get(txn)  # Refused if it ended meanwhile
         for name in row["topics"]:
             if (topic := topics[name]) is not None:
                 topic.transactions.end(txn, commit=commit)
         for name, subscription in row["subscriptions"]:
             topic = topics[name]
-            found = None if topic is None else topic.subscriptions.get(subscription)
-            if found is not None:
-                found.transactions.end(txn, commit=commit)
+            target = None if topic is None else topic.subscriptions.get(subscription)
+            if target is not None:
+                target.transactions.end(txn, commit=commit)
         self._journal.delete("transactions", key_of(txn))
         self._timers.pop(txn).cancel()
-        await self._journal.synced()
+        await self._journal.sync()
 
 
-def _touched(row: Row) -> list[str]:
-    """The topics that a transaction has touched."""
+def _list_topics(row: Row) -> list[str]:
+    """Return the topics that a transaction has touched."""
     return [*row["topics"], *(topic for topic, _ in row["subscriptions"])]
 
 
 def _is_missing(topics: dict[str, PersistentTopic | None], name: str) -> bool:
-    """Whether a topic must be loaded, maybe again as it was unloaded meanwhile."""
+    """Return whether a topic must be loaded (again, if it was unloaded meanwhile)."""
     topic = topics.get(name)
     return name not in topics or (topic is not None and topic.closed)

@@ -1,4 +1,4 @@
-"""What brokers count, and how fast the counters grow: for the admin API and metrics.
+"""Counters of brokers, and their rates, for the admin API and metrics.
 
 Rates are those of the last full minute, as Pulsar's are; they are 0 before.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
-from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
+from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
 from pulsarctl_wire.broker.topics.topic import Producer, Topic
 
 INTERVAL: Final = 60
@@ -30,39 +30,39 @@ ZERO: Final = Counts(*[0.0] * len(Counts._fields))
 
 
 def of_producer(producer: Producer) -> Counts:
-    """The counters of a producer."""
+    """Return the counters of a producer."""
     return Counts(producer.messages_in, producer.bytes_in)
 
 
 def of_consumer(consumer: Consumer) -> Counts:
-    """The counters of a consumer."""
+    """Return the counters of a consumer."""
     return Counts(
         0, 0, consumer.messages_out, consumer.bytes_out, consumer.redelivered, consumer.acked_messages
     )
 
 
-def of_subscription(subscription: Subscribed) -> Counts:
-    """The counters of a subscription: of all consumers that it has, and those that have left."""
+def of_subscription(subscription: SubscriptionLike) -> Counts:
+    """Return the counters of a subscription, including those of consumers that have left."""
     consumers = list(map(of_consumer, subscription.consumers))
     return Counts(
         0,
         0,
-        subscription.gone_messages_out + sum(each.messages_out for each in consumers),
-        subscription.gone_bytes_out + sum(each.bytes_out for each in consumers),
-        sum(each.redelivered for each in consumers),
-        sum(each.acked for each in consumers),
+        subscription.past_messages_out + sum(counts.messages_out for counts in consumers),
+        subscription.past_bytes_out + sum(counts.bytes_out for counts in consumers),
+        sum(counts.redelivered for counts in consumers),
+        sum(counts.acked for counts in consumers),
         getattr(subscription, "expired_messages", 0),
     )
 
 
 def of_topic(topic: Topic[Any]) -> Counts:
-    """The counters of a topic; what was sent to subscriptions that were deleted counts too."""
+    """Return the counters of a topic, including what was sent to deleted subscriptions."""
     subscriptions = list(map(of_subscription, topic.subscriptions.values()))
     return Counts(
         topic.messages_in,
         topic.bytes_in,
-        topic.gone_messages_out + sum(each.messages_out for each in subscriptions),
-        topic.gone_bytes_out + sum(each.bytes_out for each in subscriptions),
+        topic.past_messages_out + sum(counts.messages_out for counts in subscriptions),
+        topic.past_bytes_out + sum(counts.bytes_out for counts in subscriptions),
     )
 
 
@@ -72,34 +72,34 @@ class Rates:
     def __init__(self, scheduler: Scheduler, topics: Mapping[str, Topic[Any]]) -> None:
         self._scheduler = scheduler
         self._topics = topics
-        self._seen: dict[object, Counts] = {}
+        self._last_counts: dict[object, Counts] = {}
         self._rates: dict[object, Counts] = {}
-        self._runs = False
+        self._is_running = False
 
-    def of(self, counted: object) -> Counts:
-        """The rates of a topic, subscription, producer or consumer."""
-        return self._rates.get(counted, ZERO)
+    def of(self, item: object) -> Counts:
+        """Return the rates of a topic, subscription, producer or consumer."""
+        return self._rates.get(item, ZERO)
 
     def start(self) -> None:
-        """A topic was loaded: measure from now on."""
-        if not self._runs:
-            self._runs = True
-            self._scheduler.later(INTERVAL, self._measure)
+        """Measure from now on, as a topic was loaded."""
+        if not self._is_running:
+            self._is_running = True
+            self._scheduler.call_later(INTERVAL, self._measure)
 
     def _measure(self) -> None:
-        seen: dict[object, Counts] = {}
+        counts_now: dict[object, Counts] = {}
         for topic in self._topics.values():
-            seen[topic] = of_topic(topic)
-            seen.update((each, of_producer(each)) for each in topic.producers.values())
+            counts_now[topic] = of_topic(topic)
+            counts_now.update((producer, of_producer(producer)) for producer in topic.producers.values())
             for subscription in topic.subscriptions.values():
-                seen[subscription] = of_subscription(subscription)
-                seen.update((each, of_consumer(each)) for each in subscription.consumers)
-        for counted, counts in seen.items():
-            before = self._seen.get(counted, ZERO)
-            grown = (max(now - then, 0) / INTERVAL for now, then in zip(counts, before, strict=True))
-            self._rates[counted] = Counts(*grown)
-        self._rates = {counted: self._rates[counted] for counted in seen}
-        self._seen = seen
-        self._runs = False
-        if seen:
+                counts_now[subscription] = of_subscription(subscription)
+                counts_now.update((consumer, of_consumer(consumer)) for consumer in subscription.consumers)
+        for item, counts in counts_now.items():
+            last_counts = self._last_counts.get(item, ZERO)
+            rates = (max(now - then, 0) / INTERVAL for now, then in zip(counts, last_counts, strict=True))
+            self._rates[item] = Counts(*rates)
+        self._rates = {item: self._rates[item] for item in counts_now}
+        self._last_counts = counts_now
+        self._is_running = False
+        if counts_now:
             self.start()

@@ -1,4 +1,4 @@
-"""What a broker does to topics from time to time: expiry, quotas, compaction, retention, deletion."""
+"""Periodic work of a broker on its topics: expiry, quotas, compaction, retention, deletion."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -9,8 +9,8 @@ from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
 from pulsarctl_wire.broker.tenancy.policies import Quota
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
-EVICTED_TO: Final = 0.9
-"""The part of a size quota that a backlog is reduced to."""
+EVICTION_TARGET: Final = 0.9
+"""The share of a size quota to which a backlog is reduced."""
 
 Check = Callable[[Broker], Coroutine[Any, None, None]]
 
@@ -23,34 +23,34 @@ def _topics(broker: Broker) -> list[PersistentTopic]:
 async def expire(broker: Broker) -> None:
     """Acknowledge messages that are older than their time to live."""
     for topic in _topics(broker):
-        ttl = topic.policies.limit("ttl", topic.settings.ttlDurationDefaultInSeconds)
+        ttl = topic.policies.get_limit("ttl", topic.settings.ttlDurationDefaultInSeconds)
         if ttl > 0:
-            index = await topic.index_at(topic.scheduler.time_ms - ttl * 1000)
+            index = await topic.find_index_at(topic.scheduler.time_ms - ttl * 1000)
             for subscription in topic.subscriptions.values():
                 subscription.expire(index)
 
 
 async def compact(broker: Broker) -> None:
-    """Compact topics that have got much since they were compacted."""
+    """Compact topics with many new bytes since their last compaction."""
     for topic in _topics(broker):
         default = topic.settings.brokerServiceCompactionThresholdInBytes
-        most = topic.policies.limit("compaction threshold", default)
-        if most > 0 and topic.log.size_from(topic.compaction_cursor().mark) > most:
+        threshold = topic.policies.get_limit("compaction threshold", default)
+        if threshold > 0 and topic.log.estimate_size_from(topic.get_compaction_cursor().mark) > threshold:
             await topic.compaction.run()
 
 
 async def trim(broker: Broker) -> None:
-    """Delete what is acknowledged and not retained."""
+    """Delete entries that are acknowledged and not retained."""
     for topic in _topics(broker):
         topic.trim()
 
 
 async def check_quotas(broker: Broker) -> None:
-    """Act on backlogs that are beyond their quotas."""
+    """Act on backlogs that exceed their quotas."""
     if not broker.settings.backlogQuotaCheckEnabled:
         return
     for topic in _topics(broker):
-        for quota in topic.policies.quotas():
+        for quota in topic.policies.get_quotas():
             if not await topic.exceeds(quota):
                 continue
             if quota.policy == "consumer_backlog_eviction":
@@ -60,14 +60,14 @@ async def check_quotas(broker: Broker) -> None:
 
 
 async def _evict(topic: PersistentTopic, quota: Quota) -> None:
-    """Acknowledge the oldest messages of the subscriptions with the largest backlogs."""
+    """Acknowledge the oldest messages in the largest backlogs."""
     if quota.seconds > 0:
-        index = await topic.index_at(topic.scheduler.time_ms - quota.seconds * 1000)
+        index = await topic.find_index_at(topic.scheduler.time_ms - quota.seconds * 1000)
     else:
-        low, high = topic.log.first, topic.log.stored
+        low, high = topic.log.first, topic.log.stored_end
         while low < high:
             middle = (low + high) // 2
-            if topic.log.size_from(middle) > quota.size * EVICTED_TO:
+            if topic.log.estimate_size_from(middle) > quota.size * EVICTION_TARGET:
                 low = middle + 1
             else:
                 high = middle
@@ -79,13 +79,13 @@ async def _evict(topic: PersistentTopic, quota: Quota) -> None:
 async def expire_subscriptions(broker: Broker) -> None:
     """Delete subscriptions that have had no consumer for too long."""
     for topic in _topics(broker):
-        now = topic.scheduler.time_ms
-        minutes = topic.policies.limit(
+        now_ms = topic.scheduler.time_ms
+        minutes = topic.policies.get_limit(
             "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
         )
         for subscription in list(topic.subscriptions.values()) if minutes > 0 else ():
-            if not subscription.consumers and now - subscription.cursor.last_active_ms > minutes * 60_000:
-                await subscription.delete(asked_by=None, force=False)
+            if not subscription.consumers and now_ms - subscription.cursor.last_active_ms > minutes * 60_000:
+                await subscription.delete(requester=None, force=False)
 
 
 async def delete_unused(broker: Broker) -> None:
@@ -98,13 +98,15 @@ async def delete_unused(broker: Broker) -> None:
 
 async def _delete_parent(broker: Broker, name: TopicName) -> None:
     """Delete a partitioned topic without partitions, if the settings say so."""
-    cluster, wanted = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
-    if wanted and not any(part.full in cluster.namespaces.topics for part in cluster.catalogue.parts(name)):
+    cluster, is_enabled = broker.cluster, broker.settings.brokerDeleteInactivePartitionedTopicMetadataEnabled
+    if is_enabled and not any(
+        part.full in cluster.namespaces.topics for part in cluster.catalogue.list_partitions(name)
+    ):
         await cluster.delete_partitioned(name)
 
 
 async def forget_producers(broker: Broker) -> None:
-    """Forget the sequence ids of producers that have been gone for long."""
+    """Forget the sequence ids of producers that left long ago."""
     minutes = broker.settings.brokerDeduplicationProducerInactivityTimeoutMinutes
     for topic in _topics(broker):
         topic.forget_producers(topic.scheduler.time_ms - minutes * 60_000)
@@ -112,24 +114,29 @@ async def forget_producers(broker: Broker) -> None:
 
 def _is_unused(topic: AnyTopic, now_ms: int) -> bool:
     settings = topic.settings
-    own = topic.policies.policy("inactive topics") or {}
-    if not own.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
+    policy = topic.policies.get("inactive topics") or {}
+    if not policy.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
         return False
     seconds = (
-        own.get("maxInactiveDurationSeconds")
+        policy.get("maxInactiveDurationSeconds")
         or settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
         or settings.brokerDeleteInactiveTopicsFrequencySeconds
     )
-    if topic.producers or topic.waiting or topic.exclusive or now_ms - topic.last_active_ms < seconds * 1000:
+    if (
+        topic.producers
+        or topic.waiting_producers
+        or topic.exclusive
+        or now_ms - topic.last_active_ms < seconds * 1000
+    ):
         return False
-    mode = own.get("inactiveTopicDeleteMode", settings.brokerDeleteInactiveTopicsMode)
+    mode = policy.get("inactiveTopicDeleteMode", settings.brokerDeleteInactiveTopicsMode)
     if mode == "delete_when_subscriptions_caught_up" and isinstance(topic, PersistentTopic):
-        return not any(each.consumers or each.backlog for each in topic.subscriptions.values())
+        return not any(item.consumers or item.backlog for item in topic.subscriptions.values())
     return not topic.subscriptions
 
 
 def _checks(settings: Settings) -> dict[Check, float]:
-    """The checks, in order, and the seconds between two runs of each; 0: never."""
+    """Return the checks, in order, with the seconds between two runs; 0: never."""
     return {
         expire: settings.messageExpiryCheckIntervalInMinutes * 60,
         check_quotas: settings.backlogQuotaCheckIntervalInSeconds,

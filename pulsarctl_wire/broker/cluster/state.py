@@ -1,4 +1,4 @@
-"""What can be seen of a cluster: its connections and topics as JSON values (docs/broker.md). Pure."""
+"""The state report of a cluster: its connections and topics as JSON values (docs/broker.md). Pure."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -6,21 +6,21 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.clients.connection import STATES, Connection
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Cluster
-from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
+from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
 from pulsarctl_wire.broker.delivery.key_ranges import Range
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
+from pulsarctl_wire.broker.topics.non_persistent import NonPersistentSubscription
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.broker.topics.topic import Producer
-from pulsarctl_wire.broker.topics.volatile import VolatileSubscription
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ProducerAccessMode, Schema
 
 MAX_LISTED: Final = 100
-"""Entries, ranges, ledgers and transactions that each list has; the first ones, but the last ledgers."""
+"""The most items in a list of entries, ranges, ledgers or transactions: the first ones; the last ledgers."""
 
 
-def state_of(cluster: Cluster) -> dict[str, Any]:
-    """Everything, at once."""
+def report_state(cluster: Cluster) -> dict[str, Any]:
+    """Return the state of brokers, connections, topics and transactions."""
     return {
         "time_ms": cluster.scheduler.time_ms,
         "brokers": [
@@ -29,7 +29,7 @@ def state_of(cluster: Cluster) -> dict[str, Any]:
                 "alive": broker.alive,
                 "service_url": broker.service_url,
                 "http_url": broker.http_url,
-                "connections": [_connection(each) for each in broker.connections.values()],
+                "connections": [_connection(item) for item in broker.connections.values()],
                 "topics": {name: _topic(cluster, topic) for name, topic in sorted(broker.topics.items())},
             }
             for broker in cluster.brokers
@@ -61,39 +61,39 @@ def _connection(connection: Connection) -> dict[str, Any]:
         "throttled": connection.throttled,
         "client_reads_too_slowly": connection.paused,
         "producers": {
-            str(id): each.name for id, each in connection.producers.items() if isinstance(each, Producer)
+            str(id): item.name for id, item in connection.producers.items() if isinstance(item, Producer)
         },
         "consumers": {
-            str(id): each.name for id, each in connection.consumers.items() if isinstance(each, Consumer)
+            str(id): item.name for id, item in connection.consumers.items() if isinstance(item, Consumer)
         },
     }
 
 
 def _topic(cluster: Cluster, topic: AnyTopic) -> dict[str, Any]:
     schema = cluster.schemas.get(topic.name)
-    shown: dict[str, Any] = {
+    report: dict[str, Any] = {
         "messages_in": topic.messages_in,
         "bytes_in": topic.bytes_in,
         "terminated": topic.terminated,
         "migrated": topic.migrated and list(topic.migrated),
         "epoch": topic.epoch,
         "schema": schema and {"type": Schema.Type.Name(schema.schema.type), "version": schema.number},  # type: ignore[arg-type]
-        "producers": [_producer(each, topic) for each in topic.producers.values()],
-        "waiting_producers": [producer.name for producer, _ in topic.waiting],
-        "subscriptions": {name: _subscription(each) for name, each in topic.subscriptions.items()},
+        "producers": [_producer(producer, topic) for producer in topic.producers.values()],
+        "waiting_producers": [producer.name for producer, _ in topic.waiting_producers],
+        "subscriptions": {name: _subscription(item) for name, item in topic.subscriptions.items()},
     }
     if isinstance(topic, PersistentTopic):
         log, compacted = topic.log, topic.compaction.horizon
-        shown["entries"] = log.stored - log.first
-        shown["last"] = list(log.before(log.stored))
-        shown["ledgers"] = [each.id for each in log.ledgers[-MAX_LISTED:]]
-        shown["compacted_until"] = list(log.before(compacted)) if compacted else None
-        shown["transactions"] = list(islice(topic.transactions.open_ones, MAX_LISTED))
-    return shown
+        report["entries"] = log.stored_end - log.first
+        report["last"] = list(log.position_before(log.stored_end))
+        report["ledgers"] = [ledger.id for ledger in log.ledgers[-MAX_LISTED:]]
+        report["compacted_until"] = list(log.position_before(compacted)) if compacted else None
+        report["transactions"] = list(islice(topic.transactions.open_keys, MAX_LISTED))
+    return report
 
 
 def _producer(producer: Producer, topic: AnyTopic) -> dict[str, Any]:
-    shown = {
+    report = {
         "id": producer.id,
         "name": producer.name,
         "connection": producer.connection.number,
@@ -102,24 +102,24 @@ def _producer(producer: Producer, topic: AnyTopic) -> dict[str, Any]:
         "messages_in": producer.messages_in,
     }
     if isinstance(topic, PersistentTopic):
-        shown["last_sequence_id"] = topic.last_sequence(producer.name)
-    return shown
+        report["last_sequence_id"] = topic.get_last_sequence(producer.name)
+    return report
 
 
-def _subscription(subscription: Subscription | VolatileSubscription) -> dict[str, Any]:
+def _subscription(subscription: Subscription | NonPersistentSubscription) -> dict[str, Any]:
     kind, dispatcher = subscription.kind, getattr(subscription, "dispatcher", None)
-    owned = dispatcher.selector.ranges() if isinstance(dispatcher, KeyShared) else None
-    shown: dict[str, Any] = {
+    ranges = dispatcher.key_ranges.list_ranges() if isinstance(dispatcher, KeyShared) else None
+    report: dict[str, Any] = {
         "type": None if kind is None else CommandSubscribe.SubType.Name(kind),  # type: ignore[arg-type]
-        "consumers": [_consumer(each, subscription, owned) for each in subscription.consumers],
+        "consumers": [_consumer(consumer, subscription, ranges) for consumer in subscription.consumers],
     }
     if not isinstance(subscription, Subscription):
-        shown["dropped"] = subscription.dropped
-        return shown
+        report["dropped"] = subscription.dropped
+        return report
     cursor, log = subscription.cursor, subscription.topic.log
     active = getattr(dispatcher, "active", None)
     redelivered = {} if dispatcher is None else dispatcher.redelivered
-    return shown | {
+    return report | {
         "durable": cursor.durable,
         "properties": cursor.properties,
         "active_consumer": active and active.name,
@@ -128,10 +128,10 @@ def _subscription(subscription: Subscription | VolatileSubscription) -> dict[str
         "blocked": subscription.blocked,
         "delayed": getattr(dispatcher, "delayed_count", 0),
         "expired": subscription.expired_messages,
-        "mark_delete": list(log.before(cursor.mark)),
+        "mark_delete": list(log.position_before(cursor.mark)),
         "acknowledged": [
             [list(log.position(start)), list(log.position(stop - 1))]
-            for start, stop in cursor.ranges(log.stored)[:MAX_LISTED]
+            for start, stop in cursor.list_acked(log.stored_end)[:MAX_LISTED]
         ],
         "acknowledged_in_transactions": len(subscription.transactions.hidden),
         "redelivered": [
@@ -140,8 +140,10 @@ def _subscription(subscription: Subscription | VolatileSubscription) -> dict[str
     }
 
 
-def _consumer(consumer: Consumer, subscription: Subscribed, owned: Iterable[Range] | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def _consumer(
+    consumer: Consumer, subscription: SubscriptionLike, ranges: Iterable[Range] | None
+) -> dict[str, Any]:
+    report: dict[str, Any] = {
         "id": consumer.id,
         "name": consumer.name,
         "connection": consumer.connection.number,
@@ -154,9 +156,9 @@ def _consumer(consumer: Consumer, subscription: Subscribed, owned: Iterable[Rang
     }
     if isinstance(subscription, Subscription):
         position = subscription.topic.log.position
-        shown["pending"] = [list(position(index)) for index in sorted(consumer.pending)[:MAX_LISTED]]
-        shown["pending_entries"] = len(consumer.pending)
-    if owned is not None:
-        mine = ([start, end] for start, end, owner in owned if owner is consumer)
-        shown["key_ranges"] = list(islice(mine, MAX_LISTED))
-    return shown
+        report["pending"] = [list(position(index)) for index in sorted(consumer.pending)[:MAX_LISTED]]
+        report["pending_entries"] = len(consumer.pending)
+    if ranges is not None:
+        own_ranges = ([start, end] for start, end, owner in ranges if owner is consumer)
+        report["key_ranges"] = list(islice(own_ranges, MAX_LISTED))
+    return report

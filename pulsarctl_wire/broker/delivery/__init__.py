@@ -1,1 +1,1 @@
-"""Which consumer gets which message: consumers, and a dispatcher for each type of subscription."""
+"""Consumers, and dispatchers that choose the consumer of each message."""

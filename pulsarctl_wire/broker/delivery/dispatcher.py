@@ -4,8 +4,8 @@
     Shared         (shared.py) to whoever has permits, in turn
     KeyShared      (key_shared.py) by key
 
-A dispatcher reads from `read_at` on. It calls nobody: `Subscription` calls `dispatch` whenever there may be
-something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
+A dispatcher reads from `read_index` on. It never starts by itself: `Subscription` calls `dispatch` whenever
+there may be something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ _READ_AHEAD: Final = 500
 
 
 class Source(Protocol):
-    """What a dispatcher delivers from: a subscription, and what is stored of its topic."""
+    """What a dispatcher delivers from: a subscription and its topic's log."""
 
     log: Log
     cursor: Cursor
@@ -34,26 +34,26 @@ class Source(Protocol):
     settings: Settings
     topic_name: str
     partition: int
-    room: int
-    """How many messages its rates let through now."""
+    dispatch_quota: int
+    """The number of messages that the rates allow now."""
     blocked: bool
-    """Whether too many messages are not acknowledged: then nothing new is read."""
-    has_told_end: bool
-    """Whether consumers were told of the end of a terminated topic, as a read found it."""
+    """Whether too many messages are unacknowledged: then nothing new is read."""
+    has_announced_end: bool
+    """Whether consumers were told of the end of a terminated topic."""
 
     @property
     def readable(self) -> int:
-        """Consumers may see entries before this index."""
+        """The index before which consumers may see entries."""
 
     @property
     def terminated(self) -> bool:
         """Whether the topic takes no more messages."""
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted."""
+        """Return whether an entry was sent in a transaction that was aborted."""
 
-    def hides(self, index: int) -> bool:
-        """Whether an entry must not be delivered, as a transaction has acknowledged it."""
+    def has_pending_ack(self, index: int) -> bool:
+        """Return whether a transaction hides an entry, as it has acknowledged it."""
 
     def skip(self, index: int) -> None:
         """Acknowledge an entry that no consumer may see."""
@@ -62,82 +62,82 @@ class Source(Protocol):
         """Have `dispatch` called, once the current call is done."""
 
     def check_end(self) -> None:
-        """Tell the consumers of the end of the topic, if they have acknowledged everything."""
+        """Announce the end of the topic, if everything is acknowledged."""
 
 
 class Dispatcher:
-    """What all dispatchers share: reading entries, and hiding those that no consumer may see."""
+    """The base of all dispatchers: reads entries, and hides those that no consumer may see."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.log, self.cursor = source.log, source.cursor
         self.consumers: list[Consumer] = []
-        self.read_at = self.cursor.mark
+        self.read_index = self.cursor.mark
         self.redelivered: dict[int, int] = {}
         self._buffer: dict[int, Entry] = {}
         self._reading = False
         self._waits = False
-        """Whether a read waits for new entries."""
+        """Whether a read is waiting for new entries."""
 
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
+        """Add a consumer. Raises Refused."""
         self.consumers.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
         self.consumers.remove(consumer)
         self._waits = self._waits and bool(self.consumers)
 
     # -- entries
 
     def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
-        self.read_at = self.cursor.mark
+        """Go back to the mark: deliver all unacknowledged entries again."""
+        self.read_index = self.cursor.mark
 
-    def entry(self, index: int, stop: int) -> Entry | None:
-        """The entry at an index; if it must be read first, None now, and `dispatch` is called again later.
+    def load_entry(self, index: int, stop: int) -> Entry | None:
+        """Return the entry at an index; None if it must be read first, then `dispatch` is called again.
 
         Entries up to `stop` may be read with it.
         """
         log = self.log
-        found = log.cached(index) or self._buffer.pop(index, None)
-        if found is None and not self._reading:
+        entry = log.get_cached(index) or self._buffer.pop(index, None)
+        if entry is None and not self._reading:
             self._reading = True
 
             def done(entries: list[Entry]) -> None:
                 self._reading = False
-                self._buffer = {entry.index: entry for entry in entries}
-                if index not in self._buffer:  # it is not in storage
+                self._buffer = {read.index: read for read in entries}
+                if index not in self._buffer:  # not in storage
                     self.cursor.ack(index)
                 self.source.dispatch_soon()
 
             log.read(index, min(stop, index + _READ_AHEAD), done)
-        return found
+        return entry
 
     def next_entry(self) -> Entry | None:
-        """The next entry that consumers may see; None if there is none now."""
+        """Return the next entry that consumers may see; None if there is none now."""
         while True:
-            index = self.cursor.next_open(max(self.read_at, self.log.first))
+            index = self.cursor.find_open(max(self.read_index, self.log.first))
             stop = self.source.readable
             if index >= stop:
-                self._found_end()
+                self._on_end()
                 return None
-            entry = self.entry(index, stop)
+            entry = self.load_entry(index, stop)
             if entry is None:
                 return None
             self._waits = False
-            self.read_at = index + 1
+            self.read_index = index + 1
             if not self.is_hidden(entry):
                 return entry
 
-    def _found_end(self) -> None:
-        """There is nothing more to read: consumers hear of the end of the topic when a read finds it."""
+    def _on_end(self) -> None:
+        """Announce the end of the topic if this read, not one that waited, came to it."""
         if not self.source.terminated:
             self._waits = True
-        elif not self._waits and not self.source.has_told_end:
-            self.source.has_told_end = True
+        elif not self._waits and not self.source.has_announced_end:
+            self.source.has_announced_end = True
             self.source.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:
@@ -145,46 +145,46 @@ class Dispatcher:
         raise NotImplementedError
 
     def is_hidden(self, entry: Entry) -> bool:
-        """Whether consumers must not see it now; if they never will, it is acknowledged at once."""
+        """Return whether consumers must not see an entry now; one that they never may is acknowledged."""
         metadata = entry.metadata
         index = entry.index
         if metadata is None or metadata.HasField("marker_type") or self.source.is_aborted(index, metadata):
             self.source.skip(index)
             return True
-        return self.source.hides(index)
+        return self.source.has_pending_ack(index)
 
     def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
-        """Send it an entry."""
+        """Send an entry to a consumer."""
         position = self.log.position(entry.index)
         consumer.deliver(entry, position, self.redelivered.get(entry.index, 0), slot)
 
-    # -- what the subscription asks for
+    # -- called by the subscription
 
     def dispatch(self) -> None:
         """Deliver what can be delivered now."""
         raise NotImplementedError
 
-    def acked(self, index: int) -> None:
-        """An entry was acknowledged."""
+    def on_acked(self, index: int) -> None:
+        """Forget the redelivery count of an acknowledged entry."""
         if self.redelivered:
             self.redelivered.pop(index, None)
 
-    def settled(self, consumer: Consumer, slot: int) -> None:
-        """An entry is not pending at a consumer any more."""
+    def on_settled(self, consumer: Consumer, slot: int) -> None:
+        """Record that an entry of a slot is no longer pending at a consumer."""
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
-        """Deliver entries that are pending at a consumer again; None: all of them."""
+        """Redeliver entries that are pending at a consumer; None: all of them."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """A consumer can get more than before."""
+        """Take note that a consumer can receive more than before."""
 
     def close(self) -> None:
         """Stop timers."""
 
 
 class ManyActive(Dispatcher):
-    """What Shared and Key_Shared have in common: delayed entries, and giving entries back."""
+    """The base of Shared and Key_Shared: delayed entries, and entries to deliver again."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -196,13 +196,13 @@ class ManyActive(Dispatcher):
         raise NotImplementedError
 
     def rewind(self) -> None:
-        """Deliver everything again that is not acknowledged."""
+        """Go back to the mark: deliver all unacknowledged entries again."""
         super().rewind()
         self._delayed.clear()
         self.redelivered.clear()
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves: what is pending goes to the others."""
+        """Remove a consumer: what is pending goes to the others."""
         super().remove(consumer)
         if self.consumers:
             for index in consumer.pending:
@@ -213,40 +213,42 @@ class ManyActive(Dispatcher):
         self.source.dispatch_soon()
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
-        """Deliver entries that are pending at a consumer again; None: all of them."""
+        """Redeliver entries that are pending at a consumer; None: all of them."""
         for index in list(consumer.pending) if indexes is None else indexes:
             slot = consumer.settle(index)
             if slot is not None:
-                self._count_again(index)
+                self._count_redelivery(index)
                 self.put_back(index)
-                self.settled(consumer, slot)
+                self.on_settled(consumer, slot)
         if indexes is None:
             consumer.give_back()
         elif indexes:
             consumer.unblock()
 
     def deliver_again(self, indexes: list[int]) -> None:
-        """Deliver those entries again that were passed over, and are not pending at any consumer."""
+        """Redeliver those of the entries that are already read, and not pending at any consumer."""
         for index in indexes:
-            if index >= self.read_at or any(index in each.pending for each in self.consumers):
+            if index >= self.read_index or any(index in consumer.pending for consumer in self.consumers):
                 continue
-            self._count_again(index)
+            self._count_redelivery(index)
             self.put_back(index)
 
-    def _count_again(self, index: int) -> None:
+    def _count_redelivery(self, index: int) -> None:
         if self.source.settings.subscriptionRedeliveryTrackerEnabled:
             self.redelivered[index] = self.redelivered.get(index, 0) + 1
 
     def is_delayed(self, entry: Entry) -> bool:
-        """Whether it is not to be delivered yet: then it will be put back when it is time."""
+        """Return whether an entry is not due yet; then it is put back when it is."""
         metadata: MessageMetadata | None = entry.metadata
         if metadata is None or not metadata.HasField("deliver_at_time"):
             return False
-        settings, now = self.source.settings, self.source.scheduler.time_ms
+        settings, now_ms = self.source.settings, self.source.scheduler.time_ms
         if not settings.delayedDeliveryEnabled:
             return False
-        early = 0 if settings.isDelayedDeliveryDeliverAtTimeStrict else settings.delayedDeliveryTickTimeMillis
-        if metadata.deliver_at_time <= now + early:
+        tolerance_ms = (
+            0 if settings.isDelayedDeliveryDeliverAtTimeStrict else settings.delayedDeliveryTickTimeMillis
+        )
+        if metadata.deliver_at_time <= now_ms + tolerance_ms:
             return False
         heappush(self._delayed, (metadata.deliver_at_time, entry.index))
         self._set_timer()
@@ -257,7 +259,7 @@ class ManyActive(Dispatcher):
         scheduler = self.source.scheduler
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = scheduler.later(max(due - scheduler.time_ms, 1) / 1000, self._put_back_due)
+        self._timer = scheduler.call_later(max(due - scheduler.time_ms, 1) / 1000, self._put_back_due)
 
     def _put_back_due(self) -> None:
         self._timer = None

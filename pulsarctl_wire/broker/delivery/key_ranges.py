@@ -1,4 +1,4 @@
-"""Which consumer of a Key_Shared subscription gets which keys, as the slots of their hashes.
+"""The key ranges of Key_Shared consumers: a key's hash is a slot, and each slot has an owner.
 
 Sources: b/ConsistentHashingStickyKeyConsumerSelector, b/HashRangeAutoSplitStickyKeyConsumerSelector,
 b/HashRangeExclusiveStickyKeyConsumerSelector, Commands.resolveStickyKey (4.0.8).
@@ -19,16 +19,16 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import STICKY, MessageMetadata
 _SLOTS: Final = 65_536
 
 Range = tuple[int, int, Consumer]
-"""The first and the last of a range of slots, and whose they are."""
+"""The first and last slot of a range, and its owner."""
 
 
 def murmur(data: bytes) -> int:
-    """Murmur3, 32 bits, as Pulsar takes it: without the sign."""
+    """Return the 32-bit Murmur3 hash without the sign, as Pulsar uses it."""
     return mmh3.hash(data, signed=False) & 0x7FFFFFFF
 
 
 def sticky_key(metadata: MessageMetadata | None) -> bytes:
-    """The key by which an entry is given to a consumer."""
+    """Return the key that chooses the consumer of an entry."""
     if metadata is None:
         return b""
     if metadata.HasField("ordering_key"):
@@ -48,23 +48,23 @@ def _bytes(text: str | bytes) -> bytes:  # protobuf has bytes where it is not UT
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
 
 
-class Selector(Protocol):
-    """Gives each slot to a consumer."""
+class KeyRanges(Protocol):
+    """Assigns slots to consumers."""
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
+        """Add a consumer. Raises Refused."""
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
+    def get_slot(self, key: bytes) -> int:
+        """Return the slot of a key."""
 
-    def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is; None if nobody's."""
+    def get_owner(self, slot: int) -> Consumer | None:
+        """Return the owner of a slot; None if there is none."""
 
-    def ranges(self) -> list[Range]:
-        """The slots that have an owner, in order."""
+    def list_ranges(self) -> list[Range]:
+        """Return the slots that have an owner, in order."""
 
 
 class ConsistentHashing:
@@ -76,23 +76,25 @@ class ConsistentHashing:
         self._owners: dict[int, list[Consumer]] = {}
         self._numbers: dict[Consumer, int] = {}  # consumers of one name have different numbers
 
-    def _points(self, consumer: Consumer) -> list[int]:
+    def _find_points(self, consumer: Consumer) -> list[int]:
         name, number = consumer.name, self._numbers[consumer]
-        return [self.slot(f"{name}\0{number}\0{each}".encode()) for each in range(self._count)]
+        return [self.get_slot(f"{name}\0{number}\0{point}".encode()) for point in range(self._count)]
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins."""
-        taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
-        self._numbers[consumer] = next(each for each in range(len(taken) + 1) if each not in taken)
-        for point in self._points(consumer):
+        """Add a consumer."""
+        used_numbers = {number for other, number in self._numbers.items() if other.name == consumer.name}
+        self._numbers[consumer] = next(
+            free for free in range(len(used_numbers) + 1) if free not in used_numbers
+        )
+        for point in self._find_points(consumer):
             if point not in self._owners:
                 self._owners[point] = []
                 insort(self._ring, point)
             self._owners[point].append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
-        for point in self._points(consumer):
+        """Remove a consumer."""
+        for point in self._find_points(consumer):
             owners = self._owners.get(point, [])
             if consumer in owners:
                 owners.remove(consumer)
@@ -100,27 +102,27 @@ class ConsistentHashing:
                 self._ring.remove(point)
         del self._numbers[consumer]
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
+    def get_slot(self, key: bytes) -> int:
+        """Return the slot of a key."""
         return murmur(key) % (_SLOTS - 1) + 1
 
-    def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is."""
+    def get_owner(self, slot: int) -> Consumer | None:
+        """Return the owner of a slot; None if there is none."""
         if not self._ring:
             return None
-        at = bisect_left(self._ring, slot)
-        return self._owners[self._ring[at % len(self._ring)]][0]
+        position = bisect_left(self._ring, slot)
+        return self._owners[self._ring[position % len(self._ring)]][0]
 
-    def ranges(self) -> list[Range]:
-        """All slots, in order."""
-        return _between([*self._ring, _SLOTS - 1], self.owner)
+    def list_ranges(self) -> list[Range]:
+        """Return all slots, in order."""
+        return _between([*self._ring, _SLOTS - 1], self.get_owner)
 
 
 class _Ranges:
     """Slots in ranges; the hash 0 counts as 1."""
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
+    def get_slot(self, key: bytes) -> int:
+        """Return the slot of a key."""
         return murmur(key) % _SLOTS or 1
 
 
@@ -132,51 +134,53 @@ class AutoSplit(_Ranges):
         self._owners: list[Consumer] = []
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins."""
+        """Add a consumer."""
         if not self._ends:
             self._ends, self._owners = [_SLOTS], [consumer]
             return
         starts = [0, *self._ends]
         widths = [end - start for start, end in zip(starts, self._ends, strict=False)]
-        at = widths.index(max(widths))
-        self._ends.insert(at, starts[at] + widths[at] // 2)
-        self._owners.insert(at, consumer)
+        position = widths.index(max(widths))
+        self._ends.insert(position, starts[position] + widths[position] // 2)
+        self._owners.insert(position, consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves; its range joins the one above it, or else the one below it."""
-        at = self._owners.index(consumer)
-        del self._owners[at]
-        if at == len(self._ends) - 1 and at:
-            del self._ends[at - 1]
+        """Remove a consumer; its range joins the one above it, or else the one below it."""
+        position = self._owners.index(consumer)
+        del self._owners[position]
+        if position == len(self._ends) - 1 and position:
+            del self._ends[position - 1]
         else:
-            del self._ends[at]
+            del self._ends[position]
 
-    def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is."""
+    def get_owner(self, slot: int) -> Consumer | None:
+        """Return the owner of a slot; None if there is none."""
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
-    def ranges(self) -> list[Range]:
-        """All slots, in order."""
-        return _between([min(end, _SLOTS - 1) for end in self._ends], self.owner)
+    def list_ranges(self) -> list[Range]:
+        """Return all slots, in order."""
+        return _between([min(end, _SLOTS - 1) for end in self._ends], self.get_owner)
 
 
 class Sticky(_Ranges):
-    """Consumers say which ranges they want."""
+    """Consumers claim the ranges in their SUBSCRIBE."""
 
     def __init__(self) -> None:
         self._ranges: list[Range] = []
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
-        ranges = [(each.start, each.end) for each in consumer.key_shared.hashRanges]
+        """Add a consumer. Raises Refused."""
+        ranges = [(hash_range.start, hash_range.end) for hash_range in consumer.key_shared.hashRanges]
         if not ranges:
             raise Refused("ConsumerAssignError", "Ranges for KeyShared policy must not be empty.")
-        for (start, end), (after, last) in pairwise([*sorted(ranges), (1 << 31, 1 << 31)]):
+        for (start, end), (next_start, next_end) in pairwise([*sorted(ranges), (1 << 31, 1 << 31)]):
             if start > end:
                 text = f"Fixed hash range start > end for range: [{start},{end}]"
                 raise Refused("ConsumerAssignError", text)
-            if after <= end:
-                text = f"Consumer's own ranges conflict: [{start},{end}] overlaps with [{after},{last}]"
+            if next_start <= end:
+                text = (
+                    f"Consumer's own ranges conflict: [{start},{end}] overlaps with [{next_start},{next_end}]"
+                )
                 raise Refused("ConsumerAssignError", text)
         for start, end in ranges:
             for low, high, other in self._ranges:
@@ -185,34 +189,34 @@ class Sticky(_Ranges):
         self._ranges += [(start, end, consumer) for start, end in ranges]
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
-        self._ranges = [each for each in self._ranges if each[2] is not consumer]
+        """Remove a consumer."""
+        self._ranges = [hash_range for hash_range in self._ranges if hash_range[2] is not consumer]
 
-    def owner(self, slot: int) -> Consumer | None:
-        """Whose slot it is; None if nobody wants it."""
-        return next((it for start, end, it in self._ranges if start <= slot <= end), None)
+    def get_owner(self, slot: int) -> Consumer | None:
+        """Return the owner of a slot; None if no consumer claims it."""
+        return next((consumer for start, end, consumer in self._ranges if start <= slot <= end), None)
 
-    def ranges(self) -> list[Range]:
-        """The slots that have an owner, in order."""
-        return sorted(self._ranges, key=lambda each: each[0])
+    def list_ranges(self) -> list[Range]:
+        """Return the slots that have an owner, in order."""
+        return sorted(self._ranges, key=lambda item: item[0])
 
 
 def _between(ends: list[int], owner: Callable[[int], Consumer | None]) -> list[Range]:
-    """The ranges with these last slots, those of one owner joined."""
-    found: list[Range] = []
+    """Return the ranges that end at `ends`, neighbours of one owner joined."""
+    ranges: list[Range] = []
     start = 1
     for end in ends:
         consumer = owner(end)
         if consumer is not None and start <= end:
-            if found and found[-1][2] is consumer:
-                start = found.pop()[0]
-            found.append((start, end, consumer))
+            if ranges and ranges[-1][2] is consumer:
+                start = ranges.pop()[0]
+            ranges.append((start, end, consumer))
             start = end + 1
-    return found
+    return ranges
 
 
-def selector_for(consumer: Consumer) -> Selector:
-    """The selector of a subscription whose first consumer this is."""
+def make_key_ranges(consumer: Consumer) -> KeyRanges:
+    """Make the key ranges that the KeySharedMeta of a subscription's first consumer asks for."""
     settings = consumer.connection.settings
     if consumer.key_shared.keySharedMode == STICKY:
         return Sticky()

@@ -8,54 +8,54 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
-from pulsarctl_wire.broker.delivery.key_ranges import selector_for, sticky_key
+from pulsarctl_wire.broker.delivery.key_ranges import make_key_ranges, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry
 from pulsarctl_wire.broker.tenancy.limits import UNLIMITED
 
 
 class KeyShared(ManyActive):
-    """Delivers by key. The first consumer decides how slots are given out, and whether order may be lost."""
+    """Delivers by key. The first consumer's KeySharedMeta decides on key ranges and order."""
 
     def __init__(self, source: Source, first: Consumer) -> None:
         super().__init__(source)
         self.mode = first.key_shared.keySharedMode
         self.out_of_order = first.key_shared.allowOutOfOrderDelivery
-        self.selector = selector_for(first)
-        self._waiting: dict[int, list[int]] = {}  # by slot, each a heap
-        self._waiting_count = 0
+        self.key_ranges = make_key_ranges(first)
+        self._queues: dict[int, list[int]] = {}  # by slot, each a heap
+        self._queued_count = 0
         self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
-        self._unslotted: list[int] = []  # put back; their slots are not known
+        self._unslotted: list[int] = []  # put back, slot unknown
         self._retry = False
-        self._most: dict[Consumer, int] = {}
-        """How many entries each may get now: as many as it has permits, even if they are batches."""
+        self._budgets: dict[Consumer, int] = {}
+        """The entries that a consumer may get now: as many as it has permits, even if they are batches."""
 
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
-        self.selector.add(consumer)
+        """Add a consumer. Raises Refused."""
+        self.key_ranges.add(consumer)
         super().add(consumer)
         self._drain()
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
-        self.selector.remove(consumer)
+        """Remove a consumer."""
+        self.key_ranges.remove(consumer)
         super().remove(consumer)
         self._drain()
 
     def _drain(self) -> None:
-        """Find the slots whose pending entries are not at their owner."""
+        """Find the slots that have pending entries at another consumer than their owner."""
         self._retry = True
         self._draining.clear()
         if self.out_of_order:
             return
         for consumer in self.consumers:
             for _, slot in consumer.pending.values():
-                if self.selector.owner(slot) is not consumer:
+                if self.key_ranges.get_owner(slot) is not consumer:
                     self._draining.setdefault(slot, []).append(consumer)
 
-    def settled(self, consumer: Consumer, slot: int) -> None:
-        """An entry is not pending at a consumer any more."""
+    def on_settled(self, consumer: Consumer, slot: int) -> None:
+        """Record that an entry of a slot is no longer pending at a consumer."""
         holders = self._draining.get(slot)
         if holders and consumer in holders:
             holders.remove(consumer)
@@ -65,20 +65,20 @@ class KeyShared(ManyActive):
                 self.source.dispatch_soon()
 
     @property
-    def _most_waiting(self) -> int:
-        """How many entries may wait while later ones are delivered."""
+    def _max_waiting(self) -> int:
+        """The most entries that may wait while later ones are delivered."""
         settings = self.source.settings
-        each = settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(self.consumers)
-        most = settings.keySharedLookAheadMsgInReplayThresholdPerSubscription
-        return min((limit for limit in (each, most) if limit > 0), default=UNLIMITED)
+        per_consumer = settings.keySharedLookAheadMsgInReplayThresholdPerConsumer * len(self.consumers)
+        per_subscription = settings.keySharedLookAheadMsgInReplayThresholdPerSubscription
+        return min((limit for limit in (per_consumer, per_subscription) if limit > 0), default=UNLIMITED)
 
-    def _ready(self, slot: int) -> Consumer | None:
-        """The owner of a slot, if it can get a message of it now."""
-        owner = self.selector.owner(slot)
-        if owner is None or not self._may_get(owner):
+    def _find_ready_owner(self, slot: int) -> Consumer | None:
+        """Return the owner of a slot, if it can receive its messages now."""
+        owner = self.key_ranges.get_owner(slot)
+        if owner is None or not self._has_budget(owner):
             return None
         holders = self._draining.get(slot)
-        return None if holders and any(it is not owner for it in holders) else owner
+        return None if holders and any(holder is not owner for holder in holders) else owner
 
     # -- entries
 
@@ -90,24 +90,26 @@ class KeyShared(ManyActive):
     def rewind(self) -> None:
         """Deliver everything again that is not acknowledged."""
         super().rewind()
-        self._waiting.clear()
-        self._waiting_count = 0
+        self._queues.clear()
+        self._queued_count = 0
         self._unslotted.clear()
 
     def wake(self) -> None:
-        """A consumer has new permits: entries that wait may be delivered."""
+        """Retry entries that wait, as a consumer has new permits."""
         self._retry = True
 
     def dispatch(self) -> None:
         """Deliver what can be delivered now."""
-        self._most = {each: each.room for each in self.consumers if each.available}
-        while any(map(self._may_get, self.consumers)):
+        self._budgets = {
+            consumer: consumer.message_budget for consumer in self.consumers if consumer.is_available
+        }
+        while any(map(self._has_budget, self.consumers)):
             if self._retry:
                 if not self._find_slots() or not self._deliver_waiting():
                     return  # something is being read
                 self._retry = False
                 continue
-            if self._waiting_count >= self._most_waiting:
+            if self._queued_count >= self._max_waiting:
                 return
             entry = self.next_entry()
             if entry is None:
@@ -115,62 +117,62 @@ class KeyShared(ManyActive):
             if not self.is_delayed(entry):
                 self._deliver_or_wait(entry)
 
-    def _may_get(self, consumer: Consumer) -> bool:
-        return self._most.get(consumer, 0) > 0 and consumer.reads
+    def _has_budget(self, consumer: Consumer) -> bool:
+        return self._budgets.get(consumer, 0) > 0 and consumer.can_receive
 
     def deliver(self, consumer: Consumer, entry: Entry, slot: int = 0) -> None:
-        """Send it an entry."""
-        self._most[consumer] -= 1
+        """Send an entry to a consumer."""
+        self._budgets[consumer] -= 1
         super().deliver(consumer, entry, slot)
 
     def _deliver_or_wait(self, entry: Entry) -> None:
-        slot = self.selector.slot(sticky_key(entry.metadata))
-        owner = self._ready(slot)
-        if owner is not None and (self.out_of_order or slot not in self._waiting):
+        slot = self.key_ranges.get_slot(sticky_key(entry.metadata))
+        owner = self._find_ready_owner(slot)
+        if owner is not None and (self.out_of_order or slot not in self._queues):
             self.deliver(owner, entry, slot)
         else:
-            heappush(self._waiting.setdefault(slot, []), entry.index)
-            self._waiting_count += 1
+            heappush(self._queues.setdefault(slot, []), entry.index)
+            self._queued_count += 1
 
     def _find_slots(self) -> bool:
-        """Sort the entries that were put back by their slots. False if one is being read."""
+        """Sort the entries that were put back by their slots. Returns False if one is being read."""
         while self._unslotted:
             index = self._unslotted[0]
             if not self.cursor.is_acked(index):
-                entry = self.entry(index, index + 1)
+                entry = self.load_entry(index, index + 1)
                 if entry is None:
                     return False
                 if not self.is_hidden(entry) and not self.is_delayed(entry):
-                    slot = self.selector.slot(sticky_key(entry.metadata))
-                    heappush(self._waiting.setdefault(slot, []), index)
-                    self._waiting_count += 1
+                    slot = self.key_ranges.get_slot(sticky_key(entry.metadata))
+                    heappush(self._queues.setdefault(slot, []), index)
+                    self._queued_count += 1
             heappop(self._unslotted)
         return True
 
     def _deliver_waiting(self) -> bool:
-        """Deliver entries that wait, the oldest first. False if one is being read."""
-        heads = [(waiting[0], slot) for slot, waiting in self._waiting.items()]
+        """Deliver entries that wait, the oldest first. Returns False if one is being read."""
+        heads = [(queue[0], slot) for slot, queue in self._queues.items()]
         heapify(heads)
         while heads:
             index, slot = heads[0]
-            owner = self._ready(slot)
+            owner = self._find_ready_owner(slot)
             if owner is None:
                 heappop(heads)
                 continue
             # it may have been put back twice, as some of its messages were in a transaction
-            pending = any(index in each.pending for each in self.consumers)
+            pending = any(index in consumer.pending for consumer in self.consumers)
             if not pending and not self.cursor.is_acked(index):
-                entry = self.entry(index, index + 1)
+                entry = self.load_entry(index, index + 1)
                 if entry is None:
                     return False
                 if not self.is_hidden(entry):  # it may have been acknowledged in a transaction meanwhile
                     self.deliver(owner, entry, slot)
-            waiting = self._waiting[slot]
-            heappop(waiting)
-            self._waiting_count -= 1
-            if waiting:
-                heapreplace(heads, (waiting[0], slot))
+            queue = self._queues[slot]
+            heappop(queue)
+            self._queued_count -= 1
+            if queue:
+                heapreplace(heads, (queue[0], slot))
             else:
                 heappop(heads)
-                del self._waiting[slot]
+                del self._queues[slot]
         return True

@@ -9,10 +9,10 @@ from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.delivery.dispatcher import ManyActive, Source
 from pulsarctl_wire.broker.storage.log import Entry
 
-_FIRST_READ: Final = 0.002
-"""Seconds that a read of what is stored waits for the first FLOW of others: as long as real ones take."""
+_FIRST_READ_SECONDS: Final = 0.002
+"""Seconds that a read of the backlog waits for other consumers' first FLOW, as a real broker's takes."""
 
-_TURN: Final = 1e-9
+_TURN_SECONDS: Final = 1e-9
 """Seconds until the next read: just long enough for what clients have sent meanwhile to count."""
 
 
@@ -39,8 +39,8 @@ class Replay:
         """Remove an index, if it is there."""
         self._members.discard(index)
 
-    def first(self) -> int | None:
-        """The lowest index."""
+    def get_first(self) -> int | None:
+        """Return the lowest index; None if there is none."""
         heap = self._heap
         while heap and heap[0] not in self._members:
             heappop(heap)
@@ -52,11 +52,15 @@ class Replay:
         self._members.clear()
 
 
-def in_turn(consumers: list[Consumer], turn: int) -> int | None:
-    """The place of the next consumer from `turn` on that has permits, of the lowest priority number."""
+def find_next(consumers: list[Consumer], turn: int) -> int | None:
+    """Return the position of the next available consumer from `turn` on, by priority number."""
     turn = turn if turn < len(consumers) else 0
-    available = [at for at, each in enumerate(consumers) if each.available]
-    return min(available, key=lambda at: (consumers[at].priority, (at - turn) % len(consumers)), default=None)
+    available = [index for index, consumer in enumerate(consumers) if consumer.is_available]
+    return min(
+        available,
+        key=lambda index: (consumers[index].priority, (index - turn) % len(consumers)),
+        default=None,
+    )
 
 
 class Shared(ManyActive):
@@ -71,9 +75,9 @@ class Shared(ManyActive):
         """Runs until the next read."""
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
+        """Add a consumer. Raises Refused."""
         super().add(consumer)
-        self.consumers.sort(key=lambda each: each.priority)
+        self.consumers.sort(key=lambda member: member.priority)
 
     def put_back(self, index: int) -> None:
         """Have an entry delivered again, or later."""
@@ -86,42 +90,42 @@ class Shared(ManyActive):
         self._chunks.clear()
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
         super().remove(consumer)
-        self._chunks = {uuid: it for uuid, it in self._chunks.items() if it is not consumer}
+        self._chunks = {uuid: owner for uuid, owner in self._chunks.items() if owner is not consumer}
 
-    def acked(self, index: int) -> None:
-        """An entry was acknowledged."""
-        super().acked(index)
+    def on_acked(self, index: int) -> None:
+        """Forget an acknowledged entry."""
+        super().on_acked(index)
         self.replay.discard(index)
 
     def wake(self) -> None:
-        """A consumer can get more than before; others that are about to send their first FLOW share it."""
-        if all(each.last_flow_ms for each in self.consumers):
+        """Read again, or wait a moment for other consumers that are about to send their first FLOW."""
+        if all(consumer.last_flow_ms for consumer in self.consumers):
             self._end_pause()
         elif not self._waits and self._pause is None:
-            self._begin_pause(_FIRST_READ)
+            self._begin_pause(_FIRST_READ_SECONDS)
 
     def dispatch(self) -> None:
-        """Deliver what can be delivered now, in turns of reading and giving out; the rest a little later."""
+        """Deliver what can be delivered now, in turns of reading and handing out; the rest a little later."""
         if self._pause is not None:
             return
-        held: list[int] = []
-        room = self.source.settings.dispatcherMaxReadBatchSize
-        while room > 0 and any(each.available for each in self.consumers):
+        held_back: list[int] = []
+        quota = self.source.settings.dispatcherMaxReadBatchSize
+        while quota > 0 and any(consumer.is_available for consumer in self.consumers):
             entries = self._read()
             if not entries:
                 break
-            rest = self._give_out(entries)
-            room -= len(entries) - len(rest)
-            held += rest
-        for index in held:
+            undelivered = self._give_out(entries)
+            quota -= len(entries) - len(undelivered)
+            held_back += undelivered
+        for index in held_back:
             self.replay.add(index)
-        if room <= 0:
-            self._begin_pause(_TURN)
+        if quota <= 0:
+            self._begin_pause(_TURN_SECONDS)
 
     def _begin_pause(self, seconds: float) -> None:
-        self._pause = self.source.scheduler.later(seconds, self._resume)
+        self._pause = self.source.scheduler.call_later(seconds, self._resume)
 
     def _end_pause(self) -> None:
         if self._pause is not None:
@@ -138,60 +142,60 @@ class Shared(ManyActive):
         self._end_pause()
 
     def _read(self) -> list[Entry]:
-        """As many entries as there are permits: those to be delivered again, or new ones."""
-        permits = sum(each.permits for each in self.consumers)
-        first = next(each.permits for each in self.consumers if each.available)
-        most = self.source.settings.dispatcherMaxReadBatchSize
-        most = min(max(permits, first), most, self.source.room)
-        for source in (self._replayed, self._new):
-            entries = list(islice(iter(source, None), most))
+        """Read as many entries as there are permits: those to redeliver, or new ones."""
+        permits = sum(consumer.permits for consumer in self.consumers)
+        first = next(consumer.permits for consumer in self.consumers if consumer.is_available)
+        limit = self.source.settings.dispatcherMaxReadBatchSize
+        limit = min(max(permits, first), limit, self.source.dispatch_quota)
+        for source in (self._next_replayed, self._next_new):
+            entries = list(islice(iter(source, None), limit))
             if entries:
                 return entries
         return []
 
     def _give_out(self, entries: list[Entry]) -> list[int]:
-        """Deliver entries; a consumer gets a run for its permits, by the average size. Returns the rest."""
+        """Deliver runs of entries to consumers by their permits and the average size. Returns the rest."""
         rest: list[int] = []
-        most = self.source.settings.dispatcherMaxRoundRobinBatchSize
-        messages = sum(each.count for each in entries)
+        max_run = self.source.settings.dispatcherMaxRoundRobinBatchSize
+        messages = sum(entry.count for entry in entries)
         average = max(messages // len(entries), 1)
-        while entries and (at := in_turn(self.consumers, self._turn)) is not None:
-            consumer, self._turn = self.consumers[at], at + 1
-            size = max(min(most, -(-min(messages, consumer.room) // average)), 1)
+        while entries and (index := find_next(self.consumers, self._turn)) is not None:
+            consumer, self._turn = self.consumers[index], index + 1
+            size = max(min(max_run, -(-min(messages, consumer.message_budget) // average)), 1)
             for entry in entries[:size]:
-                owner = self._chunk_owner(entry, consumer)
-                if owner.available or (owner is consumer and not owner.closed):
+                owner = self._find_chunk_owner(entry, consumer)
+                if owner.is_available or (owner is consumer and not owner.closed):
                     self.deliver(owner, entry)
                     messages -= entry.count
                 else:
                     rest.append(entry.index)
             entries = entries[size:]
-        return rest + [each.index for each in entries]
+        return rest + [entry.index for entry in entries]
 
-    def _replayed(self) -> Entry | None:
-        while (index := self.replay.first()) is not None:
+    def _next_replayed(self) -> Entry | None:
+        while (index := self.replay.get_first()) is not None:
             entry = None
-            if not self.cursor.is_acked(index) and (entry := self.entry(index, index + 1)) is None:
+            if not self.cursor.is_acked(index) and (entry := self.load_entry(index, index + 1)) is None:
                 return None
             self.replay.discard(index)
             if entry is not None and not self.is_hidden(entry) and not self.is_delayed(entry):
                 return entry
         return None
 
-    def _new(self) -> Entry | None:
-        if len(self.replay) or self.source.blocked:  # it is being read; or it has read too much
+    def _next_new(self) -> Entry | None:
+        if len(self.replay) or self.source.blocked:  # replayed ones are being read, or it is blocked
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):
                 return entry
         return None
 
-    def _chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
-        """Who gets an entry: all chunks of a message go to the consumer that got the first one."""
+    def _find_chunk_owner(self, entry: Entry, consumer: Consumer) -> Consumer:
+        """Return the consumer for an entry: all chunks of a message go to the one that got the first."""
         metadata = entry.metadata
         if metadata is None or not metadata.HasField("chunk_id") or not metadata.HasField("uuid"):
             return consumer
         owner = self._chunks.setdefault(metadata.uuid, consumer)
-        if owner.available and metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
+        if owner.is_available and metadata.chunk_id >= metadata.num_chunks_from_msg - 1:
             del self._chunks[metadata.uuid]
         return owner

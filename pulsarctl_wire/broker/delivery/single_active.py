@@ -19,7 +19,7 @@ class SingleActive(Dispatcher):
     """Exclusive and Failover: everything goes to the active consumer.
 
     In a Failover subscription, a change of the active consumer takes effect a second later: messages that are
-    on their way to the old one can be acknowledged until then.
+    on their way to the former one can be acknowledged until then.
     """
 
     def __init__(self, source: Source) -> None:
@@ -29,51 +29,51 @@ class SingleActive(Dispatcher):
         self._copies: deque[Entry] = deque()
         self._ranges: Sticky | None = None
         self._points: dict[Consumer, tuple[bool, int]] = {}
-        self.resetting = False
+        self.is_resetting = False
         """Whether the active consumer leaves for a SEEK: then none is chosen until one joins."""
 
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused."""
+        """Add a consumer. Raises Refused."""
         if consumer.kind == EXCLUSIVE and consumer.key_shared.hashRanges:
             self._ranges = Sticky()
             with suppress(Refused):  # without valid ranges, it gets nothing
                 self._ranges.add(consumer)
-        self._points[consumer] = _point(consumer.name, self.source.topic_name)
+        self._points[consumer] = _ring_key(consumer.name, self.source.topic_name)
         super().add(consumer)
         if not self._choose() and self.active is not None and consumer.kind == FAILOVER:
             consumer.tell_active(consumer is self.active)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
         super().remove(consumer)
         self._points.pop(consumer, None)
-        if not self.consumers:  # a change that was to take effect still does, with whom joins until then
+        if not self.consumers:  # a pending change still takes effect, for consumers that join until then
             self.active = self._ranges = None
-        elif self.resetting:
+        elif self.is_resetting:
             self.active = None
         else:
             self._choose()
 
     def _choose(self) -> bool:
-        """Choose the active consumer. False if it is the same as before."""
-        before, order = self.active, self.consumers
-        order.sort(key=lambda each: (each.priority, each.name))
-        best = [each for each in order if each.priority == order[0].priority]
+        """Choose the active consumer. Returns False if it is the same as before."""
+        former, order = self.active, self.consumers
+        order.sort(key=lambda consumer: (consumer.priority, consumer.name))
+        best = [consumer for consumer in order if consumer.priority == order[0].priority]
         if self.source.partition >= 0 and not self.source.settings.activeConsumerFailoverConsistentHashing:
             self.active = best[self.source.partition % len(best)]
         else:
             self.active = min(reversed(best), key=self._points.__getitem__)
-        if self.active is before:
+        if self.active is former:
             return False
         delay = self.source.settings.activeConsumerFailoverDelayTimeMillis / 1000
         if self.active.kind != FAILOVER or not delay:
             self._begin()
         elif self._change is None:
-            self._change = self.source.scheduler.later(delay, self._begin)
+            self._change = self.source.scheduler.call_later(delay, self._begin)
         return True
 
     def _begin(self) -> None:
-        """The change of the active consumer takes effect."""
+        """Make the change of the active consumer take effect."""
         self._change = None
         self.rewind()
         for consumer in self.consumers:
@@ -82,24 +82,24 @@ class SingleActive(Dispatcher):
         self.source.dispatch_soon()
 
     def next_entry(self) -> Entry | None:
-        """The next entry that consumers may see; from the compacted copy if they want that."""
+        """Return the next entry for consumers; from the compacted copy if they read that."""
         compaction = self.source.compaction
-        if self.active is None or not self.active.read_compacted or self.read_at >= compaction.horizon:
+        if self.active is None or not self.active.read_compacted or self.read_index >= compaction.horizon:
             return super().next_entry()
         while self._copies:
             entry = self._copies.popleft()
-            if entry.index >= self.read_at:  # also those acknowledged one by one
-                self.read_at = entry.index + 1
+            if entry.index >= self.read_index:  # also those acknowledged one by one
+                self.read_index = entry.index + 1
                 return entry
         if not self._reading:
             self._reading = True
-            start, copy = self.read_at, compaction.log
+            start, copy = self.read_index, compaction.log
 
             def done(entries: list[Entry]) -> None:
                 self._reading = False
-                if (self.read_at, compaction.log) == (start, copy):  # else it must be read again
+                if (self.read_index, compaction.log) == (start, copy):  # else it must be read again
                     self._copies = deque(entries)
-                    self.read_at = start if entries else compaction.horizon
+                    self.read_index = start if entries else compaction.horizon
                 self.source.dispatch_soon()
 
             compaction.read(max(start, self.cursor.mark), done)
@@ -113,30 +113,30 @@ class SingleActive(Dispatcher):
     def dispatch(self) -> None:
         """Deliver what can be delivered now."""
         consumer = self.active
-        while consumer is not None and consumer.available and self._change is None:
+        while consumer is not None and consumer.is_available and self._change is None:
             permits, entries = consumer.permits, 0
-            for _ in range(self._most(consumer)):
+            for _ in range(self._count_readable(consumer)):
                 entry = self.next_entry()
                 if entry is None:
                     break
                 entries += 1
-                if self._ranges is None or self._ranges.owner(_slot(self._ranges, entry)):
+                if self._ranges is None or self._ranges.get_owner(_get_slot(self._ranges, entry)):
                     self.deliver(consumer, entry)
             if not entries:
                 return
-            consumer.got(permits - consumer.permits, entries)
+            consumer.record_delivery(permits - consumer.permits, entries)
 
-    def _most(self, consumer: Consumer) -> int:
-        """How many entries to read. By default Pulsar takes permits for entries, not for messages."""
+    def _count_readable(self, consumer: Consumer) -> int:
+        """Return how many entries to read. By default Pulsar counts permits as entries, not messages."""
         settings, permits = self.source.settings, consumer.permits
         if settings.preciseDispatcherFlowControl:
             permits = -(-permits // max(round(consumer.messages_per_entry), 1))
-        return min(permits, settings.dispatcherMaxReadBatchSize, self.source.room)
+        return min(permits, settings.dispatcherMaxReadBatchSize, self.source.dispatch_quota)
 
     def redeliver(self, consumer: Consumer, indexes: Iterable[int] | None) -> None:
         """Deliver everything again that is not acknowledged."""
         if consumer is self.active and self._change is None:
-            self._waits = self.source.has_told_end = False
+            self._waits = self.source.has_announced_end = False
             self.rewind()
 
     def deliver_again(self, indexes: list[int]) -> None:
@@ -150,12 +150,12 @@ class SingleActive(Dispatcher):
             self._change = None
 
 
-def _slot(ranges: Sticky, entry: Entry) -> int:
-    return ranges.slot(sticky_key(entry.metadata))
+def _get_slot(ranges: Sticky, entry: Entry) -> int:
+    return ranges.get_slot(sticky_key(entry.metadata))
 
 
-def _point(consumer: str, topic: str) -> tuple[bool, int]:
-    """The next point of a consumer on a ring, from the topic's own on, which begins anew behind its end."""
-    at = murmur(topic.encode("utf-8", "surrogateescape"))
+def _ring_key(consumer: str, topic: str) -> tuple[bool, int]:
+    """Return the sort key of a consumer's ring point next after the topic's; those before come last."""
+    start = murmur(topic.encode("utf-8", "surrogateescape"))
     names = (f"{consumer}{number}".encode("utf-8", "surrogateescape") for number in range(_RING_POINTS))
-    return min((point < at, point) for point in map(murmur, names))
+    return min((point < start, point) for point in map(murmur, names))

@@ -1,4 +1,4 @@
-"""LOOKUP, PARTITIONED_METADATA, and lists of topics. Sources: b/ServerCnx, lookup/TopicLookupBase (4.0)."""
+"""Handlers of LOOKUP, PARTITIONED_METADATA, lists. Sources: b/ServerCnx, lookup/TopicLookupBase (4.0)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,7 +6,13 @@ from typing import Any
 from pulsarctl_wire.broker.basics.names import InvalidName, TopicName, check_namespace, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.clients.watchers import Watcher, compiled, matching, topics_hash, without_domain
+from pulsarctl_wire.broker.clients.watchers import (
+    Watcher,
+    compile_pattern,
+    hash_topics,
+    select_matching,
+    without_domain,
+)
 from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -21,8 +27,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 
 
-def topic_of(connection: Connection, text: str | bytes) -> TopicName:
-    """The topic that a command names. Raises Refused."""
+def parse_topic_field(connection: Connection, text: str | bytes) -> TopicName:
+    """Return the topic that a command names. Raises Refused."""
     try:
         return parse_topic(connection.text(text))
     except InvalidName as error:
@@ -30,11 +36,11 @@ def topic_of(connection: Connection, text: str | bytes) -> TopicName:
 
 
 def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, frame: Frame) -> None:
-    """LOOKUP: who owns the topic. Somebody does from then on."""
+    """Handle LOOKUP: name the owner of the topic, which gets one if it has none."""
     answer: dict[str, Any]
     try:
-        name = topic_of(connection, body.topic)
-        if broker.cluster.owner(name) is None:
+        name = parse_topic_field(connection, body.topic)
+        if broker.cluster.get_owner(name) is None:
             broker.admit_lookup()
         connection.identity.check_tenant(
             name.namespace, "Exception occurred while trying to authorize lookup"
@@ -66,37 +72,37 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
 
 
 def _find_owner(broker: Broker, name: TopicName, authoritative: bool) -> tuple[Broker, int, bool]:
-    """Which broker to answer with, whether to connect or ask there, and `authoritative` of the answer.
+    """Return the broker to name, whether to connect or ask there (a LookupType), and `authoritative`.
 
-    If nobody owns the topic, the leader decides who will; who is asked authoritatively takes it.
+    If nobody owns the topic, the leader chooses a broker; one that is asked authoritatively takes it.
     """
-    cluster, asked = broker.cluster, broker
+    cluster = broker.cluster
     if cluster.is_moving(name):
         raise Refused("ServiceNotReady", f"Namespace bundle {cluster.bundle_of(name)} is being unloaded")
-    owner = cluster.owner(name)
+    owner = cluster.get_owner(name)
     if owner is None and not authoritative:
-        if asked is not cluster.leader:
+        if broker is not cluster.leader:
             return cluster.leader, CommandLookupTopicResponse.Redirect, False
-        chosen = cluster.candidate(name)
-        if chosen is not asked:
-            return chosen, CommandLookupTopicResponse.Redirect, True
-    owner = cluster.acquire(asked, name)
+        candidate = cluster.choose_owner(name)
+        if candidate is not broker:
+            return candidate, CommandLookupTopicResponse.Redirect, True
+    owner = cluster.acquire(broker, name)
     return owner, CommandLookupTopicResponse.Connect, True
 
 
-def partitioned_metadata(
+def get_partitioned_metadata(
     broker: Broker, connection: Connection, body: CommandPartitionedTopicMetadata, frame: Frame
 ) -> None:
-    """PARTITIONED_METADATA: the number of partitions; a partitioned topic may be made."""
+    """Handle PARTITIONED_METADATA: the number of partitions; may make a partitioned topic."""
     answer: dict[str, Any]
     try:
-        name = topic_of(connection, body.topic)
+        name = parse_topic_field(connection, body.topic)
         broker.admit_lookup()
         text = f"Tenant or namespace or topic does not exist: {name.namespace}"
         connection.identity.check_tenant(name.namespace, text, "TopicNotFound")
         connection.identity.authorize("Get Partition Metadata", name, "produce", "consume")
         answer = {
-            "partitions": _partitions(broker, name, create=body.metadata_auto_creation_enabled),
+            "partitions": _count_partitions(broker, name, create=body.metadata_auto_creation_enabled),
             "response": CommandPartitionedTopicMetadataResponse.Success,
         }
     except Refused as refused:
@@ -108,12 +114,12 @@ def partitioned_metadata(
     connection.send("PARTITIONED_METADATA_RESPONSE", request_id=body.request_id, **answer)
 
 
-def _partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
+def _count_partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
     cluster = broker.cluster
-    partitions = cluster.namespaces.partitions(name)
+    partitions = cluster.namespaces.count_partitions(name)
     if partitions or name.full in cluster.namespaces.topics or name.full in broker.topics:
         return partitions
-    if not create or not cluster.catalogue.may_create(name):
+    if not create or not cluster.catalogue.can_create(name):
         raise Refused("TopicNotFound", "")
     if not cluster.namespaces.exists(name.namespace):
         raise Refused("TopicNotFound", "Namespace not found")
@@ -126,8 +132,8 @@ def _partitions(broker: Broker, name: TopicName, *, create: bool) -> int:
 def get_topics(
     broker: Broker, connection: Connection, body: CommandGetTopicsOfNamespace, frame: Frame
 ) -> None:
-    """GET_TOPICS_OF_NAMESPACE."""
-    namespace = _namespace(connection, body.namespace)
+    """Handle GET_TOPICS_OF_NAMESPACE."""
+    namespace = _parse_namespace(connection, body.namespace)
     broker.admit_lookup()
     text = "Exception occurred while trying to authorize GetTopicsOfNamespace"
     connection.identity.check_tenant(namespace, text)
@@ -135,39 +141,39 @@ def get_topics(
     mode = body.mode
     names: list[TopicName] = []
     if mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        names += broker.cluster.namespaces.stored_topics(namespace)
+        names += broker.cluster.namespaces.list_stored(namespace)
     if mode != CommandGetTopicsOfNamespace.PERSISTENT:
-        names += _loaded_volatile(broker, namespace)
+        names += _find_non_persistent(broker, namespace)
     names = [name for name in names if not name.is_system]
     pattern, settings = connection.text(body.topics_pattern), connection.settings
-    filtered = (
+    is_filtered = (
         body.HasField("topics_pattern")
         and settings.enableBrokerSideSubscriptionPatternEvaluation
         and len(pattern) <= settings.subscriptionPatternMaxLength
     )
-    if filtered:
-        names = matching(compiled(without_domain(pattern)), names)
+    if is_filtered:
+        names = select_matching(compile_pattern(without_domain(pattern)), names)
     topics = [name.full for name in names]
-    known = topics_hash(topics)
-    changed = connection.text(body.topics_hash) != known
+    current_hash = hash_topics(topics)
+    is_changed = connection.text(body.topics_hash) != current_hash
     connection.send(
         "GET_TOPICS_OF_NAMESPACE_RESPONSE",
         request_id=body.request_id,
-        topics=topics if changed else [],
-        filtered=filtered,
-        topics_hash=known,
-        changed=changed,
+        topics=topics if is_changed else [],
+        filtered=is_filtered,
+        topics_hash=current_hash,
+        changed=is_changed,
     )
 
 
-def _loaded_volatile(broker: Broker, namespace: str) -> Iterable[TopicName]:
-    """Those that are used, in the order of their names."""
+def _find_non_persistent(broker: Broker, namespace: str) -> Iterable[TopicName]:
+    """Return the non-persistent topics of a namespace that are in use, sorted by name."""
     loaded = [topic for broker in broker.cluster.brokers for topic in broker.topics.values()]
-    used = [topic.name for topic in loaded if topic.producers or topic.subscriptions]
-    return sorted(name for name in used if name.namespace == namespace and not name.is_persistent)
+    names = [topic.name for topic in loaded if topic.producers or topic.subscriptions]
+    return sorted(name for name in names if name.namespace == namespace and not name.is_persistent)
 
 
-def _namespace(connection: Connection, text: str | bytes) -> str:
+def _parse_namespace(connection: Connection, text: str | bytes) -> str:
     try:
         return check_namespace(connection.text(text))
     except InvalidName as error:
@@ -175,43 +181,43 @@ def _namespace(connection: Connection, text: str | bytes) -> str:
 
 
 def watch(broker: Broker, connection: Connection, body: CommandWatchTopicList, frame: Frame) -> None:
-    """WATCH_TOPIC_LIST: the topics that match now; updates follow."""
-    namespace = _namespace(connection, body.namespace)
-    failed = "Exception occurred while trying to handle command WatchTopicList"
-    connection.identity.check_tenant(namespace, failed)
+    """Handle WATCH_TOPIC_LIST: send the topics that match now; updates follow."""
+    namespace = _parse_namespace(connection, body.namespace)
+    failure = "Exception occurred while trying to handle command WatchTopicList"
+    connection.identity.check_tenant(namespace, failure)
     connection.identity.authorize_list(namespace, "Proxy Client is not authorized to watchTopicList")
     settings = connection.settings
     try:
         pattern = without_domain(connection.text(body.topics_pattern))
     except Refused:
-        raise Refused("AuthorizationError", failed) from None
-    most = settings.subscriptionPatternMaxLength
-    wrong = f"Pattern longer than maximum: {most}" if len(pattern) > most else ""
+        raise Refused("AuthorizationError", failure) from None
+    max_length = settings.subscriptionPatternMaxLength
+    problem = f"Pattern longer than maximum: {max_length}" if len(pattern) > max_length else ""
     if not settings.enableBrokerSideSubscriptionPatternEvaluation:
-        wrong = "Evaluating subscription patterns is disabled."
-    if wrong:
-        raise Refused("NotAllowedError", f"Unable to create topic list watcher: {wrong}")
+        problem = "Evaluating subscription patterns is disabled."
+    if problem:
+        raise Refused("NotAllowedError", f"Unable to create topic list watcher: {problem}")
     try:
-        wanted = compiled(pattern)
+        compiled_pattern = compile_pattern(pattern)
     except Refused as refused:
         text = str(refused).partition(": ")[2]
         raise Refused("InvalidTopicName", f"Invalid topics pattern: {text}") from None
     watchers = broker.cluster.watchers
-    watcher = watchers.add(Watcher(connection, body.watcher_id, namespace, wanted))
-    topics = watchers.topics(watcher)
-    known = topics_hash(topics)
+    watcher = watchers.add(Watcher(connection, body.watcher_id, namespace, compiled_pattern))
+    topics = watchers.list_topics(watcher)
+    current_hash = hash_topics(topics)
     connection.send(
         "WATCH_TOPIC_LIST_SUCCESS",
         request_id=body.request_id,
         watcher_id=body.watcher_id,
-        topic=topics if connection.text(body.topics_hash) != known else [],
-        topics_hash=known,
+        topic=topics if connection.text(body.topics_hash) != current_hash else [],
+        topics_hash=current_hash,
     )
 
 
 def close_watch(
     broker: Broker, connection: Connection, body: CommandWatchTopicListClose, frame: Frame
 ) -> None:
-    """WATCH_TOPIC_LIST_CLOSE."""
+    """Handle WATCH_TOPIC_LIST_CLOSE."""
     broker.cluster.watchers.remove(connection, body.watcher_id)
     connection.send("SUCCESS", request_id=body.request_id)

@@ -1,4 +1,4 @@
-"""GET_SCHEMA and GET_OR_CREATE_SCHEMA. Source: b/ServerCnx (4.0)."""
+"""Handlers of GET_SCHEMA and GET_OR_CREATE_SCHEMA. Source: b/ServerCnx (4.0)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetOrCreateSchema, CommandG
 
 
 def get_schema(broker: Broker, connection: Connection, body: CommandGetSchema, frame: Frame) -> None:
-    """GET_SCHEMA: a topic's schema, the latest one unless a version is given."""
+    """Handle GET_SCHEMA: a topic's schema, the latest one unless a version is given."""
     topic, version = connection.text(body.topic), body.schema_version
     if 0 < len(version) < 8:
         raise Violation("a schema version that is too short")
@@ -22,25 +22,25 @@ def get_schema(broker: Broker, connection: Connection, body: CommandGetSchema, f
             raise Refused("IncompatibleSchema", "Empty schema version")
         name = parse_topic(topic)
         schemas = broker.cluster.schemas
-        found = schemas.get(name, version[:8]) if version else schemas.latest(name)
-        if found is None:
+        schema = schemas.get(name, version[:8]) if version else schemas.get_latest(name)
+        if schema is None:
             raise Refused("TopicNotFound", f"Topic not found or no-schema {topic}")
-        answer = {"schema": found.wire(name.schema_key), "schema_version": found.version}
+        answer = {"schema": schema.to_wire(name.schema_key), "schema_version": schema.version}
     except InvalidName as error:
-        answer = _failed(Refused("InvalidTopicName", str(error)))
+        answer = _error_fields(Refused("InvalidTopicName", str(error)))
     except Refused as refused:
-        answer = _failed(refused)
+        answer = _error_fields(refused)
     connection.send("GET_SCHEMA_RESPONSE", request_id=body.request_id, **answer)
 
 
-def _failed(refused: Refused) -> dict[str, Any]:
+def _error_fields(refused: Refused) -> dict[str, Any]:
     return {"error_code": ServerError.Value(refused.code), "error_message": str(refused)}
 
 
 async def get_or_create_schema(
     broker: Broker, connection: Connection, body: CommandGetOrCreateSchema, frame: Frame
 ) -> None:
-    """GET_OR_CREATE_SCHEMA: registers a schema with a topic that is loaded."""
+    """Handle GET_OR_CREATE_SCHEMA: register a schema with a topic that is loaded."""
     check_wire(body.schema)
     text = connection.text(body.topic)
     try:
@@ -57,5 +57,5 @@ async def get_or_create_schema(
         else:
             answer = {"schema_version": await topic.register_schema(body.schema)}
     except Refused as refused:
-        answer = _failed(refused)
+        answer = _error_fields(refused)
     connection.send("GET_OR_CREATE_SCHEMA_RESPONSE", request_id=body.request_id, **answer)

@@ -1,11 +1,11 @@
-"""The transaction coordinator's commands (PIP-31)."""
+"""Handlers of the transaction coordinator's commands (PIP-31)."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
-from pulsarctl_wire.broker.clients.connection import Connection, Waiting
+from pulsarctl_wire.broker.clients.connection import Connection, Deferred
 from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.cluster.coordinators import ASSIGN
 from pulsarctl_wire.broker.storage.transactions import Id, text_of
@@ -26,7 +26,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 OFF: Final = "Transactions are not enabled."
 
 
-def _check_on(connection: Connection) -> None:
+def _check_enabled(connection: Connection) -> None:
     if not connection.settings.transactionCoordinatorEnabled:
         raise Refused("NotAllowedError", OFF)
 
@@ -34,8 +34,8 @@ def _check_on(connection: Connection) -> None:
 def connect(
     broker: Broker, connection: Connection, body: CommandTcClientConnectRequest, frame: Frame
 ) -> None:
-    """TC_CLIENT_CONNECT_REQUEST: the client wants to use a coordinator, which runs where its partition is."""
-    _check_on(connection)
+    """Handle TC_CLIENT_CONNECT_REQUEST: load a coordinator, which runs where its partition is."""
+    _check_enabled(connection)
     partition = parse_topic(f"{ASSIGN}-partition-{body.tc_id}")
     fields: dict[str, Any] = {}
     if broker.cluster.is_owner(broker, partition):
@@ -45,13 +45,13 @@ def connect(
     connection.send("TC_CLIENT_CONNECT_RESPONSE", request_id=body.request_id, **fields)
 
 
-def new(broker: Broker, connection: Connection, body: CommandNewTxn, frame: Frame) -> Waiting:
-    """NEW_TXN."""
-    _check_on(connection)
+def begin(broker: Broker, connection: Connection, body: CommandNewTxn, frame: Frame) -> Deferred:
+    """Handle NEW_TXN."""
+    _check_enabled(connection)
 
     async def answer() -> None:
         try:
-            txn = await broker.cluster.transactions.new(
+            txn = await broker.cluster.transactions.begin(
                 body.tc_id, body.txn_ttl_millis, connection.identity.principal
             )
         except Refused as refused:
@@ -81,7 +81,7 @@ def _respond(
     )
 
 
-def _changing(connection: Connection, frame: Frame, body: Any, change: Waiting) -> Waiting:
+def _answer_change(connection: Connection, frame: Frame, body: Any, change: Deferred) -> Deferred:
     txn = body.txnid_most_bits, body.txnid_least_bits
 
     async def answer() -> None:
@@ -96,85 +96,85 @@ def _changing(connection: Connection, frame: Frame, body: Any, change: Waiting) 
 
 
 def _check_owner(broker: Broker, connection: Connection, txn: Id) -> None:
-    """Raises Refused if somebody else has begun a transaction, unless a superuser asks."""
+    """Raise Refused if another role has begun a transaction, unless the client is a superuser."""
     identity, authorizes = connection.identity, broker.cluster.access.authorizes
     owner = broker.cluster.transactions.get(txn).get("owner", "")
     if owner != identity.principal and not (authorizes and identity.is_super):
-        who = f"Client ({identity.principal}) is neither the owner of the transaction {text_of(txn)}"
-        raise Refused("TransactionNotFound", f"{who} nor a super user")
+        client = f"Client ({identity.principal}) is neither the owner of the transaction {text_of(txn)}"
+        raise Refused("TransactionNotFound", f"{client} nor a super user")
 
 
-def _of_client(
-    broker: Broker, connection: Connection, frame: Frame, body: Any, change: Callable[[Id], Waiting]
-) -> Waiting:
-    """A command of a client, which changes a transaction of its own."""
-    _check_on(connection)
+def _change_own(
+    broker: Broker, connection: Connection, frame: Frame, body: Any, change: Callable[[Id], Deferred]
+) -> Deferred:
+    """Apply a client's `change` to one of its own transactions, and answer."""
+    _check_enabled(connection)
 
-    async def checked() -> None:
+    async def check_and_change() -> None:
         txn = body.txnid_most_bits, body.txnid_least_bits
         _check_owner(broker, connection, txn)
         await change(txn)
 
-    return _changing(connection, frame, body, checked())
+    return _answer_change(connection, frame, body, check_and_change())
 
 
 def add_partition(
     broker: Broker, connection: Connection, body: CommandAddPartitionToTxn, frame: Frame
-) -> Waiting:
-    """ADD_PARTITION_TO_TXN."""
-    topics = [connection.text(each) for each in body.partitions]
+) -> Deferred:
+    """Handle ADD_PARTITION_TO_TXN."""
+    topics = [connection.text(topic) for topic in body.partitions]
     coordinators = broker.cluster.transactions
-    return _of_client(broker, connection, frame, body, lambda txn: coordinators.add(txn, topics, ()))
+    return _change_own(broker, connection, frame, body, lambda txn: coordinators.add(txn, topics, ()))
 
 
 def add_subscription(
     broker: Broker, connection: Connection, body: CommandAddSubscriptionToTxn, frame: Frame
-) -> Waiting:
-    """ADD_SUBSCRIPTION_TO_TXN."""
-    pairs = [(connection.text(each.topic), connection.text(each.subscription)) for each in body.subscription]
+) -> Deferred:
+    """Handle ADD_SUBSCRIPTION_TO_TXN."""
+    pairs = [(connection.text(part.topic), connection.text(part.subscription)) for part in body.subscription]
     coordinators = broker.cluster.transactions
-    return _of_client(broker, connection, frame, body, lambda txn: coordinators.add(txn, (), pairs))
+    return _change_own(broker, connection, frame, body, lambda txn: coordinators.add(txn, (), pairs))
 
 
-def end(broker: Broker, connection: Connection, body: CommandEndTxn, frame: Frame) -> Waiting:
-    """END_TXN."""
+def end(broker: Broker, connection: Connection, body: CommandEndTxn, frame: Frame) -> Deferred:
+    """Handle END_TXN."""
     commit, coordinators = body.txn_action == COMMIT, broker.cluster.transactions
-    return _of_client(broker, connection, frame, body, lambda txn: coordinators.end(txn, commit=commit))
+    return _change_own(broker, connection, frame, body, lambda txn: coordinators.end(txn, commit=commit))
 
 
-def _ended_at(
+def _end_at(
     broker: Broker, connection: Connection, frame: Frame, body: Any, topic: str, subscription: str
-) -> Waiting:
-    """What a coordinator tells the owner of a topic: the end of a transaction there."""
+) -> Deferred:
+    """End a transaction in a topic or subscription, as its coordinator says."""
     txn = body.txnid_most_bits, body.txnid_least_bits
 
-    async def ended() -> None:
+    async def end_there() -> None:
         if not connection.identity.is_super:
-            who = f"TC client ({connection.identity.principal}) is not a super user"
-            text = f"{who}, and is not allowed to operate on transaction {text_of(txn)}"
+            sender = f"TC client ({connection.identity.principal}) is not a super user"
+            text = f"{sender}, and is not allowed to operate on transaction {text_of(txn)}"
             raise Refused("TransactionNotFound", text)
         try:
-            found = await broker.cluster.loaded(topic)
+            loaded = await broker.cluster.load_persistent(topic)
         except InvalidName:
             raise Violation("a topic that cannot be") from None
-        there: Any = found if found is None or not subscription else found.subscriptions.get(subscription)
-        if there is not None:
-            there.transactions.end(txn, commit=body.txn_action == COMMIT)
-            await broker.cluster.journal.synced()
+        target: Any = loaded if loaded is None or not subscription else loaded.subscriptions.get(subscription)
+        if target is not None:
+            target.transactions.end(txn, commit=body.txn_action == COMMIT)
+            await broker.cluster.journal.sync()
 
-    return _changing(connection, frame, body, ended())
+    return _answer_change(connection, frame, body, end_there())
 
 
 def end_on_partition(
     broker: Broker, connection: Connection, body: CommandEndTxnOnPartition, frame: Frame
-) -> Waiting:
-    """END_TXN_ON_PARTITION."""
-    return _ended_at(broker, connection, frame, body, connection.text(body.topic), "")
+) -> Deferred:
+    """Handle END_TXN_ON_PARTITION."""
+    return _end_at(broker, connection, frame, body, connection.text(body.topic), "")
 
 
 def end_on_subscription(
     broker: Broker, connection: Connection, body: CommandEndTxnOnSubscription, frame: Frame
-) -> Waiting:
-    """END_TXN_ON_SUBSCRIPTION."""
-    text, where = connection.text, body.subscription
-    return _ended_at(broker, connection, frame, body, text(where.topic), text(where.subscription))
+) -> Deferred:
+    """Handle END_TXN_ON_SUBSCRIPTION."""
+    text, target = connection.text, body.subscription
+    return _end_at(broker, connection, frame, body, text(target.topic), text(target.subscription))

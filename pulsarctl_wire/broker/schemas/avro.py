@@ -1,8 +1,8 @@
 """Avro schemas as the broker parses them. Source: Avro 1.11 specification, and Java's Schema.Parser (1.11.4).
 
-Brokers tell two ways apart in which that parser fails, so both are exceptions here: what it calls a mistake
-of the schema (Unparsable), and any other exception that comes out of it (Failed). Input is not trusted: what
-takes too many steps raises TooMuch, where Java would go on.
+Brokers distinguish two failures of that parser, so both are exceptions here: what it calls a mistake of the
+schema (Unparsable), and any other exception (JavaError). Input is not trusted: what takes too many steps
+raises TooComplex, where Java would go on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 MAX_DEPTH: Final = 100
 """Levels that a default may have."""
 
-_MAX_LEVELS: Final = 150  # of JSON; Java's parser takes 1000
+_MAX_LEVELS: Final = 150  # of JSON; Java's parser allows 1000
 
 _MAX_NUMBER: Final = 1000  # characters: Jackson's limit
 
@@ -37,25 +37,25 @@ class Unparsable(Exception):
     """The schema is wrong (SchemaParseException)."""
 
 
-class Failed(Exception):
+class JavaError(Exception):
     """Anything else that Java throws for a schema."""
 
 
-class TooMuch(Exception):
-    """The schema takes more work than it is worth."""
+class TooComplex(Exception):
+    """The schema takes too many steps to check."""
 
 
 class Steps:
-    """How much work is left."""
+    """The number of steps that a check may still take."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
 
     def spend(self, number: int = 1, *texts: str) -> None:
-        """Count steps, and those that it takes to compare texts. Raises TooMuch."""
-        self.left -= number + sum(len(text) // 1000 for text in texts)
-        if self.left < 0:
-            raise TooMuch
+        """Count steps, and those for comparing texts. Raises TooComplex."""
+        self.remaining -= number + sum(len(text) // 1000 for text in texts)
+        if self.remaining < 0:
+            raise TooComplex
 
 
 # -- JSON
@@ -64,7 +64,7 @@ class Steps:
 def _number(text: str) -> Any:
     if len(text) > _MAX_NUMBER:
         raise ValueError("a number is too long")
-    return float(text) if any(each in text for each in ".eE") else int(text)
+    return float(text) if any(char in text for char in ".eE") else int(text)
 
 
 def _constant(text: str) -> Any:
@@ -76,37 +76,37 @@ _TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"?|/\*(?:.*?\*/|.*)|//[^\r\n]*|[\[\]{}]',
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _no_comment(found: re.Match[str]) -> str:
-    return " " * len(found[0]) if found[0][0] == "/" else found[0]
+def _blank_comment(token: re.Match[str]) -> str:
+    return " " * len(token[0]) if token[0][0] == "/" else token[0]
 
 
 def read_json(data: bytes, *, comments: bool = False) -> tuple[Any, str]:
-    """The first value in a text, and what follows it. Raises ValueError."""
-    whole = text = data.decode(errors="replace")
+    """Return the first value in a text, and the rest of the text. Raises ValueError."""
+    original = text = data.decode(errors="replace")
     if comments and "/" in text:
-        text = _TOKEN.sub(_no_comment, text)
+        text = _TOKEN.sub(_blank_comment, text)
     depth = 0
-    for found in _TOKEN.finditer(text):
-        if found[0] in "[{":
+    for token in _TOKEN.finditer(text):
+        if token[0] in "[{":
             depth += 1
             if depth > _MAX_LEVELS:
                 raise ValueError("it is nested too deeply")
-        elif found[0] in "]}":
+        elif token[0] in "]}":
             depth -= 1
-    begin = _SPACE.match(text)
+    start = _SPACE.match(text)
     try:
-        value, end = _DECODER.raw_decode(text, begin.end() if begin else 0)
+        value, end = _DECODER.raw_decode(text, start.end() if start else 0)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return value, whole[end:]  # comments are not allowed there
+    return value, original[end:]  # comments are not allowed there
 
 
 def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def canonical(value: Any) -> str:
-    """A text that two JSON values have in common only if Jackson takes them for equal: 1 is not 1.0."""
+def canonicalize(value: Any) -> str:
+    """Return a text that is equal for JSON values that Jackson takes for equal: 1 is not 1.0."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -128,9 +128,9 @@ class Field:
 
 
 class Node:
-    """A schema. What it holds depends on its `kind`, which is Avro's word for it ("error" is "record").
+    """A schema. Its contents depend on its `kind`, which is Avro's word for it ("error" is "record").
 
-    `fields` is None while the record is being defined. `items` is only of arrays and maps. `short` is
+    `fields` is None while the record is being defined. Only arrays and maps have `items`. `short` is
     the name without the namespace.
     """
 
@@ -161,95 +161,95 @@ class Node:
         self.aliases: list[str] = []
         self.props = ""
 
-    def known_fields(self) -> dict[str, Field]:
-        """The fields by name. Raises Failed if they are not defined yet."""
+    def get_fields(self) -> dict[str, Field]:
+        """Return the fields by name. Raises JavaError if they are not defined yet."""
         if self.fields is None:
-            raise Failed("Schema fields not set yet")
+            raise JavaError("Schema fields not set yet")
         return self.fields
 
 
-def record_fields(fields: list[Field], name: str) -> dict[str, Field]:
-    """The fields of a record by name. Raises Failed if two have the same."""
-    found = {field.name: field for field in fields}
-    if len(found) < len(fields):
-        raise Failed(f"Duplicate field in record {name}")
-    return found
+def index_fields(fields: list[Field], name: str) -> dict[str, Field]:
+    """Return the fields of a record by name. Raises JavaError if two have the same name."""
+    index = {field.name: field for field in fields}
+    if len(index) < len(fields):
+        raise JavaError(f"Duplicate field in record {name}")
+    return index
 
 
-def union_of(types: list[Node]) -> Node:
-    """A union. Raises Failed if it is none that Avro knows."""
+def make_union(types: list[Node]) -> Node:
+    """Make a union. Raises JavaError if Avro does not allow it."""
     node = Node("union")
     node.types = types
     names: set[str] = set()
-    for each in types:
-        if each.kind == "union":
-            raise Failed("Nested union")
-        if each.name in names:
-            raise Failed(f"Duplicate in union:{each.name}")
-        names.add(each.name)
+    for branch in types:
+        if branch.kind == "union":
+            raise JavaError("Nested union")
+        if branch.name in names:
+            raise JavaError(f"Duplicate in union:{branch.name}")
+        names.add(branch.name)
     return node
 
 
 class Parsed(NamedTuple):
-    """A schema; `bad_default` says which default is the first that is no value of its type, if any is."""
+    """A parsed schema; `bad_default` describes the first default that is not a value of its type, if any."""
 
     node: Node
     bad_default: str
 
 
 def parse(data: bytes, steps: Steps) -> Parsed:
-    """The schema that this JSON is. Raises Unparsable, Failed, TooMuch."""
+    """Parse a schema in JSON. Raises Unparsable, JavaError, TooComplex."""
     try:
         value, rest = read_json(data, comments=True)
     except ValueError as error:
-        empty = not data.decode(errors="replace").strip(" \t\r\n")
-        raise Unparsable("Cannot parse <null> schema" if empty else f"{error}") from None
+        is_empty = not data.decode(errors="replace").strip(" \t\r\n")
+        raise Unparsable("Cannot parse <null> schema" if is_empty else f"{error}") from None
     parser = _Parser(steps)
-    node = parser.node(value)
+    node = parser.parse_node(value)
     if rest.strip("".join(map(chr, range(33)))):
         raise Unparsable(f"dangling content after end of schema: {rest.strip()[:100]}")
     return Parsed(node, parser.bad_default)
 
 
 def _text(value: Any, key: str) -> str | None:
-    found = value.get(key) if isinstance(value, dict) else None
-    return found if isinstance(found, str) else None
+    text = value.get(key) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else None
 
 
-def _needed(value: Any, key: str, complaint: str) -> str:
-    found = _text(value, key)
-    if found is None:
-        raise Unparsable(f"{complaint}: {canonical(value)[:200]}")
-    return found
+def _require_text(value: Any, key: str, complaint: str) -> str:
+    text = _text(value, key)
+    if text is None:
+        raise Unparsable(f"{complaint}: {canonicalize(value)[:200]}")
+    return text
 
 
 def _props(value: dict[str, Any], reserved: frozenset[str]) -> str:
-    found = {key: each for key, each in value.items() if key not in reserved}
-    return canonical(found) if found else ""
+    props = {key: item for key, item in value.items() if key not in reserved}
+    return canonicalize(props) if props else ""
 
 
 def _aliases(value: Any) -> list[str]:
-    found = value.get("aliases", [])
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Unparsable(f"aliases not an array of strings: {canonical(found)[:200]}")
-    return found
+    aliases = value.get("aliases", [])
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        raise Unparsable(f"aliases not an array of strings: {canonicalize(aliases)[:200]}")
+    return aliases
 
 
-def _simple_name(name: str) -> str:
-    """Java goes by UTF-16, in which other planes have no letters."""
-    letters = all(
-        (each.isalpha() and each < "\U00010000") or each.isdecimal() or each == "_" for each in name
+def _check_name(name: str) -> str:
+    """Return a name if it is valid: Java goes by UTF-16, in which other planes have no letters."""
+    has_letters = all(
+        (char.isalpha() and char < "\U00010000") or char.isdecimal() or char == "_" for char in name
     )
-    if not name or not letters or name[0].isdecimal():
+    if not name or not has_letters or name[0].isdecimal():
         raise Unparsable(f"Illegal name: {name[:100]}" if name else "Empty name")
     return name
 
 
-def full_name(name: str, space: str) -> str:
-    """The name with its namespace. Raises Unparsable."""
-    own, dot, short = name.rpartition(".")
-    _simple_name(short)
-    space = own if dot else space
+def qualify_name(name: str, space: str) -> str:
+    """Return the name with its namespace. Raises Unparsable."""
+    prefix, dot, short = name.rpartition(".")
+    _check_name(short)
+    space = prefix if dot else space
     return f"{space}.{short}" if space else short
 
 
@@ -260,18 +260,18 @@ class _Parser:
         self._names: dict[str, Node] = {}
         self._space = ""
 
-    def node(self, value: Any) -> Node:
+    def parse_node(self, value: Any) -> Node:
         self._steps.spend()
         if isinstance(value, str):
-            found = self._named(value)
-            if found is None:
+            definition = self._find_named(value)
+            if definition is None:
                 raise Unparsable(f'Undefined name: "{value[:100]}"')
-            return found
+            return definition
         if isinstance(value, list):
-            return union_of([self.node(each) for each in value])
+            return make_union([self.parse_node(branch) for branch in value])
         if not isinstance(value, dict):
-            raise Unparsable(f"Schema not yet supported: {canonical(value)[:100]}")
-        kind = _needed(value, "type", "No type")
+            raise Unparsable(f"Schema not yet supported: {canonicalize(value)[:100]}")
+        kind = _require_text(value, "type", "No type")
         if kind in ("record", "error", "enum", "fixed"):
             return self._definition(value, "record" if kind == "error" else kind)
         if kind in PRIMITIVES:
@@ -281,27 +281,29 @@ class _Parser:
             if key not in value:
                 raise Unparsable(f"{kind} has no {key} type")
             node = Node(kind)
-            node.items = self.node(value[key])
+            node.items = self.parse_node(value[key])
         else:
             self._steps.spend(0, kind, self._space)
-            name = full_name(kind, self._space)
+            name = qualify_name(kind, self._space)
             if name not in self._names:
                 raise Unparsable(f"Type not supported: {kind[:100]}")
             return self._names[name]
         node.props = _props(value, _RESERVED)
         return node
 
-    def _named(self, name: str) -> Node | None:
+    def _find_named(self, name: str) -> Node | None:
         if name in PRIMITIVES:
             return Node(name)
         self._steps.spend(0, name, self._space)
-        return self._names.get(full_name(name, self._space)) or self._names.get(full_name(name, ""))
+        return self._names.get(qualify_name(name, self._space)) or self._names.get(qualify_name(name, ""))
 
     def _definition(self, value: dict[str, Any], kind: str) -> Node:
         outer = self._space
         space = _text(value, "namespace")
         self._steps.spend(0, outer)
-        name = full_name(_needed(value, "name", "No name in schema"), outer if space is None else space)
+        name = qualify_name(
+            _require_text(value, "name", "No name in schema"), outer if space is None else space
+        )
         self._space = name.rpartition(".")[0]
         node = Node(kind, name)
         if kind == "enum":
@@ -309,7 +311,7 @@ class _Parser:
         elif kind == "fixed":
             node.size = _size(value)
         if name in PRIMITIVES:
-            raise Failed(f"Schemas may not be named after primitives: {name}")
+            raise JavaError(f"Schemas may not be named after primitives: {name}")
         if name in self._names:
             raise Unparsable(f"Can't redefine: {name}")
         self._names[name] = node
@@ -317,11 +319,11 @@ class _Parser:
             fields = value.get("fields")
             if not isinstance(fields, list):
                 raise Unparsable(f"Record has no fields: {_compact(value)}")
-            node.fields = record_fields([self._field(each) for each in fields], name)
+            node.fields = index_fields([self._field(field) for field in fields], name)
         node.props = _props(value, _RESERVED | {"default"} if kind == "enum" else _RESERVED)
         for alias in _aliases(value):
             self._steps.spend(1, alias, self._space)
-            node.aliases.append(full_name(alias, self._space))
+            node.aliases.append(qualify_name(alias, self._space))
         self._space = outer
         return node
 
@@ -332,7 +334,7 @@ class _Parser:
         for symbol in symbols:
             if not isinstance(symbol, str):
                 raise Unparsable("Null name")
-            _simple_name(symbol)
+            _check_name(symbol)
         if len(set(symbols)) < len(symbols):
             raise Unparsable("Duplicate enum symbol")
         self._steps.spend(len(symbols))
@@ -343,25 +345,25 @@ class _Parser:
         node.default = default or ""
 
     def _field(self, value: Any) -> Field:
-        name = _needed(value, "name", "No field name")
+        name = _require_text(value, "name", "No field name")
         if "type" not in value:
             raise Unparsable(f"No field type: {name[:100]}")
         kind = value["type"]
-        if isinstance(kind, str) and self._named(kind) is None:
+        if isinstance(kind, str) and self._find_named(kind) is None:
             raise Unparsable(
                 f'"{kind[:100]}" is not a defined name. The type of the "{name[:100]}" field must be'
             )
-        node = self.node(kind)
+        node = self.parse_node(kind)
         order = value.get("order", "ASCENDING")
         if not isinstance(order, str) or order.upper() not in _ORDERS:
-            raise Failed(f"No enum constant org.apache.avro.Schema.Field.Order.{str(order)[:100].upper()}")
+            raise JavaError(f"No enum constant org.apache.avro.Schema.Field.Order.{str(order)[:100].upper()}")
         default = value.get("default", MISSING)
         if node.kind in ("float", "double") and isinstance(default, str):
             default = _as_double(default)
-        field = Field(_simple_name(name), node, default, order.upper())
-        try:  # here, as the records around it are not defined yet
+        field = Field(_check_name(name), node, default, order.upper())
+        try:  # here, while the enclosing records are not defined yet
             check_default(field, self._steps)
-        except Failed as error:
+        except JavaError as error:
             self.bad_default = self.bad_default or str(error)
         field.props = _props(value, _FIELD_RESERVED)
         field.aliases = _aliases(value)
@@ -373,13 +375,15 @@ def _size(value: dict[str, Any]) -> int:
     if type(size) is not int or not -(2**31) <= size < 2**31:
         raise Unparsable("Invalid or no size")
     if not 0 <= size <= 2**31 - 9:
-        raise Failed(f"Malformed data. Length is negative: {size}" if size < 0 else "the fixed is too large")
+        raise JavaError(
+            f"Malformed data. Length is negative: {size}" if size < 0 else "the fixed is too large"
+        )
     return size
 
 
 def _as_double(text: str) -> float:
     if not _DOUBLE.fullmatch(text):
-        raise Failed(f'For input string: "{text[:100]}"')
+        raise JavaError(f'For input string: "{text[:100]}"')
     return float(
         text.strip("".join(map(chr, range(33)))).rstrip("fFdD" if text.strip()[-1:] not in "Ny" else "")
     )
@@ -389,15 +393,15 @@ def _as_double(text: str) -> float:
 
 
 def check_default(field: Field, steps: Steps) -> None:
-    """Raises Failed if the field's default, if it has one, is no value of its type."""
+    """Raise JavaError if the field has a default that is not a value of its type."""
     if field.default is not MISSING and not _is_valid(field.type, field.default, steps, 0):
-        raise Failed(f"Invalid default for field {field.name}: {canonical(field.default)[:200]}")
+        raise JavaError(f"Invalid default for field {field.name}: {canonicalize(field.default)[:200]}")
 
 
 def _is_valid(node: Node, value: Any, steps: Steps, depth: int) -> bool:
     steps.spend()
     if depth > MAX_DEPTH:
-        raise Failed("StackOverflowError")
+        raise JavaError("StackOverflowError")
     kind = node.kind
     if value is MISSING:
         return False
@@ -411,53 +415,60 @@ def _is_valid(node: Node, value: Any, steps: Steps, depth: int) -> bool:
     if kind in ("boolean", "null"):
         return isinstance(value, bool) if kind == "boolean" else value is None
     if kind == "array":
-        return isinstance(value, list) and all(_is_valid(node.items, it, steps, depth + 1) for it in value)
+        return isinstance(value, list) and all(
+            _is_valid(node.items, item, steps, depth + 1) for item in value
+        )
     if kind == "union":
         if not node.types:
-            raise Failed("Index 0 out of bounds for length 0")
+            raise JavaError("Index 0 out of bounds for length 0")
         return _is_valid(node.types[0], value, steps, depth + 1)
     if not isinstance(value, dict):
         return False
     if kind == "map":
-        return all(_is_valid(node.items, it, steps, depth + 1) for it in value.values())
+        return all(_is_valid(node.items, item, steps, depth + 1) for item in value.values())
     return all(
         _is_valid(field.type, value.get(name, field.default), steps, depth + 1)
-        for name, field in node.known_fields().items()
+        for name, field in node.get_fields().items()
     )
 
 
 # -- equality
 
 
-def same(one: Node, other: Node, steps: Steps) -> bool:
-    """Whether two schemas are equal (Schema.equals); doc, aliases and an enum's default do not matter."""
-    todo = [(one, other)]
-    seen: set[tuple[int, int]] = set()
+def are_equal(first: Node, second: Node, steps: Steps) -> bool:
+    """Return whether two schemas are equal (Schema.equals), ignoring doc, aliases, enum defaults."""
+    todo = [(first, second)]
+    visited: set[tuple[int, int]] = set()
     while todo:
         steps.spend()
         left, right = todo.pop()
         if left is right:
             continue
         steps.spend(len(left.symbols), left.name, left.props)
-        parts = [(it.kind, it.name, it.props, it.size, it.symbols, len(it.types)) for it in (left, right)]
+        parts = [
+            (node.kind, node.name, node.props, node.size, node.symbols, len(node.types))
+            for node in (left, right)
+        ]
         if parts[0] != parts[1]:
             return False
         if left.kind in ("array", "map"):
             todo.append((left.items, right.items))
         todo.extend(zip(left.types, right.types, strict=True))
-        if left.kind == "record" and (id(left), id(right)) not in seen:
-            seen.add((id(left), id(right)))
-            fields, others = list(left.known_fields().values()), list(right.known_fields().values())
-            steps.spend(len(fields))
-            if len(fields) != len(others) or not all(map(_same_field, fields, others)):
+        if left.kind == "record" and (id(left), id(right)) not in visited:
+            visited.add((id(left), id(right)))
+            left_fields, right_fields = list(left.get_fields().values()), list(right.get_fields().values())
+            steps.spend(len(left_fields))
+            if len(left_fields) != len(right_fields) or not all(map(_same_field, left_fields, right_fields)):
                 return False
-            todo.extend((mine.type, its.type) for mine, its in zip(fields, others, strict=True))
+            todo.extend(
+                (mine.type, other.type) for mine, other in zip(left_fields, right_fields, strict=True)
+            )
     return True
 
 
-def _same_field(one: Field, other: Field) -> bool:
-    if (one.name, one.order, one.props) != (other.name, other.order, other.props):
+def _same_field(left: Field, right: Field) -> bool:
+    if (left.name, left.order, left.props) != (right.name, right.order, right.props):
         return False
-    if one.default is MISSING or other.default is MISSING:
-        return one.default is other.default
-    return canonical(one.default) == canonical(other.default)
+    if left.default is MISSING or right.default is MISSING:
+        return left.default is right.default
+    return canonicalize(left.default) == canonicalize(right.default)

@@ -1,7 +1,7 @@
-"""Whether data of one Avro schema can be read by another, as Pulsar's broker decides it.
+"""Whether one Avro schema can read data of another, as Pulsar's broker decides.
 
-It does not ask Avro's SchemaCompatibility, but whether Java's Resolver (1.11.4) finds an error. That differs
-from the specification's rules: a record's name does not matter (outside of unions), nor do the symbols that
+The broker does not use Avro's SchemaCompatibility, but looks for errors of Java's Resolver (1.11.4). That
+differs from the specification: a record's name does not matter (outside of unions), nor do the symbols that
 an enum loses. Source: Avro's ValidateMutualRead, Resolver, ResolvingGrammarGenerator, Schema.applyAliases.
 """
 
@@ -15,14 +15,14 @@ from pulsarctl_wire.broker.schemas.avro import (
     MAX_DEPTH,
     MISSING,
     NAMED,
-    Failed,
     Field,
+    JavaError,
     Node,
     Steps,
+    are_equal,
     check_default,
-    record_fields,
-    same,
-    union_of,
+    index_fields,
+    make_union,
 )
 
 _PROMOTIONS: Final = {
@@ -38,7 +38,7 @@ _Part = TypeVar("_Part")
 
 
 class _Action:
-    """What is to be done with the writer's data: it fails, or it is that of its `parts`.
+    """The resolver's action for the writer's data: an error, or the actions of its `parts`.
 
     `plain` are schemas whose data is read without any resolution.
     """
@@ -54,26 +54,26 @@ class _Action:
 
 
 _Work: TypeAlias = Generator[Any, _Action, _Action]
-"""It yields the works whose results it is sent. As no work calls another, no schema overflows the stack."""
+"""A resolution; it yields others and is sent their results. As none calls another, no stack overflows."""
 
 
 def can_read(writer: Node, reader: Node, steps: Steps) -> bool:
-    """Whether the reader can read what the writer writes. Raises Failed, TooMuch."""
-    writer = _renamed(writer, reader, steps)
-    waiting: list[_Work] = [_Resolver(steps).resolve(writer, reader)]
+    """Return whether the reader can read the writer's data. Raises JavaError, TooComplex."""
+    writer = _rename(writer, reader, steps)
+    stack: list[_Work] = [_Resolver(steps).resolve(writer, reader)]
     result: Any = None
-    while waiting:
+    while stack:
         try:
-            waiting.append(waiting[-1].send(result))
+            stack.append(stack[-1].send(result))
             result = None
-        except StopIteration as ended:  # noqa: PERF203 - its value is the result
-            waiting.pop()
-            result = ended.value
-    actions = _within([result], lambda action: action.parts, lambda action: action.is_record, steps)
+        except StopIteration as stop:  # noqa: PERF203 - its value is the result
+            stack.pop()
+            result = stop.value
+    actions = _collect_parts([result], lambda action: action.parts, lambda action: action.is_record, steps)
     plain = [node for action in actions for node in action.plain]
-    _within(plain, _parts_of, lambda node: node.kind == "record", steps)
+    _collect_parts(plain, _parts_of, lambda node: node.kind == "record", steps)
     if any(action.is_abandoned for action in actions):
-        raise Failed("NullPointerException")
+        raise JavaError("NullPointerException")
     return not any(action.is_error for action in actions)
 
 
@@ -83,60 +83,61 @@ def _parts_of(node: Node) -> list[Node]:
     return [field.type for field in node.fields.values()] if node.fields else node.types
 
 
-def _within(
+def _collect_parts(
     roots: list[_Part],
     parts_of: Callable[[_Part], list[_Part]],
     is_record: Callable[[_Part], bool],
     steps: Steps,
 ) -> list[_Part]:
-    """Everything that the roots consist of. Raises Failed if a record always contains itself: for these, Java
-    makes a grammar without end.
+    """Return the roots and all their parts. Raises JavaError if a record always contains itself.
+
+    For such a record, Java makes a grammar without end.
     """
-    found = {id(root): root for root in roots}
-    todo = list(found.values())
-    inside: Counter[int] = Counter()  # in how many records a record is, directly
+    collected = {id(root): root for root in roots}
+    todo = list(collected.values())
+    containers: Counter[int] = Counter()  # in how many records a record is, directly
     while todo:
-        whole = todo.pop()
-        parts = parts_of(whole)
+        item = todo.pop()
+        parts = parts_of(item)
         steps.spend(1 + len(parts))
-        if is_record(whole):
-            inside.update(id(part) for part in parts if is_record(part))
-        new = {id(part): part for part in parts if id(part) not in found}
-        found |= new
-        todo.extend(new.values())
-    records = {key: each for key, each in found.items() if is_record(each)}
-    outermost = [key for key in records if not inside[key]]
-    left = len(records)
+        if is_record(item):
+            containers.update(id(part) for part in parts if is_record(part))
+        added = {id(part): part for part in parts if id(part) not in collected}
+        collected |= added
+        todo.extend(added.values())
+    records = {key: record for key, record in collected.items() if is_record(record)}
+    outermost = [key for key in records if not containers[key]]
+    remaining = len(records)
     while outermost:
-        left -= 1
+        remaining -= 1
         for part in parts_of(records[outermost.pop()]):
             if is_record(part):
-                inside[id(part)] -= 1
-                if not inside[id(part)]:
+                containers[id(part)] -= 1
+                if not containers[id(part)]:
                     outermost.append(id(part))
-    if left:
-        raise Failed("StackOverflowError")
-    return list(found.values())
+    if remaining:
+        raise JavaError("StackOverflowError")
+    return list(collected.values())
 
 
 class _Resolver:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._records: dict[tuple[int, int], _Action] = {}  # the schemas live longer, so their ids are theirs
+        self._records: dict[tuple[int, int], _Action] = {}  # by id: the schemas live longer
 
     def resolve(self, writer: Node, reader: Node) -> _Work:
         self._steps.spend()
         if writer.kind == "union":
-            return (yield self._writer_union(writer, reader))
+            return (yield self._resolve_writer_union(writer, reader))
         if writer.kind == reader.kind:
             if writer.kind == "record":
-                return (yield self._record(writer, reader))
-            return (yield self._alike(writer, reader))
+                return (yield self._resolve_record(writer, reader))
+            return (yield self._resolve_alike(writer, reader))
         if reader.kind == "union":
-            return (yield self._reader_union(writer, reader))
+            return (yield self._resolve_reader_union(writer, reader))
         return _Action(is_error=reader.kind not in _PROMOTIONS.get(writer.kind, ()))
 
-    def _alike(self, writer: Node, reader: Node) -> _Work:
+    def _resolve_alike(self, writer: Node, reader: Node) -> _Work:
         if writer.kind in ("array", "map"):
             action = _Action()
             action.parts.append((yield self.resolve(writer.items, reader.items)))
@@ -146,70 +147,70 @@ class _Resolver:
             return _Action(is_error=(writer.short, writer.size) != (reader.short, reader.size))
         return _Action()
 
-    def _record(self, writer: Node, reader: Node) -> _Work:
+    def _resolve_record(self, writer: Node, reader: Node) -> _Work:
         key = id(writer), id(reader)
         if key in self._records:
             return self._records[key]
-        action = self._records[key] = _Action(is_record=True)  # early, for records that contain themselves
-        written, read = writer.known_fields(), reader.known_fields()
-        self._steps.spend(len(written) + len(read))
-        for name, field in written.items():
-            if name in read:
-                action.parts.append((yield self.resolve(field.type, read[name].type)))
+        action = self._records[key] = _Action(is_record=True)  # early, for recursive records
+        writer_fields, reader_fields = writer.get_fields(), reader.get_fields()
+        self._steps.spend(len(writer_fields) + len(reader_fields))
+        for name, field in writer_fields.items():
+            if name in reader_fields:
+                action.parts.append((yield self.resolve(field.type, reader_fields[name].type)))
             else:
                 action.plain.append(field.type)
-        for name, field in read.items():
-            if name in written:
+        for name, field in reader_fields.items():
+            if name in writer_fields:
                 continue
             if field.default is MISSING:
-                action.is_abandoned = True  # though parts of it may refer to it
+                action.is_abandoned = True  # though its parts may refer to it
                 self._records[key] = _Action(is_error=True)
                 return self._records[key]
             _encode(field.type, field.default, self._steps, 0)
             action.plain.append(field.type)
         return action
 
-    def _writer_union(self, writer: Node, reader: Node) -> _Work:
-        alike = _alike_in_unions(writer, reader, self._steps)
+    def _resolve_writer_union(self, writer: Node, reader: Node) -> _Work:
+        is_alike = _are_alike(writer, reader, self._steps)
         action = _Action()
         for number, branch in enumerate(writer.types):
-            part = yield self.resolve(branch, reader.types[number] if alike else reader)
-            if not alike:
+            part = yield self.resolve(branch, reader.types[number] if is_alike else reader)
+            if not is_alike:
                 action.parts.append(part)
-        if alike:
+        if is_alike:
             action.plain.append(reader)
         return action
 
-    def _reader_union(self, writer: Node, reader: Node) -> _Work:
-        """The first branch of this type and name; else the last record of its shape with its short name, or
-        the first of its shape; else the first branch that it may be promoted to.
+    def _resolve_reader_union(self, writer: Node, reader: Node) -> _Work:
+        """Resolve to the first branch of this type and name; else the last record of its shape with its
+        short name, or the first of its shape; else the first branch to which the type can be promoted.
         """
-        shaped: Node | None = None
+        match: Node | None = None
         self._steps.spend(len(reader.types))
         for branch in reader.types:
             if branch.kind != writer.kind:
                 continue
             if branch.kind not in NAMED or branch.name == writer.name:
-                shaped = branch
+                match = branch
                 break
-            if branch.kind == "record" and (shaped is None or branch.short == writer.short):
-                tried = yield self._record(writer, branch)
-                if not (tried.is_error or any(part.is_error for part in tried.parts)):
-                    shaped = branch
+            if branch.kind == "record" and (match is None or branch.short == writer.short):
+                attempt = yield self._resolve_record(writer, branch)
+                if not (attempt.is_error or any(part.is_error for part in attempt.parts)):
+                    match = branch
             elif branch.kind == "record":
-                yield self._record(writer, branch)  # it may fail
+                yield self._resolve_record(writer, branch)  # for its errors
         promotions = _PROMOTIONS.get(writer.kind, ())
-        found = shaped or next((each for each in reader.types if each.kind in promotions), None)
-        action = _Action(is_error=not found)
-        if found:
-            action.parts.append((yield self.resolve(writer, found)))
+        chosen_branch = match or next((item for item in reader.types if item.kind in promotions), None)
+        action = _Action(is_error=not chosen_branch)
+        if chosen_branch:
+            action.parts.append((yield self.resolve(writer, chosen_branch)))
         return action
 
 
-def _alike_in_unions(writer: Node, reader: Node, steps: Steps) -> bool:
-    """Whether two unions are the same but for namespaces, defaults and the like."""
+def _are_alike(writer: Node, reader: Node, steps: Steps) -> bool:
+    """Return whether two unions are equal except for namespaces, defaults and the like."""
     todo = [(writer, reader)]
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     while todo:
         left, right = todo.pop()
         steps.spend(1 + len(left.symbols), left.short)
@@ -222,13 +223,13 @@ def _alike_in_unions(writer: Node, reader: Node, steps: Steps) -> bool:
         if left.kind in ("array", "map"):
             todo.append((left.items, right.items))
         todo.extend(zip(left.types, right.types, strict=True))
-        if left.kind == "record" and (id(left), id(right)) not in seen:
-            seen.add((id(left), id(right)))
-            fields, others = left.known_fields(), right.known_fields()
+        if left.kind == "record" and (id(left), id(right)) not in visited:
+            visited.add((id(left), id(right)))
+            fields, right_fields = left.get_fields(), right.get_fields()
             steps.spend(len(fields))
-            if list(fields) != list(others):
+            if list(fields) != list(right_fields):
                 return False
-            todo.extend((field.type, others[name].type) for name, field in fields.items())
+            todo.extend((field.type, right_fields[name].type) for name, field in fields.items())
     return True
 
 
@@ -236,19 +237,19 @@ def _alike_in_unions(writer: Node, reader: Node, steps: Steps) -> bool:
 
 
 def _encode(node: Node, value: Any, steps: Steps, depth: int) -> None:
-    """Raises Failed if Java cannot encode a default; it can encode more than are valid."""
+    """Raise JavaError if Java cannot encode a default; it can encode more than the valid ones."""
     steps.spend(1 + len(node.symbols))
     if depth > MAX_DEPTH:
-        raise Failed("StackOverflowError")
+        raise JavaError("StackOverflowError")
     kind = node.kind
     depth += 1
     if kind == "record":
-        given = value if isinstance(value, dict) else {}
-        for name, field in node.known_fields().items():
-            found = given.get(name, field.default)
-            if found is MISSING:
-                raise Failed(f"No default value for: {name}")
-            _encode(field.type, found, steps, depth)
+        values = value if isinstance(value, dict) else {}
+        for name, field in node.get_fields().items():
+            item_value = values.get(name, field.default)
+            if item_value is MISSING:
+                raise JavaError(f"No default value for: {name}")
+            _encode(field.type, item_value, steps, depth)
     elif kind == "array":
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         for item in items:
@@ -259,7 +260,7 @@ def _encode(node: Node, value: Any, steps: Steps, depth: int) -> None:
     elif kind == "union" and node.types:
         _encode(node.types[0], value, steps, depth)
     elif not _fits(node, value):
-        raise Failed(f"No default value for {kind}")
+        raise JavaError(f"No default value for {kind}")
 
 
 def _fits(node: Node, value: Any) -> bool:
@@ -274,15 +275,15 @@ def _fits(node: Node, value: Any) -> bool:
 
 
 class _Aliases:
-    """What the aliases of a reader's schema call otherwise: names, and fields by their record's name."""
+    """The aliases of a reader's schema: alias -> name, and those of fields by their record's name."""
 
     def __init__(self, reader: Node, steps: Steps) -> None:
         self.names: dict[str, str] = {}
         self.fields: dict[str, dict[str, str]] = {}
         self._steps = steps
-        self._seen: dict[int, Node] = {}
+        self._visited: dict[int, Node] = {}
         self._collect(reader)
-        self._seen = {}
+        self._visited = {}
 
     def _collect(self, node: Node) -> None:
         self._steps.spend()
@@ -291,10 +292,10 @@ class _Aliases:
             self._collect(node.items)
         for branch in node.types:
             self._collect(branch)
-        if node.kind != "record" or id(node) in self._seen:
+        if node.kind != "record" or id(node) in self._visited:
             return
-        self._seen[id(node)] = node
-        for field in node.known_fields().values():
+        self._visited[id(node)] = node
+        for field in node.get_fields().values():
             if field.aliases:
                 self.fields.setdefault(node.name, {}).update(dict.fromkeys(field.aliases, field.name))
             self._collect(field.type)
@@ -302,35 +303,40 @@ class _Aliases:
             self.fields |= dict.fromkeys(node.aliases, self.fields[node.name])
 
     def apply(self, node: Node) -> Node:
-        """A schema with these names. Raises Failed if they make it one that Avro does not know."""
+        """Return a schema with the reader's names. Raises JavaError if that makes it invalid."""
         self._steps.spend()
         kind = node.kind
-        if id(node) in self._seen:
-            return self._seen[id(node)]
+        if id(node) in self._visited:
+            return self._visited[id(node)]
         if kind == "union":
-            return union_of([self.apply(each) for each in node.types])
+            return make_union([self.apply(branch) for branch in node.types])
         if kind not in NAMED and kind not in ("array", "map"):
             return node
-        new = Node(kind, self.names.get(node.name, node.name) if kind in NAMED else "")
-        new.size, new.symbols, new.default, new.props = node.size, node.symbols, node.default, node.props
+        renamed = Node(kind, self.names.get(node.name, node.name) if kind in NAMED else "")
+        renamed.size, renamed.symbols, renamed.default, renamed.props = (
+            node.size,
+            node.symbols,
+            node.default,
+            node.props,
+        )
         if kind in ("array", "map"):
-            new.items = self.apply(node.items)
+            renamed.items = self.apply(node.items)
         elif kind == "record":
-            self._seen[id(node)] = new
-            others = self.fields.get(new.name, {})
-            old = node.known_fields().values()
-            new.fields = record_fields([self._field(each, others) for each in old], new.name)
-        return new
+            self._visited[id(node)] = renamed
+            field_names = self.fields.get(renamed.name, {})
+            fields = node.get_fields().values()
+            renamed.fields = index_fields([self._field(field, field_names) for field in fields], renamed.name)
+        return renamed
 
-    def _field(self, field: Field, others: dict[str, str]) -> Field:
-        new = Field(others.get(field.name, field.name), self.apply(field.type), field.default, field.order)
-        check_default(new, self._steps)
-        return new
+    def _field(self, field: Field, names: dict[str, str]) -> Field:
+        renamed = Field(names.get(field.name, field.name), self.apply(field.type), field.default, field.order)
+        check_default(renamed, self._steps)
+        return renamed
 
 
-def _renamed(writer: Node, reader: Node, steps: Steps) -> Node:
-    """The writer's schema, with the reader's names for what the reader has aliases for."""
-    if same(writer, reader, steps):
+def _rename(writer: Node, reader: Node, steps: Steps) -> Node:
+    """Return the writer's schema, with the reader's names for the reader's aliases."""
+    if are_equal(writer, reader, steps):
         return writer
     aliases = _Aliases(reader, steps)
     return aliases.apply(writer) if aliases.names or aliases.fields else writer

@@ -1,6 +1,6 @@
-"""Which schemas are compatible. Source: schema/SchemaRegistryServiceImpl, …CompatibilityCheck (4.0).
+"""Compatibility of schemas. Source: schema/SchemaRegistryServiceImpl, …CompatibilityCheck (4.0).
 
-A change of type is compatible only under ALWAYS_COMPATIBLE, where everything is that is valid. Else:
+A change of type is compatible only under ALWAYS_COMPATIBLE, like every valid schema. Else:
 
     AVRO             Avro's Resolver, see avro_rules; a root that is a union is refused
     JSON             as AVRO; not if one is of the form before 2.2, unless the strategy is transitive
@@ -9,10 +9,10 @@ A change of type is compatible only under ALWAYS_COMPATIBLE, where everything is
     all others       always compatible (PROTOBUF has no checker in the default settings), but under
                      ALWAYS_INCOMPATIBLE
 
-    producers        every strategy as it says; but a schema that equals a version is accepted as that. To
-                     find that out, it and the versions must be valid Avro, with valid defaults
-    consumers        BACKWARD, FORWARD, FULL, FORWARD_TRANSITIVE: reads what the latest wrote; the others as
-                     for producers, with all versions. The schema is not validated
+    producers        by the strategy; but a schema that equals a version is accepted as that. For the
+                     comparison, it and the versions must be valid Avro, with valid defaults
+    consumers        BACKWARD, FORWARD, FULL, FORWARD_TRANSITIVE: must read data of the latest; the others
+                     as for producers, with all versions. The schema is not validated
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from pulsarctl_wire.broker.schemas.avro import (
-    Failed,
+    JavaError,
     Node,
     Parsed,
     Steps,
-    TooMuch,
+    TooComplex,
     Unparsable,
+    are_equal,
     parse,
     read_json,
-    same,
 )
 from pulsarctl_wire.broker.schemas.avro_rules import can_read
 from pulsarctl_wire.broker.schemas.kinds import (
-    CLIENTS,
-    STORED,
-    Part,
-    key_and_value,
-    old_id,
-    old_json,
-    root_message,
+    CLIENT_TYPES,
+    TOPIC_TYPES,
+    SchemaPart,
+    find_root_message,
+    get_old_id,
+    parse_old_json,
+    split_key_value,
 )
 
 _MAX_NODES: Final = 100_000  # of a schema
 _MAX_STEPS: Final = 400_000  # of a check, with one version
-_MORE_STEPS: Final = 20_000  # for each version
+_STEPS_PER_VERSION: Final = 20_000  # for each version
 _AVRO: Final = ("AVRO", "JSON", "PROTOBUF")  # that are parsed as Avro
 _TRANSITIVE: Final = ("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")
 _MAX_TEXT: Final = 8192
-_CACHED: Final = 16 * 1024  # bytes: longer schemas are parsed every time
+_MAX_CACHED_BYTES: Final = 16 * 1024  # longer schemas are parsed every time
 
 
 class Schema(NamedTuple):
@@ -64,68 +64,74 @@ class Schema(NamedTuple):
 Kind = Literal["incompatible", "invalid", "failed", "thrown"]
 
 
-class Refusal(NamedTuple):
-    """Why a schema is refused.
+class Incompatibility(NamedTuple):
+    """The reason why a schema is refused.
 
     "incompatible" and "invalid" are the error IncompatibleSchema, "failed" and "thrown" are UnknownError.
-    But the broker lets SUBSCRIBE succeed if the schema that it would register is "invalid", without any; and
-    it never answers a PRODUCER with one that is "thrown".
+    But a SUBSCRIBE that would register an "invalid" schema succeeds, and registers none; and a PRODUCER with
+    a "thrown" one is never answered.
     """
 
     kind: Kind
     text: str
 
 
-class _Refused(Exception):
-    """The text says why two schemas are incompatible."""
+class _Incompatible(Exception):
+    """Two schemas are incompatible; the text says why."""
 
 
 class _Invalid(Exception):
-    """The text says why a schema is invalid."""
+    """A schema is invalid; the text says why."""
 
 
-def incompatible(versions: Sequence[Schema], schema: Schema, strategy: str, *, consumer: bool = False) -> str:
-    """Why a new schema is not compatible with the versions before it, the oldest first; "" if it is."""
-    found = refusal(versions, schema, strategy, consumer=consumer)
-    return found.text if found else ""
-
-
-def refusal(
+def explain_incompatibility(
     versions: Sequence[Schema], schema: Schema, strategy: str, *, consumer: bool = False
-) -> Refusal | None:
-    """Why the broker refuses a schema, after the versions before it, the oldest first; None if it does not.
+) -> str:
+    """Return why a schema is incompatible with the versions before it, oldest first; "" if it is not."""
+    incompatibility = find_incompatibility(versions, schema, strategy, consumer=consumer)
+    return incompatibility.text if incompatibility else ""
 
-    A consumer of a topic that is in use without a schema is refused. If it is idle, its schema is registered:
-    that is to be asked for as for a producer.
+
+def find_incompatibility(
+    versions: Sequence[Schema], schema: Schema, strategy: str, *, consumer: bool = False
+) -> Incompatibility | None:
+    """Return why the broker refuses a schema after the versions before it, oldest first; None if not.
+
+    A consumer of a topic in use without a schema is refused. If the topic is idle, the schema would be
+    registered: ask for that as for a producer.
     """
     strategy = "FULL" if strategy == "UNDEFINED" else strategy
     try:
         check = _Check(strategy, len(versions))
-        new, old = _part(schema), [_part(each) for each in versions]
-        found = check.consumer(old, new) if consumer else check.producer(old, new)
-    except (TooMuch, RecursionError):
-        found = Refusal("incompatible", "The schema is too complex to be checked")
-    if not found:
+        candidate, parts = _part(schema), [_part(version) for version in versions]
+        incompatibility = (
+            check.check_consumer(parts, candidate) if consumer else check.check_producer(parts, candidate)
+        )
+    except (TooComplex, RecursionError):
+        incompatibility = Incompatibility("incompatible", "The schema is too complex to be checked")
+    if not incompatibility:
         return None
-    text = found.text[:_MAX_TEXT].encode(errors="replace").decode()
-    return Refusal(found.kind, text or found.kind)
+    text = incompatibility.text[:_MAX_TEXT].encode(errors="replace").decode()
+    return Incompatibility(incompatibility.kind, text or incompatibility.kind)
 
 
-def version_of(versions: Sequence[Schema], schema: Schema) -> int | None:
-    """The index of the version that has this schema. AVRO, JSON and PROTOBUF schemas are compared as Avro."""
+def find_version(versions: Sequence[Schema], schema: Schema) -> int | None:
+    """Return the index of the version with this schema; AVRO, JSON, PROTOBUF are compared as Avro."""
     try:
-        return _Check("FULL", len(versions)).find([_part(each) for each in versions], _part(schema))
-    except (Unparsable, Failed, TooMuch, RecursionError):
+        return _Check("FULL", len(versions)).find([_part(version) for version in versions], _part(schema))
+    except (Unparsable, JavaError, TooComplex, RecursionError):
         return None
 
 
-def _part(schema: Schema) -> Part:
-    known = 0 <= schema.type < len(STORED)
-    return Part(STORED[schema.type] if known else "AUTO_CONSUME", schema.data, schema.properties)
+def _part(schema: Schema) -> SchemaPart:
+    is_known = 0 <= schema.type < len(TOPIC_TYPES)
+    return SchemaPart(
+        TOPIC_TYPES[schema.type] if is_known else "AUTO_CONSUME", schema.data, schema.properties
+    )
 
 
 @lru_cache(128)
-def _cached(data: bytes) -> Parsed:
+def _parse_cached(data: bytes) -> Parsed:
     return parse(data, Steps(_MAX_NODES))
 
 
@@ -134,181 +140,190 @@ class _Check:
 
     def __init__(self, strategy: str, versions: int) -> None:
         self._strategy = strategy
-        self._steps = Steps(_MAX_STEPS + versions * _MORE_STEPS)
-        self._known: dict[bytes, Parsed] = {}
+        self._steps = Steps(_MAX_STEPS + versions * _STEPS_PER_VERSION)
+        self._parsed_schemas: dict[bytes, Parsed] = {}
 
-    def producer(self, old: list[Part], new: Part) -> Refusal | None:
+    def check_producer(self, versions: list[SchemaPart], candidate: SchemaPart) -> Incompatibility | None:
         try:
-            self._validate(new)
+            self._validate(candidate)
         except _Invalid as error:
-            return Refusal("invalid", str(error))
-        except Failed as error:
-            return Refusal("thrown", str(error))
+            return Incompatibility("invalid", str(error))
+        except JavaError as error:
+            return Incompatibility("thrown", str(error))
         try:
-            if not old or self.find(old, new) is not None:
+            if not versions or self.find(versions, candidate) is not None:
                 return None
-        except (Unparsable, Failed) as error:
-            return Refusal("failed", str(error))
-        return self._with_all(old, new) if self._strategy in _TRANSITIVE else self._with_latest(old[-1], new)
+        except (Unparsable, JavaError) as error:
+            return Incompatibility("failed", str(error))
+        return (
+            self._check_all(versions, candidate)
+            if self._strategy in _TRANSITIVE
+            else self._check_latest(versions[-1], candidate)
+        )
 
-    def consumer(self, old: list[Part], new: Part) -> Refusal | None:
+    def check_consumer(self, versions: list[SchemaPart], candidate: SchemaPart) -> Incompatibility | None:
         if self._strategy == "ALWAYS_COMPATIBLE":
             return None
-        if not old:
+        if not versions:
             text = "Failed to add schema to an active topic with empty(BYTES) schema: new schema type "
-            return Refusal("incompatible", text + new.kind)
+            return Incompatibility("incompatible", text + candidate.kind)
         if self._strategy in ("BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL"):
             self._strategy = "BACKWARD"
-            return self._with_latest(old[-1], new)
-        return self._with_all(old, new)
+            return self._check_latest(versions[-1], candidate)
+        return self._check_all(versions, candidate)
 
-    def find(self, old: list[Part], new: Part) -> int | None:
-        """Raises Unparsable, Failed."""
-        if new.kind not in _AVRO:
-            return next((at for at, it in enumerate(old) if (it.kind, it.data) == (new.kind, new.data)), None)
-        node = self._with_good_defaults(new)
-        for at, each in enumerate(old):
-            if each.kind in _AVRO:
-                other = self._with_good_defaults(each)
-                if each.kind == new.kind and same(node, other, self._steps):
-                    return at
+    def find(self, versions: list[SchemaPart], candidate: SchemaPart) -> int | None:
+        """Return the index of the version that equals a schema, if any. Raises Unparsable, JavaError."""
+        if candidate.kind not in _AVRO:
+            key = candidate.kind, candidate.data
+            return next((index for index, part in enumerate(versions) if (part.kind, part.data) == key), None)
+        node = self._parse_valid(candidate)
+        for index, version in enumerate(versions):
+            if version.kind in _AVRO:
+                other = self._parse_valid(version)
+                if version.kind == candidate.kind and are_equal(node, other, self._steps):
+                    return index
         return None
 
-    def _parsed(self, part: Part) -> Parsed:
+    def _parse(self, part: SchemaPart) -> Parsed:
         if part.is_null:
-            raise Failed("java.lang.NullPointerException")
-        if part.data not in self._known:
-            short = len(part.data) <= _CACHED
-            self._known[part.data] = _cached(part.data) if short else parse(part.data, Steps(_MAX_NODES))
-        return self._known[part.data]
+            raise JavaError("java.lang.NullPointerException")
+        if part.data not in self._parsed_schemas:
+            is_short = len(part.data) <= _MAX_CACHED_BYTES
+            self._parsed_schemas[part.data] = (
+                _parse_cached(part.data) if is_short else parse(part.data, Steps(_MAX_NODES))
+            )
+        return self._parsed_schemas[part.data]
 
-    def _with_good_defaults(self, part: Part) -> Node:
-        found = self._parsed(part)
-        if found.bad_default:
-            raise Failed(found.bad_default)
-        return found.node
+    def _parse_valid(self, part: SchemaPart) -> Node:
+        parsed = self._parse(part)
+        if parsed.bad_default:
+            raise JavaError(parsed.bad_default)
+        return parsed.node
 
-    def _with_latest(self, old: Part, new: Part) -> Refusal | None:
+    def _check_latest(self, latest: SchemaPart, candidate: SchemaPart) -> Incompatibility | None:
         if self._strategy == "ALWAYS_COMPATIBLE":
             return None
-        if old.kind != new.kind:
-            return _changed(old, new)
-        if old.data == new.data:
+        if latest.kind != candidate.kind:
+            return _type_change(latest, candidate)
+        if latest.data == candidate.data:
             return None
         try:
-            if new.kind == "JSON":
-                self._json(old, new)
+            if candidate.kind == "JSON":
+                self._check_json(latest, candidate)
             else:
-                self._parts([old], new)
-        except _Refused as error:
-            return Refusal("incompatible", str(error))
-        except Failed as error:
-            return Refusal("failed", str(error))
+                self._check_parts([latest], candidate)
+        except _Incompatible as error:
+            return Incompatibility("incompatible", str(error))
+        except JavaError as error:
+            return Incompatibility("failed", str(error))
         return None
 
-    def _with_all(self, old: list[Part], new: Part) -> Refusal | None:
-        for each in old:
-            if each.kind != new.kind:
-                return _changed(each, new)
+    def _check_all(self, versions: list[SchemaPart], candidate: SchemaPart) -> Incompatibility | None:
+        for version in versions:
+            if version.kind != candidate.kind:
+                return _type_change(version, candidate)
         try:
-            self._parts(old, new)
-        except (_Refused, Failed) as error:
-            return Refusal("incompatible", str(error))
+            self._check_parts(versions, candidate)
+        except (_Incompatible, JavaError) as error:
+            return Incompatibility("incompatible", str(error))
         return None
 
-    def _parts(self, old: list[Part], new: Part) -> None:
-        if new.kind in ("AVRO", "JSON"):
-            self._avro(old, new)
-        elif new.kind == "KEY_VALUE":
-            self._key_value(old, new)
-        elif new.kind == "PROTOBUF_NATIVE":
-            for each in old:
-                self._protobuf(each, new)
+    def _check_parts(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
+        if candidate.kind in ("AVRO", "JSON"):
+            self._check_avro(versions, candidate)
+        elif candidate.kind == "KEY_VALUE":
+            self._check_key_value(versions, candidate)
+        elif candidate.kind == "PROTOBUF_NATIVE":
+            for version in versions:
+                self._check_protobuf(version, candidate)
         elif self._strategy == "ALWAYS_INCOMPATIBLE":
-            raise _Refused("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
+            raise _Incompatible("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
 
-    def _avro(self, old: list[Part], new: Part) -> None:
+    def _check_avro(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
         try:
-            nodes = [self._parsed(each).node for each in old]
-            node = self._parsed(new).node
+            nodes = [self._parse(version).node for version in versions]
+            node = self._parse(candidate).node
         except Unparsable as error:
-            raise _Refused(f"org.apache.avro.SchemaParseException: {error}") from None
-        forward, backward = (self._strategy.startswith((way, "FULL")) for way in ("FORWARD", "BACKWARD"))
-        for each, other in zip(reversed(nodes), reversed(old), strict=True):
-            if forward and not can_read(node, each, self._steps):
-                raise _Refused(self._unreadable(new, other))
-            if backward and not can_read(each, node, self._steps):
-                raise _Refused(self._unreadable(other, new))
-            if not forward and not backward:
-                raise _Refused(self._unreadable(new, new))
+            raise _Incompatible(f"org.apache.avro.SchemaParseException: {error}") from None
+        is_forward, is_backward = (
+            self._strategy.startswith((direction, "FULL")) for direction in ("FORWARD", "BACKWARD")
+        )
+        for former, version in zip(reversed(nodes), reversed(versions), strict=True):
+            if is_forward and not can_read(node, former, self._steps):
+                raise _Incompatible(self._unreadable_text(candidate, version))
+            if is_backward and not can_read(former, node, self._steps):
+                raise _Incompatible(self._unreadable_text(version, candidate))
+            if not is_forward and not is_backward:
+                raise _Incompatible(self._unreadable_text(candidate, candidate))
 
-    def _unreadable(self, writer: Part, reader: Part) -> str:
-        texts = [_shown(read_json(part.data)[0])[:2000] for part in (writer, reader)]
+    def _unreadable_text(self, writer: SchemaPart, reader: SchemaPart) -> str:
+        texts = [_format(read_json(part.data)[0])[:2000] for part in (writer, reader)]
         return (
             f"Error during schema compatibility check with strategy {self._strategy}: "
             f"org.apache.avro.SchemaValidationException: Unable to read schema: \n{texts[0]}\n"
             f"using schema:\n{texts[1]}"
         )
 
-    def _json(self, old: Part, new: Part) -> None:
-        if self._is_avro(old) and self._is_avro(new):
-            self._avro([old], new)
+    def _check_json(self, version: SchemaPart, candidate: SchemaPart) -> None:
+        if self._is_avro(version) and self._is_avro(candidate):
+            self._check_avro([version], candidate)
             return
-        if not self._is_avro(old) and not _is_old_json(old):
-            return  # whatever it is, it may be replaced
-        if not self._is_avro(new) and not _is_old_json(new):
-            raise _Refused("Unknown schema format")
-        if self._is_avro(old) or self._is_avro(new):
+        if not self._is_avro(version) and not _is_old_json(version):
+            return  # no schema of either form: it may be replaced
+        if not self._is_avro(candidate) and not _is_old_json(candidate):
+            raise _Incompatible("Unknown schema format")
+        if self._is_avro(version) or self._is_avro(candidate):
             return
-        first, second = old_id(old_json(old.data)), old_id(old_json(new.data))
+        first, second = get_old_id(parse_old_json(version.data)), get_old_id(parse_old_json(candidate.data))
         if first is None:
-            raise Failed("JsonSchema.getId() is null")
+            raise JavaError("JsonSchema.getId() is null")
         if first != second:
-            texts = [part.data.decode(errors="replace")[:2000] for part in (old, new)]
-            raise _Refused(f"Incompatible Schema from {texts[0]} + to {texts[1]}")
+            texts = [part.data.decode(errors="replace")[:2000] for part in (version, candidate)]
+            raise _Incompatible(f"Incompatible Schema from {texts[0]} + to {texts[1]}")
 
-    def _key_value(self, old: list[Part], new: Part) -> None:
-        key, value = key_and_value(new)
-        pairs = [key_and_value(each) for each in old]
-        for before in pairs:
-            if (before[0].kind, before[1].kind) != (key.kind, value.kind):
-                raise _Refused(
+    def _check_key_value(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
+        key, value = split_key_value(candidate)
+        pairs = [split_key_value(version) for version in versions]
+        for pair in pairs:
+            if (pair[0].kind, pair[1].kind) != (key.kind, value.kind):
+                raise _Incompatible(
                     "Key schemas or Value schemas are different schema type, "
-                    f"from key schema type is {before[0].kind} and to key schema is {key.kind}, "
-                    f"from value schema is {before[1].kind} and to value schema is {value.kind}"
+                    f"from key schema type is {pair[0].kind} and to key schema is {key.kind}, "
+                    f"from value schema is {pair[1].kind} and to value schema is {value.kind}"
                 )
-        self._parts([before[0] for before in pairs], key)
-        self._parts([before[1] for before in pairs], value)
+        self._check_parts([pair[0] for pair in pairs], key)
+        self._check_parts([pair[1] for pair in pairs], value)
 
-    def _protobuf(self, old: Part, new: Part) -> None:
-        names = root_message(old.data), root_message(new.data)
+    def _check_protobuf(self, version: SchemaPart, candidate: SchemaPart) -> None:
+        names = find_root_message(version.data), find_root_message(candidate.data)
         if self._strategy == "ALWAYS_INCOMPATIBLE":
-            raise _Refused("Unknown SchemaCompatibilityStrategy.")
+            raise _Incompatible("Unknown SchemaCompatibilityStrategy.")
         if names[0] != names[1]:
-            raise _Refused("Protobuf root message isn't allow change!")
+            raise _Incompatible("Protobuf root message isn't allow change!")
 
-    def _is_avro(self, part: Part) -> bool:
+    def _is_avro(self, part: SchemaPart) -> bool:
         try:
-            self._parsed(part)
+            self._parse(part)
         except Unparsable:
             return False
         return True
 
-    def _validate(self, part: Part) -> None:
-        """Raises _Invalid if a schema is not well-formed, and Failed where the broker does not expect it."""
+    def _validate(self, part: SchemaPart) -> None:
+        """Raise _Invalid if a schema is not well-formed, JavaError where the broker does not expect it."""
         kind, data = part.kind, part.data
-        if kind in CLIENTS:
+        if kind in CLIENT_TYPES:
             raise _Invalid(f"Schema {kind} is a client-side schema type")
         if kind in _AVRO:
             self._validate_avro(part)
         elif kind == "PROTOBUF_NATIVE":
             try:
-                root_message(data)
-            except Failed:
+                find_root_message(data)
+            except JavaError:
                 raise _Invalid("deserialize ProtobufNative Schema failed") from None
         elif kind == "KEY_VALUE":
-            for each in key_and_value(part):
-                self._validate(each)
+            for inner in split_key_value(part):
+                self._validate(inner)
         elif kind == "STRING" and data not in (b"", b"null"):
             text = data.decode(errors="replace")[:2000]
             raise _Invalid(f"Invalid schema definition data for string schema : '{text}'")
@@ -318,43 +333,43 @@ class _Check:
                 f"length of schema data should be zero, but {len(data)} bytes is found"
             )
 
-    def _validate_avro(self, part: Part) -> None:
+    def _validate_avro(self, part: SchemaPart) -> None:
         invalid = f"Invalid schema definition data for {part.kind} schema caused by "
         try:
-            node = self._parsed(part).node
+            node = self._parse(part).node
         except Unparsable as error:
             if part.kind != "JSON":
                 raise _Invalid(f"{invalid}org.apache.avro.SchemaParseException: {error}") from None
             try:
-                old_json(part.data)
+                parse_old_json(part.data)
             except ValueError as other:
                 raise _Invalid(f"{invalid}{other}") from None
             return
-        except Failed as error:
+        except JavaError as error:
             raise _Invalid(f"{invalid}{error}") from None
         if part.kind == "AVRO" and node.kind == "union":
             raise _Invalid("Avro schema typed [UNION] is not supported")
 
 
-def _changed(old: Part, new: Part) -> Refusal:
-    text = f"Incompatible schema: exists schema type {old.kind}, new schema type {new.kind}"
-    return Refusal("incompatible", text)
+def _type_change(version: SchemaPart, candidate: SchemaPart) -> Incompatibility:
+    text = f"Incompatible schema: exists schema type {version.kind}, new schema type {candidate.kind}"
+    return Incompatibility("incompatible", text)
 
 
-def _shown(value: Any, margin: str = "\n") -> str:
-    """A schema in JSON, as Avro shows it."""
+def _format(value: Any, margin: str = "\n") -> str:
+    """Format a schema as Avro shows it in JSON."""
     inner = f"{margin}  "
     if isinstance(value, dict) and value:
-        members = (f"{inner}{json.dumps(key)} : {_shown(each, inner)}" for key, each in value.items())
+        members = (f"{inner}{json.dumps(key)} : {_format(item, inner)}" for key, item in value.items())
         return f"{{{','.join(members)}{margin}}}"
     if isinstance(value, list) and value:
-        return f"[ {', '.join(_shown(each, margin) for each in value)} ]"
+        return f"[ {', '.join(_format(item, margin) for item in value)} ]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _is_old_json(part: Part) -> bool:
+def _is_old_json(part: SchemaPart) -> bool:
     try:
-        old_json(part.data)
+        parse_old_json(part.data)
     except ValueError:
         return False
     return True

@@ -1,6 +1,6 @@
 """The schemas of topics, by version. Source: schema/SchemaRegistryServiceImpl, BookkeeperSchemaStorage (4.0).
 
-Stored as rows of "schemas": tenant/namespace/topic -> {"versions": [{type, data, properties, time}]};
+StoredSchema as rows of "schemas": tenant/namespace/topic -> {"versions": [{type, data, properties, time}]};
 a version that deleted all before it is null.
 """
 
@@ -9,7 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
-from pulsarctl_wire.broker.schemas.compatibility import Kind, Refusal, Schema, refusal, version_of
+from pulsarctl_wire.broker.schemas.compatibility import (
+    Incompatibility,
+    Kind,
+    Schema,
+    find_incompatibility,
+    find_version,
+)
 from pulsarctl_wire.broker.storage.journal import Journal, Row
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
@@ -17,7 +23,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 _LAST_TYPE: Final = WireSchema.AutoConsume
 
 
-class Stored(NamedTuple):
+class StoredSchema(NamedTuple):
     """A version of a topic's schema."""
 
     number: int
@@ -26,29 +32,29 @@ class Stored(NamedTuple):
 
     @property
     def version(self) -> bytes:
-        """The version as it is sent."""
+        """The version as sent to clients."""
         return self.number.to_bytes(8, "big")
 
-    def wire(self, name: str) -> dict[str, Any]:
-        """The fields of a Schema."""
+    def to_wire(self, name: str) -> dict[str, Any]:
+        """Return the fields of a Schema."""
         pairs = [{"key": key, "value": value} for key, value in self.schema.properties.items()]
         return {"name": name, "schema_data": self.schema.data, "type": self.schema.type, "properties": pairs}
 
 
 def from_wire(schema: WireSchema) -> Schema:
-    """A received schema."""
+    """Return the schema that was received."""
     properties = {as_text(pair.key): as_text(pair.value) for pair in schema.properties}
     return Schema(schema.type, schema.schema_data, properties)
 
 
 def check_wire(schema: WireSchema) -> None:
-    """Raises Violation if Pulsar cannot read a received schema: it has a property twice, or no known type."""
+    """Raise Violation if Pulsar cannot read a received schema: a property is repeated or its type unknown."""
     if len({pair.key for pair in schema.properties}) < len(schema.properties) or schema.type > _LAST_TYPE:
         raise Violation("a schema that cannot be read")
 
 
 class SchemaRefused(Refused):
-    """A schema is refused; `kind` is that of the Refusal."""
+    """A refused schema; `kind` is that of the Incompatibility."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(
@@ -56,8 +62,8 @@ class SchemaRefused(Refused):
         )
         self.kind = kind
 
-    def thrown(self) -> "SchemaRefused":
-        """With the text that PRODUCER and GET_OR_CREATE_SCHEMA are answered with."""
+    def as_java_refusal(self) -> "SchemaRefused":
+        """Return the refusal with the text in answers to PRODUCER and GET_OR_CREATE_SCHEMA."""
         if self.kind != "incompatible":
             return self
         text = f"org.apache.pulsar.broker.service.schema.exceptions.IncompatibleSchemaException: {self}"
@@ -65,42 +71,42 @@ class SchemaRefused(Refused):
 
 
 class Schemas:
-    """All schemas."""
+    """The schemas of all topics."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._rows = journal.table("schemas")
 
-    def versions(self, name: TopicName) -> list[Stored]:
-        """The versions of a topic's schema, the oldest first."""
+    def get_versions(self, name: TopicName) -> list[StoredSchema]:
+        """Return the versions of a topic's schema, the oldest first."""
         rows = list(enumerate(self._rows.get(name.schema_key, {"versions": []})["versions"]))
         deleted = max((number for number, row in rows if row is None), default=-1)
-        return [_stored(number, row) for number, row in rows[deleted + 1 :]]
+        return [_load(number, row) for number, row in rows[deleted + 1 :]]
 
-    def latest(self, name: TopicName) -> Stored | None:
-        """The latest version, which is an empty schema if it deleted those before it."""
+    def get_latest(self, name: TopicName) -> StoredSchema | None:
+        """Return the latest version; it is an empty schema if it deleted the ones before."""
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         if not rows:
             return None
         last = len(rows) - 1
-        return Stored(last, Schema(0, b"", {}), 0) if rows[-1] is None else _stored(last, rows[-1])
+        return StoredSchema(last, Schema(0, b"", {}), 0) if rows[-1] is None else _load(last, rows[-1])
 
-    def get(self, name: TopicName, version: bytes = b"") -> Stored | None:
-        """A version of a topic's schema, or the latest one."""
-        versions = self.versions(name)
+    def get(self, name: TopicName, version: bytes = b"") -> StoredSchema | None:
+        """Return a version of a topic's schema, or the latest one."""
+        versions = self.get_versions(name)
         if not version:
             return versions[-1] if versions else None
         number = int.from_bytes(version, "big", signed=True)
-        return next((each for each in versions if each.number == number), None)
+        return next((item for item in versions if item.number == number), None)
 
-    def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> Stored:
-        """The version with this schema; a new one if those before allow it. Raises SchemaRefused."""
-        versions = self.versions(name)
-        schemas = [each.schema for each in versions]
-        _check(refusal(schemas, schema, strategy))
-        known = version_of(schemas, schema)
-        if known is not None:
-            return versions[known]
+    def add(self, name: TopicName, schema: Schema, strategy: str, time_ms: int) -> StoredSchema:
+        """Return the version with this schema; add one if those before allow it. Raises SchemaRefused."""
+        versions = self.get_versions(name)
+        schemas = [version.schema for version in versions]
+        _check(find_incompatibility(schemas, schema, strategy))
+        index = find_version(schemas, schema)
+        if index is not None:
+            return versions[index]
         row = {
             "type": schema.type,
             "data": b64encode(schema.data).decode(),
@@ -109,21 +115,21 @@ class Schemas:
         }
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         self._journal.put("schemas", name.schema_key, {"versions": [*rows, row]})
-        return _stored(len(rows), row)
+        return _load(len(rows), row)
 
     def check(self, name: TopicName, schema: Schema, strategy: str) -> None:
-        """Raises SchemaRefused if a consumer with this schema cannot read what is there."""
-        versions = [each.schema for each in self.versions(name)]
-        _check(refusal(versions, schema, strategy, consumer=True))
+        """Raise SchemaRefused if a consumer with this schema cannot read the topic's messages."""
+        versions = [version.schema for version in self.get_versions(name)]
+        _check(find_incompatibility(versions, schema, strategy, consumer=True))
 
-    def known(self, name: TopicName, schema: Schema) -> Stored | None:
-        """The version with this schema, if there is one."""
-        versions = self.versions(name)
-        found = version_of([each.schema for each in versions], schema)
-        return None if found is None else versions[found]
+    def find(self, name: TopicName, schema: Schema) -> StoredSchema | None:
+        """Return the version with this schema, if there is one."""
+        versions = self.get_versions(name)
+        index = find_version([version.schema for version in versions], schema)
+        return None if index is None else versions[index]
 
     def retract(self, name: TopicName) -> int:
-        """Delete all versions, which is a version itself; returns its number."""
+        """Delete all versions, by adding one that says so; returns its number."""
         rows = self._rows.get(name.schema_key, {"versions": []})["versions"]
         self._journal.put("schemas", name.schema_key, {"versions": [*rows, None]})
         return len(rows)
@@ -133,10 +139,10 @@ class Schemas:
         self._journal.delete("schemas", name.schema_key)
 
 
-def _check(found: Refusal | None) -> None:
-    if found is not None:
-        raise SchemaRefused(found.kind, found.text)
+def _check(incompatibility: Incompatibility | None) -> None:
+    if incompatibility is not None:
+        raise SchemaRefused(incompatibility.kind, incompatibility.text)
 
 
-def _stored(number: int, row: Row) -> Stored:
-    return Stored(number, Schema(row["type"], b64decode(row["data"]), row["properties"]), row["time"])
+def _load(number: int, row: Row) -> StoredSchema:
+    return StoredSchema(number, Schema(row["type"], b64decode(row["data"]), row["properties"]), row["time"])

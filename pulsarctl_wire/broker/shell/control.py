@@ -1,18 +1,18 @@
-"""Controls a running broker: each request is a JSON object, and so is each answer.
+"""Control requests of a running broker: a request is a JSON object, and so is its answer.
 
     {"do": "state"}                     connections, topics, subscriptions, … (cluster/state.py)
-    {"do": "advance", "seconds": 60}    {"time_ms": …}: the clock is moved, and what is due happens
+    {"do": "advance", "seconds": 60}    {"time_ms": …}: moves the clock, and runs what is due
     {"do": "housekeeping"}              {}: expiry, quotas, retention and deletion of the unused, now
-    {"do": "compact", "topic": "t"}     {}: once it is compacted
+    {"do": "compact", "topic": "t"}     {}: when done
     {"do": "unload", "topic": "t"}      {}: clients connect to it again
     {"do": "terminate", "topic": "t"}   {"last": [LEDGER, ENTRY]}
-    {"do": "cut", "connection": 3}      {"connections": 1}: it ends without a word; without a number, all do
-    {"do": "move", "topic": "t", "broker": 1}   {}: broker 1 owns the topic's bundle from now on
-    {"do": "migrate", "topic": "t", "service_url": "pulsar://…"}   {}: clients are told that it moved
-    {"do": "kill", "broker": 1}         {}: it is gone at once
-    {"do": "start", "broker": 1}        {}: it is back, at the same ports
-    {"do": "restart", "broker": 1}      {}: it died and is back
-    {"do": "fault-add", …}              and others that are about faults (net/control.py)
+    {"do": "cut", "connection": 3}      {"connections": 1}: cuts it; without a number, all
+    {"do": "move", "topic": "t", "broker": 1}   {}: broker 1 then owns the topic's bundle
+    {"do": "migrate", "topic": "t", "service_url": "pulsar://…"}   {}: tells clients that it has moved
+    {"do": "kill", "broker": 1}         {}: stops it at once
+    {"do": "start", "broker": 1}        {}: at the same ports
+    {"do": "restart", "broker": 1}      {}: kills and starts it
+    {"do": "fault-add", …}              and others about faults (net/control.py)
 
 A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance with a body {"seconds": 60}.
 """
@@ -25,7 +25,7 @@ from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.cluster import housekeeping
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.cluster.state import state_of
+from pulsarctl_wire.broker.cluster.state import report_state
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.errors import RequestTimeout, SettingsError, WireError
 from pulsarctl_wire.net.control import FAULT_REQUESTS
@@ -34,47 +34,47 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.server import Ports, Server
 
 PREFIX: Final = "/pwire/"
-"""Where HTTP has these requests."""
+"""The path of these requests over HTTP."""
 
-_LONGEST: Final = 366 * 86_400
-"""Maximum seconds that the clock is moved at a time."""
+_MAX_SECONDS: Final = 366 * 86_400
+"""The most seconds that the clock moves at a time."""
 
 
-async def answer(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out a request; returns the answer. Raises SettingsError if it cannot be done."""
-    do = _REQUESTS.get(str(asked.get("do")))
-    if do is None:
-        raise SettingsError(f"{asked.get('do')}: not one of {', '.join(_REQUESTS)}")
+async def answer(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a request and return the answer. Raises SettingsError if that is impossible."""
+    handler = _REQUESTS.get(str(request.get("do")))
+    if handler is None:
+        raise SettingsError(f"{request.get('do')}: not one of {', '.join(_REQUESTS)}")
     try:
-        return await do(server, asked)
+        return await handler(server, request)
     except (Refused, InvalidName) as error:
         raise SettingsError(str(error)) from None
 
 
-async def _state(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+async def _state(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     await server.idle()
     server.set_time()
     faults = {"faults": []} if server.faults is None else await _faults(server, {"do": "fault-list"})
-    return {**state_of(server.cluster), **faults}
+    return {**report_state(server.cluster), **faults}
 
 
-async def _advance(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    seconds = asked.get("seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST:
-        raise SettingsError(f"seconds={seconds}: it must be a number from 0 to {_LONGEST}")
+async def _advance(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = request.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _MAX_SECONDS:
+        raise SettingsError(f"seconds={seconds}: it must be a number from 0 to {_MAX_SECONDS}")
     await server.advance(seconds)
     return {"time_ms": server.cluster.scheduler.time_ms}
 
 
-async def _housekeeping(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+async def _housekeeping(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     for broker in server.cluster.brokers:
         await server.run(housekeeping.run(broker))
     return {}
 
 
-async def _compact(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+async def _compact(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     async def compact() -> None:
-        topic = _persistent(await _topic(server, asked))
+        topic = _persistent(await _load_topic(server, request))
         if topic.compaction.status == "RUNNING":
             raise SettingsError(f"{topic.name.full} is being compacted already")
         await topic.compaction.run()
@@ -83,26 +83,26 @@ async def _compact(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]
     return {}
 
 
-async def _unload(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+async def _unload(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     async def unload() -> None:
-        topic = await _topic(server, asked)
+        topic = await _load_topic(server, request)
         await server.cluster.broker_of(topic).unload(topic)
 
     await server.run(unload())
     return {}
 
 
-async def _terminate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+async def _terminate(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     async def terminate() -> list[int]:
-        topic = await _topic(server, asked)
+        topic = await _load_topic(server, request)
         return list(await _persistent(topic).terminate())
 
     return {"last": await server.run(terminate())}
 
 
-async def _topic(server: "Server", asked: Mapping[str, Any]) -> AnyTopic:
-    """The topic that a request names, loaded. Raises Refused, InvalidName."""
-    name = parse_topic(str(asked.get("topic", "")))
+async def _load_topic(server: "Server", request: Mapping[str, Any]) -> AnyTopic:
+    """Load the topic that a request names. Raises Refused, InvalidName."""
+    name = parse_topic(str(request.get("topic", "")))
     return await server.cluster.load(name)
 
 
@@ -112,8 +112,8 @@ def _persistent(topic: AnyTopic) -> PersistentTopic:
     return topic
 
 
-async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    number = asked.get("connection")
+async def _cut(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    number = request.get("connection")
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
         raise SettingsError(f"connection={number}: it must be a number, as in state")
     count = server.cut(number)
@@ -122,18 +122,18 @@ async def _cut(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"connections": count}
 
 
-async def _move(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    name, to = parse_topic(str(asked.get("topic", ""))), _broker(server, asked.get("broker"))
+async def _move(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    name, owner = parse_topic(str(request.get("topic", ""))), _broker(server, request.get("broker"))
 
     async def move() -> None:
-        await server.cluster.unload_bundle(name, to, tell=True)
+        await server.cluster.unload_bundle(name, owner, tell=True)
 
     await server.run(move())
     return {}
 
 
-async def _migrate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    urls = str(asked.get("service_url") or ""), str(asked.get("service_url_tls") or "")
+async def _migrate(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    urls = str(request.get("service_url") or ""), str(request.get("service_url_tls") or "")
     for url, scheme in zip(urls, ("pulsar://", "pulsar+ssl://"), strict=True):
         if url and not url.startswith(scheme):
             raise SettingsError(f"{url[:200]}: it must begin with {scheme}")
@@ -141,27 +141,27 @@ async def _migrate(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]
         raise SettingsError("give service_url or service_url_tls, where the topic has moved to")
 
     async def migrate() -> None:
-        (await _topic(server, asked)).migrate(*urls)
+        (await _load_topic(server, request)).migrate(*urls)
 
     await server.run(migrate())
     return {}
 
 
-async def _kill(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    broker = _broker(server, asked.get("broker"))
-    if sum(each.alive for each in server.cluster.brokers) == 1:
+async def _kill(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    broker = _broker(server, request.get("broker"))
+    if sum(member.alive for member in server.cluster.brokers) == 1:
         raise SettingsError("the last broker cannot be killed: end pwire broker")
     await _ports(server).kill(broker)
     return {}
 
 
-async def _start(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    await _ports(server).start(_broker(server, asked.get("broker"), alive=False))
+async def _start(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    await _ports(server).start(_broker(server, request.get("broker"), alive=False))
     return {}
 
 
-async def _restart(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
-    server.cluster.restart(_broker(server, asked.get("broker", 0)))
+async def _restart(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
+    server.cluster.restart(_broker(server, request.get("broker", 0)))
     server.flush()
     return {}
 
@@ -180,12 +180,12 @@ def _broker(server: "Server", number: object, *, alive: bool = True) -> Broker:
     return brokers[number]
 
 
-async def _faults(server: "Server", asked: Mapping[str, Any]) -> dict[str, Any]:
+async def _faults(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     from pulsarctl_wire.net.fault_control import answer_faults
 
     if server.faults is None:
         server.faults = server.new_faults()
-    return await answer_faults(server, server.faults, asked)
+    return await answer_faults(server, server.faults, request)
 
 
 _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dict[str, Any]]]]] = {
@@ -209,18 +209,18 @@ _REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dic
 
 
 async def answer_http(server: "Server", method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-    """The status and the JSON body that answer a request below `PREFIX`."""
-    do = path.removeprefix(PREFIX).strip("/")
-    if method != ("GET" if do == "state" else "POST"):
+    """Return the status and the JSON body for a request below `PREFIX`."""
+    action = path.removeprefix(PREFIX).strip("/")
+    if method != ("GET" if action == "state" else "POST"):
         return 405, {"error": f"{method} cannot be used here"}
     try:
-        asked = json.loads(body or b"{}")
-        if not isinstance(asked, dict):
+        request = json.loads(body or b"{}")
+        if not isinstance(request, dict):
             return 400, {"error": "the body must be a JSON object"}
-        return 200, await answer(server, {**asked, "do": do})
+        return 200, await answer(server, {**request, "do": action})
     except RequestTimeout as error:
         return 408, {"error": str(error)}
     except WireError as error:
-        return 404 if do not in _REQUESTS else 400, {"error": str(error)}
+        return 404 if action not in _REQUESTS else 400, {"error": str(error)}
     except (ValueError, RecursionError):
         return 400, {"error": "the body is not JSON"}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
-from pulsarctl_wire.broker.clients.connection import Attached, Receiving
+from pulsarctl_wire.broker.clients.connection import Endpoint, Receiver
 from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
@@ -24,31 +24,31 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 MAX_DELAYED_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that faults may delay in a direction before no more is taken from its source."""
+"""With more bytes than these delayed in a direction, its source is not read."""
 
-_ROUNDING: Final = 1e-6  # seconds: when a timer is due, its time has come in spite of rounding
+_ROUNDING: Final = 1e-6  # seconds by which timers run late, against rounding
 
 _PRIMING: Final = 1 << 63
-"""Request ids of commands that the client sent before there were faults."""
+"""The first request id of commands made up for `prime`."""
 
 
 class Ends(Protocol):
     """The two sides of a connection."""
 
     def deliver(self, frame: Frame) -> None:
-        """The core gets a frame."""
+        """Pass a frame to the core."""
 
     def transmit(self, data: bytes) -> None:
-        """The client gets bytes."""
+        """Pass bytes to the client."""
 
     def break_off(self, *, reset: bool = False) -> None:
-        """Both sides lose the connection."""
+        """End the connection on both sides."""
 
     def note(self, text: str) -> None:
-        """Tell the user."""
+        """Print a note for the user."""
 
     def flush(self) -> None:
-        """Look at the connection again: there may be room."""
+        """Look at the connection again, as there may be room."""
 
 
 class FaultyConnection:
@@ -62,7 +62,7 @@ class FaultyConnection:
     ) -> None:
         self.ends = ends
         self.scheduler = scheduler
-        self.blackholed = False
+        self.is_blackholed = False
         self._connection = connection
         self._session = ExchangeState(connection, Knowledge())
         self._from_core = FrameStream(connection, False, limit=limit)
@@ -73,21 +73,22 @@ class FaultyConnection:
             for way, pass_on in ((False, ends.transmit), (True, self._into_core))
         )
         for way in (False, True):
-            self.lanes[way].other = self.lanes[not way]
+            self.lanes[way].opposite = self.lanes[not way]
 
-    def prime(self, producers: Mapping[int, Attached], consumers: Mapping[int, Receiving]) -> None:
-        """The client has these already: faults know their topics."""
-        opened: list[tuple[str, dict[str, object]]] = [
-            ("PRODUCER", {"producer_id": id, "topic": each.topic.name.full})
-            for id, each in producers.items()
-            if isinstance(each, Producer)
+    def prime(self, producers: Mapping[int, Endpoint], consumers: Mapping[int, Receiver]) -> None:
+        """Tell the faults about producers and consumers that exist already, with their topics."""
+        commands: list[tuple[str, dict[str, object]]] = [
+            ("PRODUCER", {"producer_id": id, "topic": producer.topic.name.full})
+            for id, producer in producers.items()
+            if isinstance(producer, Producer)
         ]
-        for id, each in consumers.items():
-            if isinstance(each, Consumer):
-                names = {"topic": each.subscription.topic_name, "subscription": each.subscription.name}
-                opened.append(("SUBSCRIBE", {"consumer_id": id, "subType": each.kind, **names}))
+        for id, consumer in consumers.items():
+            if isinstance(consumer, Consumer):
+                subscription = consumer.subscription
+                names = {"topic": subscription.topic_name, "subscription": subscription.name}
+                commands.append(("SUBSCRIBE", {"consumer_id": id, "subType": consumer.kind, **names}))
         stream = FrameStream(self._connection, True)
-        for number, (name, fields) in enumerate(opened):
+        for number, (name, fields) in enumerate(commands):
             data = build_frame(build_command(name, request_id=_PRIMING + number, **fields))
             self._track(stream.feed(data, self._time_ns))
 
@@ -100,13 +101,13 @@ class FaultyConnection:
         self._session.track(list(frames))
         return frames
 
-    def received(self, frame: Frame) -> None:
-        """The client has sent a frame."""
+    def receive(self, frame: Frame) -> None:
+        """Pass a frame of the client through its faults."""
         self._session.track([frame])
         self.lanes[True].take(frame.raw, frame)
 
-    def sent(self, data: bytes) -> None:
-        """The core has sent whole frames."""
+    def send(self, data: bytes) -> None:
+        """Pass whole frames of the core through their faults."""
         for frame in self._track(self._from_core.feed(data, self._time_ns)):
             self.lanes[False].take(frame.raw, frame)
 
@@ -118,116 +119,118 @@ class FaultyConnection:
             self.ends.deliver(event)
 
     @property
-    def holds_much(self) -> tuple[bool, bool]:
-        """Whether so much is delayed, on its way to the client and to the core, that no more should come."""
+    def full_lanes(self) -> tuple[bool, bool]:
+        """Whether too many bytes are delayed on their way to the client, and to the core."""
         to_client, to_core = self.lanes
         return to_client.size > MAX_DELAYED_BYTES, to_core.size > MAX_DELAYED_BYTES
 
     def renew(self) -> None:
-        """The faults were changed."""
+        """Take note that the faults have changed."""
         for lane in self.lanes:
             lane.renew()
 
-    def when_sent(self, do: Callable[[], None]) -> None:
-        """Call `do` when everything was sent to the client that waits for that."""
-        self.lanes[False].later(0.0, do)
+    def call_after_send(self, action: Callable[[], None]) -> None:
+        """Call `action` when everything that waits for the client is sent."""
+        self.lanes[False].call_at(0.0, action)
 
     def stop(self) -> None:
-        """The client has gone: the core gets at once what it has sent."""
+        """End: the core gets at once what the client, now gone, has sent."""
         self.lanes[True].flush()
         for lane in self.lanes:
             lane.stop()
 
 
 class _Lane:
-    """One direction. `size` are the bytes that it delays."""
+    """One direction. `size` is the number of delayed bytes."""
 
-    def __init__(self, both: FaultyConnection, faults: FaultLane, pass_on: Callable[[bytes], None]) -> None:
-        self.other: _Lane = self
+    def __init__(
+        self, connection: FaultyConnection, faults: FaultLane, pass_on: Callable[[bytes], None]
+    ) -> None:
+        self.opposite: _Lane = self
         self.size = 0
-        self._both = both
+        self._connection = connection
         self._faults = faults
         self._pass_on = pass_on
-        self._scheduler = both.scheduler
+        self._scheduler = connection.scheduler
         self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
         self._timers: set[Timer] = set()
-        self._stopped = False
+        self._is_stopped = False
 
     @property
     def _now(self) -> float:
         return self._scheduler.ticks / 1e9
 
     def take(self, data: bytes, frame: Frame | None) -> None:
-        """Have faults act on a frame."""
+        """Apply faults to a frame."""
         self._act(self._faults.take(data, frame, self._now))
 
     def renew(self) -> None:
-        """The faults were changed: what those held back that are gone goes on."""
+        """Pass on what faults that are gone held back."""
         if self._faults.released():
-            self._do_until(float("inf"))
+            self._call_until(float("inf"))
         self.take(b"", None)
 
     def flush(self) -> None:
         """Pass on everything that waits."""
         self._act(self._faults.flush(self._now))
-        self._do_until(float("inf"))
+        self._call_until(float("inf"))
 
     def _act(self, actions: list[Action]) -> None:
-        both = self._both
+        connection = self._connection
         for action in actions:
             if isinstance(action, Send):
-                lane, at = (self.other, 0.0) if action.back else (self, action.at)
-                lane.later(at, partial(lane.send, action.data), len(action.data))
+                lane, time = (self.opposite, 0.0) if action.back else (self, action.at)
+                lane.call_at(time, partial(lane.send, action.data), len(action.data))
             elif isinstance(action, Note):
-                both.ends.note(action.text)
+                connection.ends.note(action.text)
             elif isinstance(action, Close):
-                self.later(0.0, both.ends.break_off)
+                self.call_at(0.0, connection.ends.break_off)
             elif isinstance(action, Reset):
-                self.later(0.0, partial(both.ends.break_off, reset=True))
+                self.call_at(0.0, partial(connection.ends.break_off, reset=True))
             elif isinstance(action, Blackhole):
-                self.later(0.0, partial(setattr, both, "blackholed", True))
+                self.call_at(0.0, partial(setattr, connection, "is_blackholed", True))
             elif isinstance(action, Wake):
-                self._call_at(action.at, partial(self.take, b"", None))
+                self._set_timer(action.at, partial(self.take, b"", None))
 
     def send(self, data: bytes) -> None:
         """Pass bytes on."""
-        if not self._both.blackholed:
+        if not self._connection.is_blackholed:
             self._pass_on(data)
 
-    def later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
-        """Call `do` at a time, after everything that waits already."""
-        if not self._delayed and at <= self._now:
-            do()
+    def call_at(self, time: float, action: Callable[[], None], size: int = 0) -> None:
+        """Call `action` at a time, after everything that waits already."""
+        if not self._delayed and time <= self._now:
+            action()
             return
         if not self._delayed:
-            self._call_at(at, self._due)
-        self._delayed.append((at, do, size))
+            self._set_timer(time, self._on_due)
+        self._delayed.append((time, action, size))
         self.size += size
 
-    def _call_at(self, at: float, do: Callable[[], None]) -> None:
+    def _set_timer(self, time: float, action: Callable[[], None]) -> None:
         def call() -> None:
             self._timers.discard(timer)
-            do()
-            self._both.ends.flush()
+            action()
+            self._connection.ends.flush()
 
-        if not self._stopped:
-            timer = self._scheduler.later(max(at - self._now, 0) + _ROUNDING, call)
+        if not self._is_stopped:
+            timer = self._scheduler.call_later(max(time - self._now, 0) + _ROUNDING, call)
             self._timers.add(timer)
 
-    def _due(self) -> None:
-        self._do_until(self._now)
+    def _on_due(self) -> None:
+        self._call_until(self._now)
         if self._delayed:
-            self._call_at(self._delayed[0][0], self._due)
+            self._set_timer(self._delayed[0][0], self._on_due)
 
-    def _do_until(self, now: float) -> None:
+    def _call_until(self, now: float) -> None:
         while self._delayed and self._delayed[0][0] <= now:
-            _, do, size = self._delayed.popleft()
+            _, action, size = self._delayed.popleft()
             self.size -= size
-            do()
+            action()
 
     def stop(self) -> None:
-        """Do nothing more."""
-        self._stopped = True
+        """Cancel everything that waits."""
+        self._is_stopped = True
         self._delayed.clear()
         for timer in self._timers:
             timer.cancel()

@@ -1,7 +1,7 @@
-"""The admin API and the control requests over HTTP, for browsers and clients that are on this machine.
+"""The admin API and the control requests over HTTP, for browsers and clients on this machine.
 
-Requests must name this machine as their host, and come from no page of another site: otherwise any web page
-could use the broker of whoever looks at it (CSRF, DNS rebinding).
+Requests must name this machine as their host, and not come from a page of another site: otherwise any web
+page could use the broker of its reader (CSRF, DNS rebinding).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pulsarctl_wire.broker.admin import Answer
 from pulsarctl_wire.broker.cluster.cluster import Broker
 from pulsarctl_wire.broker.shell.control import PREFIX, answer_http
 from pulsarctl_wire.broker.shell.server import report
-from pulsarctl_wire.broker.tenancy.access import Refusal, common_name
+from pulsarctl_wire.broker.tenancy.access import BadCredentials, get_common_name
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.server import Server
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""Bytes that a request's body may have: aiohttp's default."""
+"""The most bytes of a request's body: aiohttp's default."""
 
 _METHOD: Final = "X-Pulsar-Auth-Method-Name"
-"""Says which credentials a request has; then nothing else will do."""
+"""Names the kind of credentials in a request; then anonymous access is no alternative."""
 
 PATIENCE: Final = 30.0
 """Seconds that a connection may be idle, and that a body may take to arrive."""
 
-_LINGERING: Final = 1.0  # seconds for the rest of a body that is not wanted, so that the answer is read
+_LINGER_SECONDS: Final = 1.0  # for the rest of an unwanted body, so that the client reads the answer
 
-_SILENT: Final = logging.Logger("pulsarctl_wire.http", logging.CRITICAL + 1)
-"""For aiohttp, which logs what it refuses; what goes wrong here is reported."""
+_SILENT_LOGGER: Final = logging.Logger("pulsarctl_wire.http", logging.CRITICAL + 1)
+"""For aiohttp, which logs refused requests; errors here are reported."""
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def _host_of(netloc: str) -> str:
-    """The host in HOST:PORT; empty if it is malformed."""
+    """Return the host in HOST:PORT; empty if it is malformed."""
     try:
         return (urlsplit(f"//{netloc}").hostname or "").rstrip(".")
     except ValueError:
@@ -60,7 +60,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _failed(status: int, reason: str) -> web.Response:
+def _error_response(status: int, reason: str) -> web.Response:
     return web.Response(
         status=status, body=json.dumps({"reason": reason}).encode(), content_type="application/json"
     )
@@ -76,29 +76,29 @@ class Api:
         self._hosts = {*_LOCAL, host}
 
     def _is_own(self, netloc: str) -> bool:
-        """Whether HOST:PORT is this broker; addresses cannot be rebound, unlike names."""
+        """Return whether HOST:PORT is this broker; addresses cannot be rebound, unlike names."""
         host = _host_of(netloc)
         urls = (self._broker.service_url, self._broker.http_url, self._broker.https_url)
-        own = self._hosts | {_host_of(url.partition("://")[2]) for url in urls}
-        return bool(host) and (host in own or (self._any_address and _is_address(host)))
+        own_hosts = self._hosts | {_host_of(url.partition("://")[2]) for url in urls}
+        return bool(host) and (host in own_hosts or (self._any_address and _is_address(host)))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request."""
-        refusal = self._refusal(request)
+        refusal = self._find_refusal(request)
         if refusal:
-            return _failed(403, refusal)
+            return _error_response(403, refusal)
         try:
             role = self._role(request)
-        except Refusal:
-            return _failed(401, "Authentication required")
+        except BadCredentials:
+            return _error_response(401, "Authentication required")
         try:
             data = await asyncio.wait_for(request.read(), PATIENCE)
         except web.HTTPRequestEntityTooLarge:
-            return _failed(413, f"The body is larger than {MAX_BODY_BYTES} bytes")
+            return _error_response(413, f"The body is larger than {MAX_BODY_BYTES} bytes")
         except (TimeoutError, asyncio.TimeoutError):
-            return _failed(408, f"The body has not arrived within {PATIENCE:g} seconds")
-        except (web.RequestPayloadError, OSError) as error:  # also if the client has gone
-            return _failed(400, f"The body cannot be read: {error}")
+            return _error_response(408, f"The body has not arrived within {PATIENCE:g} seconds")
+        except (web.RequestPayloadError, OSError) as error:  # also if the client is gone
+            return _error_response(400, f"The body cannot be read: {error}")
         try:
             if request.path.startswith(PREFIX):
                 return await self._control(request, data, role)
@@ -106,21 +106,21 @@ class Api:
             answer = await self._server.admin(
                 request.method, request.rel_url.raw_path_qs, body, self._broker, role=role, follow=False
             )
-        except _NoJson:
-            return _failed(400, "The body is no JSON")
+        except _NotJson:
+            return _error_response(400, "The body is no JSON")
         except Exception as error:
             report("".join(traceback.format_exception(error)))
-            return _failed(500, "An unexpected error occurred in the server")
+            return _error_response(500, "An unexpected error occurred in the server")
         return _response(answer)
 
     async def _control(self, request: web.BaseRequest, data: bytes, role: str | None) -> web.Response:
-        """Answer a request that controls the broker (control.py)."""
+        """Answer a control request (control.py)."""
         if role is not None and not self._broker.cluster.access.is_super(role):
-            return _failed(401, f"{role} may not control the broker")
+            return _error_response(401, f"{role} may not control the broker")
         return _response(Answer(*await answer_http(self._server, request.method, request.path, data)))
 
-    def _refusal(self, request: web.BaseRequest) -> str:
-        """Why a request is not served; "" if it is."""
+    def _find_refusal(self, request: web.BaseRequest) -> str:
+        """Return why a request is refused; "" if it is not."""
         host = request.headers.get("Host", "")
         if not self._is_own(host):
             return "The host of the request is not this broker"
@@ -132,48 +132,48 @@ class Api:
         return ""
 
     def _role(self, request: web.BaseRequest) -> str | None:
-        """Who asks; None without authentication. Raises Refusal."""
+        """Return the role of the client; None without authentication. Raises BadCredentials."""
         cluster = self._broker.cluster
         if not cluster.access.authenticates or request.path.rstrip("/") == "/metrics":
             return None
         method, _, data = request.headers.get("Authorization", "").partition(" ")
         kind = {"Bearer": "token", "Basic": "basic"}.get(method, "tls")
-        name = common_name(request.get_extra_info("peercert"))
+        name = get_common_name(request.get_extra_info("peercert"))
         try:
             credentials = b64decode(data, validate=True) if kind == "basic" else data.strip().encode()
             return cluster.access.authenticate(kind, credentials, name, self._broker.scheduler.time_ms).name
-        except (Refusal, ValueError) as error:
+        except (BadCredentials, ValueError) as error:
             anonymous = cluster.settings.anonymousUserRole
             if anonymous and _METHOD not in request.headers:
                 return anonymous
-            raise Refusal(str(error)) from None
+            raise BadCredentials(str(error)) from None
 
     @staticmethod
     def _read(data: bytes) -> Any:
-        """The JSON of a body; None if it is empty. Raises _NoJson."""
+        """Return the JSON of a body; None if it is empty. Raises _NotJson."""
         try:
-            return json.loads(data, parse_constant=_no_constant) if data.strip() else None
+            return json.loads(data, parse_constant=_refuse_constant) if data.strip() else None
         except (ValueError, RecursionError):
-            raise _NoJson from None
+            raise _NotJson from None
 
 
 class _Connections(web.Server):
-    """The HTTP connections of a broker; those beyond `most` are ended."""
+    """The HTTP connections of a broker; those beyond `max_count` are ended."""
 
-    most = 0
+    max_count = 0
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        """Called by aiohttp for each new connection."""
+        """Add a connection (called by aiohttp)."""
         super().connection_made(handler, transport)
-        if len(self.connections) > self.most > 0:
-            asyncio.get_running_loop().call_soon(transport.abort)  # when aiohttp has begun with it
+        if len(self.connections) > self.max_count > 0:
+            asyncio.get_running_loop().call_soon(transport.abort)  # once aiohttp has started it
 
 
-class _NoJson(Exception):
-    """A body is no JSON."""
+class _NotJson(Exception):
+    """A body is not JSON."""
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
@@ -194,7 +194,7 @@ def _response(answer: Answer) -> web.Response:
 
 
 def _phrase(answer: Answer) -> str | None:
-    """Why a request is refused, for the status line: some clients show only that."""
+    """Return the reason of a refusal for the status line, as some clients show only that."""
     text = str(answer.value.get("reason", "")) if isinstance(answer.value, dict) else ""
     return text if text and text.isascii() and text.isprintable() else None
 
@@ -202,7 +202,7 @@ def _phrase(answer: Answer) -> str | None:
 async def serve_http(
     server: "Server", broker: Broker, sock: socket.socket, *, ssl_context: TlsContext | None = None
 ) -> web.ServerRunner:
-    """Serve the API of a broker at a bound socket, until `cleanup` of what is returned."""
+    """Serve the API of a broker at a bound socket; `cleanup` of the returned runner ends that."""
     address = Address(*sock.getsockname()[:2])
     if ssl_context is None:
         broker.http_url = broker.http_url or f"http://{address}"
@@ -210,9 +210,13 @@ async def serve_http(
         broker.https_url = broker.https_url or f"https://{address}"
     handle = Api(server, broker, address.host).handle
     connections = _Connections(
-        handle, access_log=None, logger=_SILENT, keepalive_timeout=PATIENCE, lingering_time=_LINGERING
+        handle,
+        access_log=None,
+        logger=_SILENT_LOGGER,
+        keepalive_timeout=PATIENCE,
+        lingering_time=_LINGER_SECONDS,
     )
-    connections.most = server.cluster.settings.maxHttpServerConnections
+    connections.max_count = server.cluster.settings.maxHttpServerConnections
     runner = web.ServerRunner(connections, shutdown_timeout=0.1)
     await runner.setup()
     await web.SockSite(runner, sock, ssl_context=ssl_context).start()

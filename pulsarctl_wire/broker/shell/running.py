@@ -1,7 +1,7 @@
-"""Runs an embedded broker with everything around it: ports, storage, TLS, partitioned topics, the admin API.
+"""A running embedded broker with ports, storage, TLS, partitioned topics, the admin API.
 
-The sockets are bound first (`bind`), so that a port that is taken is known before anything else happens. The
-admin API is loaded when somebody connects to it for the first time: that takes longer than all the rest.
+The sockets are bound first (`bind`), so that a port in use is noticed before anything else happens. The admin
+API is loaded on the first connection to it: that takes longer than all the rest.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _ADMIN: Final = "pulsarctl_wire.broker.shell.http"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to run a broker. Ports may be 0: any; without TLS ports there is no TLS. Raises SettingsError.
+    """The plan for running a broker. Port 0 is any; without TLS ports there is no TLS. Raises SettingsError.
 
     Without `data`, a directory, everything is in memory. `partitions` are topics that must exist, by name.
     Several `brokers` are a cluster; their ports follow each other.
@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def advertised(self) -> str:
-        """The host name that clients are told."""
+        """The host name that clients get."""
         return self.settings.advertisedAddress or ("localhost" if self.host in ANY_HOST else self.host)
 
 
 class Sockets(NamedTuple):
-    """The sockets of a broker, by what they serve."""
+    """The sockets of a broker, by protocol."""
 
     plain: socket.socket
     http: socket.socket
@@ -72,34 +72,34 @@ class Sockets(NamedTuple):
     https: socket.socket | None
 
     def close(self) -> None:
-        """Close those that are open."""
+        """Close the sockets."""
         for sock in self:
             if sock is not None:
                 sock.close()
 
 
 def bind(plan: Plan) -> list[Sockets]:
-    """The sockets of all brokers, which listen. Raises InUse, SettingsError."""
-    opened: list[socket.socket] = []
+    """Bind the sockets of all brokers. Raises InUse, SettingsError."""
+    sockets: list[socket.socket] = []
 
-    def one(option: str, port: int | None, number: int) -> Any:
+    def bind_one(option: str, port: int | None, number: int) -> Any:
         if port is None:
             return None
-        opened.append(_bound(option, Address(plan.host, port + number if port else 0)))
-        return opened[-1]
+        sockets.append(_bound(option, Address(plan.host, port + number if port else 0)))
+        return sockets[-1]
 
     try:
         return [
             Sockets(
-                one("port", plan.port, number),
-                one("http-port", plan.http_port, number),
-                one("tls-port", plan.tls_port, number),
-                one("https-port", plan.https_port, number),
+                bind_one("port", plan.port, number),
+                bind_one("http-port", plan.http_port, number),
+                bind_one("tls-port", plan.tls_port, number),
+                bind_one("https-port", plan.https_port, number),
             )
             for number in range(plan.brokers)
         ]
     except BaseException:
-        for sock in opened:
+        for sock in sockets:
             sock.close()
         raise
 
@@ -119,7 +119,7 @@ def _bound(option: str, address: Address) -> socket.socket:
 
 
 def tls_context(plan: Plan) -> TlsContext | None:
-    """The TLS context of a broker; None if it has no TLS port. Raises SettingsError.
+    """Return the TLS context of a broker; None if it has no TLS port. Raises SettingsError.
 
     Without a certificate in the settings, one of pwire's own CA is used.
     """
@@ -139,27 +139,27 @@ def tls_context(plan: Plan) -> TlsContext | None:
     )
 
 
-def listeners_of(settings: Settings) -> dict[str, tuple[str, str]]:
-    """The listeners in advertisedListeners, the internal one first: name -> URLs without and with TLS.
+def parse_listeners(settings: Settings) -> dict[str, tuple[str, str]]:
+    """Return the listeners in advertisedListeners, the internal one first: name -> plain and TLS URL.
 
     Raises SettingsError.
     """
-    found: dict[str, list[str]] = {}
+    listeners: dict[str, list[str]] = {}
     for text in filter(None, map(str.strip, settings.advertisedListeners.split(","))):
         name, _, url = text.partition(":")
         split = urlsplit(url)
         if not name or split.scheme not in ("pulsar", "pulsar+ssl") or not split.netloc:
             raise SettingsError(f"advertisedListeners={text[:200]}: use NAME:pulsar://HOST:PORT")
-        found.setdefault(name, ["", ""])[split.scheme == "pulsar+ssl"] = url
+        listeners.setdefault(name, ["", ""])[split.scheme == "pulsar+ssl"] = url
     first = settings.internalListenerName
-    if first and first not in found:
+    if first and first not in listeners:
         raise SettingsError(f"internalListenerName={first}: it must be in advertisedListeners")
-    names = sorted(found, key=lambda name: name != first)  # stable
-    return {name: (found[name][0], found[name][1]) for name in names}
+    names = sorted(listeners, key=lambda name: name != first)  # stable
+    return {name: (listeners[name][0], listeners[name][1]) for name in names}
 
 
-def keys_of(settings: Settings) -> Keys:
-    """What credentials are checked with, read from the files that the settings name. Raises SettingsError.
+def read_keys(settings: Settings) -> Keys:
+    """Read the keys to check credentials with from files that the settings name. Raises SettingsError.
 
     As in Pulsar, keys are the path of a file, a URL (file:, data:), or their bytes in base64.
     """
@@ -186,14 +186,14 @@ def _key(name: str, text: str, *, lines: bool = False) -> bytes:
             return Path(text).read_bytes() if text else b""
         return text.encode() if lines and ":" in text else base64.b64decode(text, validate=True)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "neither a file nor base64"
-        raise SettingsError(f"{name}={text[:200]}: {why}") from None
+        reason = getattr(error, "strerror", None) or "neither a file nor base64"
+        raise SettingsError(f"{name}={text[:200]}: {reason}") from None
 
 
 def close_all(sockets: list[Sockets]) -> None:
     """Close the sockets that are open."""
-    for each in sockets:
-        each.close()
+    for item in sockets:
+        item.close()
 
 
 class Running:
@@ -209,25 +209,25 @@ class Running:
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.plan = plan
-        self.listeners = listeners_of(plan.settings)
+        self.listeners = parse_listeners(plan.settings)
         if self.listeners and plan.brokers > 1:
             raise SettingsError("advertisedListeners needs a single broker: each has addresses of its own")
         self._sockets = sockets
         self._tls = tls
         self._note = note
-        keys = keys_of(plan.settings)
+        keys = read_keys(plan.settings)
         storage = Memory() if plan.data is None else Sqlite(plan.data)
         try:
             self.server = Server(plan.settings, storage, plan.brokers, keys, tap=tap, note=note)
         except BaseException:
             storage.close()
             raise
-        for text in self.server.cluster.access.gaps():
+        for text in self.server.cluster.access.find_gaps():
             note(text)
         self.server.ports = self
-        self._changing = asyncio.Lock()
-        self._loading: set[asyncio.Task[None]] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._change_lock = asyncio.Lock()
+        self._load_tasks: set[asyncio.Task[None]] = set()
+        self._cleanup_tasks: set[asyncio.Task[None]] = set()
         self._admin_sites: list[tuple[Broker, Any]] = []
 
     @property
@@ -242,9 +242,9 @@ class Running:
         return port
 
     async def open(self) -> None:
-        """Start serving. Raises SettingsError if a partitioned topic cannot be made."""
+        """Start serving. Raises SettingsError if a partitioned topic cannot be created."""
         for topic, partitions in self.plan.partitions.items():
-            await self.server.run(self._partitioned(topic, partitions))
+            await self.server.run(self._ensure_partitioned(topic, partitions))
         for broker in self.brokers:
             self._open_ports(broker)
         if self.listeners:
@@ -264,10 +264,10 @@ class Running:
         for sock, context in ((http, None), (https, self._tls)):
             if sock is not None:
                 sock.listen(BACKLOG)
-                asyncio.get_running_loop().add_reader(sock, self._first, broker, sock, context)
+                asyncio.get_running_loop().add_reader(sock, self._on_first_connection, broker, sock, context)
 
     async def _close_ports(self, broker: Broker) -> None:
-        await asyncio.gather(*self._loading, return_exceptions=True)
+        await asyncio.gather(*self._load_tasks, return_exceptions=True)
         await self.server.stop_listening(broker)
         for sock in self._sockets[broker.number]:
             if sock is not None and sock.fileno() >= 0:
@@ -277,31 +277,31 @@ class Running:
                 self._admin_sites.remove((owner, runner))
                 for site in list(runner.sites):
                     await site.stop()
-                _spawn(runner.cleanup(), self._ending)  # may wait for the request that is carried out here
+                _spawn(runner.cleanup(), self._cleanup_tasks)  # may wait for the current request
 
     # -- brokers of a cluster
 
     async def kill(self, broker: Broker) -> None:
-        """Kill a broker: its connections end without a word, and its ports are closed."""
-        async with self._changing:
+        """Kill a broker: cut its connections, and close its ports."""
+        async with self._change_lock:
             sockets = self._sockets[broker.number]
             addresses = [None if sock is None else Address(*sock.getsockname()[:2]) for sock in sockets]
             self.server.cluster.kill(broker)
             self.server.flush()
             await self._close_ports(broker)
             sockets.close()
-            kept: list[Any] = [each and bound(each, listening=False) for each in addresses]
-            self._sockets[broker.number] = Sockets(*kept)
+            reserved: list[Any] = [address and bound(address, listening=False) for address in addresses]
+            self._sockets[broker.number] = Sockets(*reserved)
 
     async def start(self, broker: Broker) -> None:
         """Start a broker that was killed, at the same ports."""
-        async with self._changing:
+        async with self._change_lock:
             if not broker.alive:
                 self.server.cluster.start(broker)
                 self._open_ports(broker)
 
-    async def _partitioned(self, topic: str, partitions: int) -> None:
-        """Have a partitioned topic, with so many partitions or more than it has."""
+    async def _ensure_partitioned(self, topic: str, partitions: int) -> None:
+        """Create a partitioned topic, or add partitions, so that it has this many. Raises SettingsError."""
         cluster = self.server.cluster
         try:
             name = parse_topic(topic)
@@ -316,21 +316,21 @@ class Running:
             namespaces.create(name.namespace, {})
         if name.full in namespaces.topics:
             raise SettingsError(f"{topic}={partitions}: this topic exists, and is not partitioned")
-        there = namespaces.partitions(name)
-        if there > partitions:
+        current = namespaces.count_partitions(name)
+        if current > partitions:
             raise SettingsError(
-                f"{topic}={partitions}: it has {there} partitions, and can have more but not fewer"
+                f"{topic}={partitions}: it has {current} partitions, and can have more but not fewer"
             )
-        if there < partitions:
+        if current < partitions:
             await cluster.catalogue.create_partitioned(name, partitions)
-        await cluster.journal.synced()
+        await cluster.journal.sync()
 
     # -- the admin API
 
-    def _first(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
-        """Somebody has connected to the admin API, for the first time."""
+    def _on_first_connection(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
+        """Load the admin API and serve it at a socket, on the first connection."""
         asyncio.get_running_loop().remove_reader(sock)
-        _spawn(self._serve_admin(broker, sock, tls), self._loading)
+        _spawn(self._serve_admin(broker, sock, tls), self._load_tasks)
 
     async def _serve_admin(self, broker: Broker, sock: socket.socket, tls: TlsContext | None) -> None:
         try:
@@ -346,13 +346,13 @@ class Running:
         """Stop serving; what was received is stored."""
         for broker in self.brokers:
             await self._close_ports(broker)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._cleanup_tasks, return_exceptions=True)
         await self.server.close()
         close_all(self._sockets)
 
 
 def _spawn(coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-    """Run a coroutine in a task that is one of `tasks` until it is done."""
+    """Run a coroutine in a task that is in `tasks` until it is done."""
     task = asyncio.get_running_loop().create_task(coroutine)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

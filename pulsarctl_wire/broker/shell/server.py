@@ -17,8 +17,8 @@ from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.cluster.cluster import NO_KEYS, Broker
 from pulsarctl_wire.broker.core import Core
 from pulsarctl_wire.broker.shell.sqlite import Memory, Storage, Worker
-from pulsarctl_wire.broker.storage.journal import Commit, Read
-from pulsarctl_wire.broker.tenancy.access import Keys, common_name
+from pulsarctl_wire.broker.storage.journal import Commit, ReadRequest
+from pulsarctl_wire.broker.tenancy.access import Keys, get_common_name
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.listener import Listener, Make
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.faulty import FaultyConnection
     from pulsarctl_wire.faults.lanes import Faults
 
-_EARLY: Final = 100
-"""Entries whose storing begins while more are being received."""
+_EARLY_COMMIT_ENTRIES: Final = 100
+"""With so many entries, a commit begins while more are being received."""
 
-_AGAIN: Final = 1.0  # seconds until a commit or read that failed is tried again
+_RETRY_SECONDS: Final = 1.0  # until a failed commit or read is tried again
 _MAX_WAITING_BYTES: Final = 8 << 20
-"""Bytes of answers that may wait for a client to read them before it is read no further."""
+"""With more bytes of answers than these waiting for a client, it is not read."""
 
 T = TypeVar("T")
 
@@ -54,34 +54,34 @@ class Peer(FrameSocket):
         self._broker = broker
         self._client = client
         self.state: Any = None
-        """The core's connection, once there is one."""
+        """The core's connection, once connected."""
         self._head: bytes | None = b"" if server.cluster.settings.haProxyProtocolEnabled else None
         self.sent = self.received = 0
         """Bytes so far."""
         self.faulty: FaultyConnection | None = None
-        """Applies faults, once there are any."""
+        """The faults on the connection, once there are any."""
 
     def connection_made(self, transport: Any) -> None:
-        """asyncio: connected."""
+        """Tell the core about the connection (called by asyncio)."""
         super().connection_made(transport)
         server = self._server
         server.set_time()
-        certificate = common_name(transport.get_extra_info("peercert"))
+        certificate = get_common_name(transport.get_extra_info("peercert"))
         self.state = server.cluster.connect(self._broker, str(self._client), certificate=certificate)
         server.peers[self.state] = self
         server.flush()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes were received."""
+        """Parse and handle received bytes (called by asyncio)."""
         self.received += len(data)
         self._server.set_time()
         if self._head is not None:
-            data = self._without_header(self._head + data)
+            data = self._strip_header(self._head + data)
         super().data_received(data)
         self._server.flush()
 
-    def _without_header(self, data: bytes) -> bytes:
-        """What follows a PROXY header, if there is one; nothing while it is not complete."""
+    def _strip_header(self, data: bytes) -> bytes:
+        """Return what follows a PROXY header, if there is one; nothing while it is incomplete."""
         if not may_be_header(data):
             self._head = None
             return data
@@ -100,14 +100,14 @@ class Peer(FrameSocket):
         return data[size:]
 
     def handle(self, event: Any) -> None:
-        """A frame was received."""
+        """Handle a received frame."""
         if isinstance(event, Frame) and not event.partial and self.state is not None:
-            faulty = self._through_faults() if self._server.faults is not None else None
-            if faulty is None:
+            faults = self._get_faulty() if self._server.faults is not None else None
+            if faults is None:
                 self._server.cluster.receive(self.state, event)
                 self._server.commit_early()
             else:
-                faulty.received(event)
+                faults.receive(event)
 
     def sync(self) -> None:
         """Handle what was received; bytes that are not a frame end the connection."""
@@ -117,20 +117,20 @@ class Peer(FrameSocket):
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """asyncio: the client reads too slowly."""
+        """Tell the core that the client reads too slowly (called by asyncio)."""
         super().pause_writing()
         self._server.cluster.set_writable(self.state, False)
 
     def resume_writing(self) -> None:
-        """asyncio: the client has read enough."""
+        """Tell the core that the client has read enough (called by asyncio)."""
         super().resume_writing()
         self._server.set_time()
         self._server.cluster.set_writable(self.state, True)
-        self.flush()  # it may be read again
+        self.flush()  # the client may be read again
         self._server.flush()
 
     def over(self) -> None:
-        """The connection has ended."""
+        """End the connection in the core, too."""
         if self.state is not None:
             self._server.set_time()
             if self.faulty is not None:
@@ -140,36 +140,36 @@ class Peer(FrameSocket):
             self._server.flush()
 
     def flush(self) -> None:
-        """Do what the core wants of the connection."""
+        """Send what the core has for the connection; close it, pause or resume it as the core wants."""
         state = self.state
         if state is None or self.transport.is_closing():
             return
         if state.out:
             data = state.take_out()
-            faulty = self._through_faults()
+            faulty = self._get_faulty()
             if faulty is None:
                 self.transmit(data)
             else:
-                faulty.sent(data)
+                faulty.send(data)
         if state.closed:
             if self.faulty is None:
                 self.break_off()
-            elif not self.faulty.blackholed:
-                self.faulty.when_sent(self.break_off)
+            elif not self.faulty.is_blackholed:
+                self.faulty.call_after_send(self.break_off)
             return
-        full, waiting = (False, False) if self.faulty is None else self.faulty.holds_much
-        if state.throttled or waiting or self.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
+        is_out_full, is_in_full = (False, False) if self.faulty is None else self.faulty.full_lanes
+        if state.throttled or is_in_full or self.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
-        writable = not (self.protocol.paused or full)
-        if state.paused if writable else full and not state.paused:
-            self._server.cluster.set_writable(state, writable)
+        is_writable = not (self.protocol.paused or is_out_full)
+        if state.paused if is_writable else is_out_full and not state.paused:
+            self._server.cluster.set_writable(state, is_writable)
 
     # -- faults
 
-    def _through_faults(self) -> "FaultyConnection | None":
-        """What applies faults to this connection; None if there were none yet."""
+    def _get_faulty(self) -> "FaultyConnection | None":
+        """Return the faults on this connection; None if there were none yet."""
         faults = self._server.faults
         if self.faulty is None and faults:
             from pulsarctl_wire.broker.shell.faulty import FaultyConnection
@@ -186,11 +186,11 @@ class Peer(FrameSocket):
         return self.transport.get_extra_info("ssl_object") is not None
 
     def deliver(self, frame: Frame) -> None:
-        """The core gets a frame."""
+        """Pass a frame to the core."""
         self._server.cluster.receive(self.state, frame)
 
     def transmit(self, data: bytes) -> None:
-        """The client gets bytes."""
+        """Pass bytes to the client."""
         self.sent += len(data)
         self.write(data)
 
@@ -208,7 +208,7 @@ class Peer(FrameSocket):
         self.transport.abort()
 
     def note(self, text: str) -> None:
-        """Tell the user about this connection."""
+        """Print a note about this connection for the user."""
         self._server.note(f"connection {self.connection.index}: {text}")
 
 
@@ -216,7 +216,7 @@ class Ports(Protocol):
     """The ports of the brokers of a server."""
 
     async def kill(self, broker: Broker) -> None:
-        """Kill a broker: its connections end without a word, and its ports are closed."""
+        """Kill a broker: cut its connections, and close its ports."""
 
     async def start(self, broker: Broker) -> None:
         """Start a broker that was killed, at the same ports."""
@@ -242,7 +242,7 @@ class Server:
         self.numbers = count()
         self.note = note
         self.faults: Faults | None = None
-        """Faults on all connections, once `new_faults` has been asked for some."""
+        """Faults on all connections, once made by `new_faults`."""
         self.new_faults = _new_faults
         self.storage = storage or Memory()
         self.offset = 0
@@ -250,25 +250,25 @@ class Server:
         self.cluster = Core(settings, self.storage.rows(), self.storage.ends(), brokers, keys, now)
         self.peers: dict[Connection, Peer] = {}
         self.ports: Ports | None = None
-        """What has opened the ports of the brokers, if that can open them again."""
+        """The owner of the brokers' ports, if it can open them again."""
         self._listeners: dict[Broker, list[Listener]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._in_work = 0
-        self._quiet = asyncio.Event()
-        self._committing = False
-        self._writer = Worker(self.storage.commit, self._stored)
-        self._reader = Worker(self.storage.read, self._was_read)
-        self._failed: dict[Commit | Read, asyncio.TimerHandle] = {}
-        """Commits and reads that failed -> the timer that tries again."""
+        self._pending_jobs = 0
+        self._idle_event = asyncio.Event()
+        self._is_committing = False
+        self._writer = Worker(self.storage.commit, self._on_stored)
+        self._reader = Worker(self.storage.read, self._on_read)
+        self._retries: dict[Commit | ReadRequest, asyncio.TimerHandle] = {}
+        """Failed commits and reads -> the timer that tries again."""
 
     # -- starting and stopping
 
     def listen(
         self, broker: Broker, sock: socket.socket, tls: TlsContext | None = None, host: str = ""
     ) -> Address:
-        """Serve the binary protocol at a socket, which is bound; returns its address.
+        """Serve the binary protocol at a bound socket, and return its address.
 
-        Clients are told `host`; by default the address itself.
+        Clients get `host`; by default the address itself.
         """
         sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -280,11 +280,11 @@ class Server:
 
         listener.serve(sock, admit)
         address = Address(*sock.getsockname()[:2])
-        told = Address(host or address.host, address.port)
+        advertised = Address(host or address.host, address.port)
         if tls is None:
-            broker.service_url = f"pulsar://{told}"
+            broker.service_url = f"pulsar://{advertised}"
         else:
-            broker.service_url_tls = f"pulsar+ssl://{told}"
+            broker.service_url_tls = f"pulsar+ssl://{advertised}"
         return address
 
     async def stop_listening(self, broker: Broker) -> None:
@@ -293,14 +293,14 @@ class Server:
             await listener.close()
 
     def cut(self, number: int | None = None) -> int:
-        """End a connection without a word, or all of them; returns how many."""
+        """Abort a connection, or all of them, and return how many."""
         peers = [peer for state, peer in self.peers.items() if number in (None, state.number)]
         for peer in peers:
             peer.transport.abort()
         return len(peers)
 
     def renew_faults(self) -> None:
-        """The faults were changed: connections that wait for nothing else notice, too."""
+        """Apply changed faults to all connections, also those without traffic."""
         self.set_time()
         for peer in list(self.peers.values()):
             if peer.faulty is not None:
@@ -328,21 +328,21 @@ class Server:
         """Tell the core the time."""
         self.cluster.set_time(time.perf_counter_ns() + self.offset, time.time_ns() + self.offset)
 
-    async def advance(self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Move the clock forward; what is due in between happens in order, each after `settled`."""
-        settled = settled or self.idle
-        until = time.perf_counter_ns() + self.offset + int(seconds * 1e9)
+    async def advance(self, seconds: float, wait_idle: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Move the clock forward; what is due until then happens in order, each after `wait_idle`."""
+        wait_idle = wait_idle or self.idle
+        target = time.perf_counter_ns() + self.offset + int(seconds * 1e9)
         while True:
-            await settled()
-            at = self.cluster.wake_at
-            if at is None or at > until:
+            await wait_idle()
+            due = self.cluster.wake_at
+            if due is None or due > target:
                 break
-            self._move_clock(at)
-        self._move_clock(until)
-        await settled()
+            self._move_clock(due)
+        self._move_clock(target)
+        await wait_idle()
 
-    def _move_clock(self, to: int) -> None:
-        self.offset += max(to - (time.perf_counter_ns() + self.offset), 0)
+    def _move_clock(self, target: int) -> None:
+        self.offset += max(target - (time.perf_counter_ns() + self.offset), 0)
         self.set_time()
         self.flush()
 
@@ -363,17 +363,17 @@ class Server:
         role: str | None = None,
         follow: bool = True,
     ) -> Answer:
-        """The answer to a request of the admin API, by path with query.
+        """Answer a request of the admin API; `path` includes the query.
 
-        `role` is who asks, None who may do everything. If another broker must be asked, it is, if `follow`.
+        `role` is the client's, None may do everything. If another broker must be asked, `follow` does that.
         """
         url = urlsplit(path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         broker = broker or self.cluster.brokers[0]
-        told = await self.run(answer(broker, method, url.path, query, body, role))
-        if told.owner is not None and follow:
-            told = await self.run(answer(told.owner, method, url.path, query, body, role))
-        return told
+        result = await self.run(answer(broker, method, url.path, query, body, role))
+        if result.owner is not None and follow:
+            result = await self.run(answer(result.owner, method, url.path, query, body, role))
+        return result
 
     async def run(self, coroutine: Coroutine[Any, None, T]) -> T:
         """Run a coroutine of the core."""
@@ -381,7 +381,7 @@ class Server:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         outcome = self.cluster.scheduler.spawn(coroutine)
 
-        def done() -> None:
+        def on_done() -> None:
             if future.done():
                 return
             if outcome.error is not None:
@@ -389,14 +389,14 @@ class Server:
             else:
                 future.set_result(outcome.value)
 
-        outcome.then(done)
+        outcome.then(on_done)
         self.flush()
         return await future
 
-    # -- what the core wants
+    # -- commits and reads of the core
 
     def flush(self) -> None:
-        """Do what the core wants."""
+        """Run the core, and carry out what it wants: sending, reads, commits, timers."""
         cluster = self.cluster
         cluster.wake()
         while touched := cluster.take_touched():
@@ -407,86 +407,86 @@ class Server:
             cluster.wake()
         for read in cluster.journal.take_reads():
             self._read(read)
-        if not self._committing:
+        if not self._is_committing:
             self._commit(cluster.journal.take_commit())
-        if not self._in_work:
-            self._quiet.set()
+        if not self._pending_jobs:
+            self._idle_event.set()
         for failure in cluster.scheduler.failures:
             report("".join(traceback.format_exception(failure)))
         cluster.scheduler.failures.clear()
         self._set_timer()
 
     def commit_early(self) -> None:
-        """Begin to store what there is while more is being received, if it is much."""
-        if not self._committing and len(self.cluster.journal.entries) >= _EARLY:
+        """Begin a commit while more is being received, if it is large."""
+        if not self._is_committing and len(self.cluster.journal.entries) >= _EARLY_COMMIT_ENTRIES:
             self._commit(self.cluster.journal.take_commit())
 
     def _commit(self, commit: Commit | None) -> None:
         if commit is not None:
-            self._committing = True
-            self._in_work += 1
+            self._is_committing = True
+            self._pending_jobs += 1
             self._writer.put(commit)
 
-    def _stored(self, commit: Commit, error: Exception | None) -> None:
-        self._in_work -= 1
+    def _on_stored(self, commit: Commit, error: Exception | None) -> None:
+        self._pending_jobs -= 1
         if error is not None:
             self._try_again(self._commit, commit, f"cannot store, so nothing is confirmed: {error}")
             return
-        self._failed.pop(commit, None)
-        self._committing = False
+        self._retries.pop(commit, None)
+        self._is_committing = False
         self.set_time()
-        self.cluster.stored()
+        self.cluster.on_stored()
         self.flush()
 
-    def _read(self, read: Read) -> None:
-        self._in_work += 1
+    def _read(self, read: ReadRequest) -> None:
+        self._pending_jobs += 1
         self._reader.put(read)
 
-    def _was_read(self, read: Read, entries: Any) -> None:
-        self._in_work -= 1
+    def _on_read(self, read: ReadRequest, entries: Any) -> None:
+        self._pending_jobs -= 1
         if isinstance(entries, Exception):
             self._try_again(self._read, read, f"cannot read, so nothing is delivered: {entries}")
             return
-        self._failed.pop(read, None)
+        self._retries.pop(read, None)
         self.set_time()
-        self.cluster.was_read(read.number, entries)
+        self.cluster.on_read(read.number, entries)
         self.flush()
 
-    def _try_again(self, do: Callable[[Any], None], item: Commit | Read, problem: str) -> None:
-        """Storage failed: until this works, messages must be neither confirmed nor skipped."""
-        if item not in self._failed:
+    def _try_again(self, action: Callable[[Any], None], item: Commit | ReadRequest, problem: str) -> None:
+        """Retry a failed commit or read later; until it works, messages are neither confirmed nor skipped."""
+        if item not in self._retries:
             report(problem)
-        self._failed[item] = asyncio.get_running_loop().call_later(_AGAIN, do, item)
+        self._retries[item] = asyncio.get_running_loop().call_later(_RETRY_SECONDS, action, item)
         self.flush()
 
     async def _store_rest(self) -> None:
-        """Store what is left. If storage still fails, nobody was told that it is stored."""
+        """Store what remains. If storage still fails, no client was told that it is stored."""
         await self.idle()
-        for item in list(self._failed):
-            self._failed[item].cancel()
+        for item in list(self._retries):
+            self._retries[item].cancel()
             if isinstance(item, Commit):
                 self._commit(item)
         await self.idle()
-        if not self._committing:
+        if not self._is_committing:
             self._commit(self.cluster.journal.take_commit(everything=True))
         await self.idle()
-        for timer in self._failed.values():
+        for timer in self._retries.values():
             timer.cancel()
 
     def _set_timer(self) -> None:
-        at = self.cluster.wake_at
+        due = self.cluster.wake_at
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if at is not None:
-            seconds = max(at - time.perf_counter_ns() - self.offset, 0) / 1e9
+        if due is not None:
+            seconds = max(due - time.perf_counter_ns() - self.offset, 0) / 1e9
             self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
 
     async def idle(self) -> None:
-        """Wait until nothing is left to do but what is due later."""
-        while self._in_work:
-            self._quiet.clear()
-            await self._quiet.wait()
+        """Wait until all that remains is due later."""
+        while self._pending_jobs:
+            self._idle_event.clear()
+            await self._idle_event.wait()
 
 
 def _new_faults() -> "Faults":
@@ -496,5 +496,5 @@ def _new_faults() -> "Faults":
 
 
 def report(text: str) -> None:
-    """Say that something went wrong that must not."""
+    """Print a bug, or a failure of storage, on stderr."""
     sys.__stderr__.write(f"pwire broker: {text}\n")  # type: ignore[union-attr]

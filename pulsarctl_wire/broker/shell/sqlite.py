@@ -1,4 +1,4 @@
-"""Where commits become durable: an SQLite database in a directory, or memory.
+"""Storage of commits: an SQLite database in a directory, or memory.
 
 SQLite runs in write-ahead mode, and each commit is synced before it counts as stored. One thread writes, one
 reads; both report to the event loop. While a commit is being synced, the core collects the next one, so more
@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final, Protocol
 
-from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, Read, StorageError
+from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest, StorageError
 from pulsarctl_wire.errors import InUse, SettingsError
 
 VERSION: Final = 1
@@ -34,41 +34,41 @@ _INSERTS: Final = {
     rows: f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?)'] * rows)}" for rows in _ROWS
 }
 
-Stored = list[tuple[int, bytes]]
+Entries = list[tuple[int, bytes]]
 
 
 class Storage(Protocol):
-    """What makes commits durable. `commit` and `read` may be called from different threads."""
+    """Storage of commits. `commit` and `read` may be called from different threads."""
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows: table, key, value."""
+        """Return all rows: table, key, value."""
 
     def ends(self) -> dict[int, int]:
-        """Of each log, the index behind its last entry."""
+        """Return log number -> index after its last entry."""
 
     def commit(self, commit: Commit) -> None:
         """Make a commit durable."""
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Entries:
         """Read entries."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Close storage."""
 
 
 class Memory:
-    """Nothing is durable."""
+    """Storage in memory: nothing is durable."""
 
     def __init__(self) -> None:
         self.entries: dict[int, bytes] = {}
         self.state: dict[tuple[str, str], str] = {}
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows."""
+        """Return all rows."""
         return [(*key, value) for key, value in self.state.items()]
 
     def ends(self) -> dict[int, int]:
-        """Of each log, the index behind its last entry."""
+        """Return log number -> index after its last entry."""
         ends: dict[int, int] = {}
         for key in self.entries:
             log, index = key >> LOG_BITS, key & (1 << LOG_BITS) - 1
@@ -76,7 +76,7 @@ class Memory:
         return ends
 
     def commit(self, commit: Commit) -> None:
-        """Keep what is in a commit."""
+        """Keep the changes of a commit."""
         self.entries.update(commit.entries)
         for key, value in commit.rows.items():
             if value is None:
@@ -85,14 +85,14 @@ class Memory:
                 self.state[key] = value
         for start, stop in commit.trims:
             if stop - start > len(self.entries):
-                self.entries = {at: it for at, it in self.entries.items() if not start <= at < stop}
+                self.entries = {key: data for key, data in self.entries.items() if not start <= key < stop}
             else:
-                for each in range(start, stop):
-                    self.entries.pop(each, None)
+                for entry_key in range(start, stop):
+                    self.entries.pop(entry_key, None)
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Entries:
         """Read entries."""
-        return list(_limited(self._from(read.start, read.stop), read.most))
+        return list(_limit(self._from(read.start, read.stop), read.max_bytes))
 
     def _from(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         for key in range(start, stop):
@@ -101,21 +101,21 @@ class Memory:
                 yield key, data
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
-def _limited(entries: Any, most: int) -> Iterator[tuple[int, bytes]]:
+def _limit(entries: Any, remaining: int) -> Iterator[tuple[int, bytes]]:
     for key, data in entries:
         yield key, data
-        most -= len(data)
-        if most <= 0:
+        remaining -= len(data)
+        if remaining <= 0:
             return
 
 
 class Sqlite:
-    """A database in a directory, which nobody else may use meanwhile.
+    """A database in a directory, which is locked meanwhile.
 
-    Raises InUse, SettingsError if there can be no such directory, StorageError if the database is damaged.
+    Raises InUse, SettingsError if the directory cannot be used, StorageError if the database is damaged.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -133,16 +133,16 @@ class Sqlite:
         self._path = path = directory / "broker.db"
         try:
             self._writer = self._open(path)
-            found = self._writer.execute("PRAGMA user_version").fetchone()[0]
-            if not found:
+            version = self._writer.execute("PRAGMA user_version").fetchone()[0]
+            if not version:
                 self._writer.executescript(f"BEGIN;{_TABLES}PRAGMA user_version = {VERSION};COMMIT;")
             self._reader = self._open(path)
         except sqlite3.Error as error:
             self._lock.close()
             raise StorageError(f"{path}: {error}") from None
-        if found not in (0, VERSION):
+        if version not in (0, VERSION):
             self.close()
-            raise StorageError(f"{path}: its version is {found}, this pwire knows {VERSION}")
+            raise StorageError(f"{path}: its version is {version}, this pwire knows {VERSION}")
 
     @staticmethod
     def _open(path: Path) -> sqlite3.Connection:
@@ -154,15 +154,15 @@ class Sqlite:
         return database
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """All rows. Raises StorageError."""
-        with self._reading():
+        """Return all rows. Raises StorageError."""
+        with self._wrap_errors():
             return list(self._reader.execute("SELECT name, key, value FROM state"))
 
     def ends(self) -> dict[int, int]:
-        """Of each log, the index behind its last entry. Raises StorageError."""
+        """Return log number -> index after its last entry. Raises StorageError."""
         ends = {}
         find = "SELECT max(key) FROM entries WHERE key >= ? AND key < ?"
-        with self._reading():
+        with self._wrap_errors():
             for (value,) in self._reader.execute("SELECT value FROM state WHERE name = 'topics'"):
                 log = json.loads(value)["log"]
                 bounds = log << LOG_BITS, (log + 1) << LOG_BITS
@@ -172,8 +172,8 @@ class Sqlite:
         return ends
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """The database may be damaged."""
+    def _wrap_errors(self) -> Iterator[None]:
+        """Raise StorageError for errors of a damaged database."""
         try:
             yield
         except (sqlite3.Error, ValueError, KeyError) as error:
@@ -187,7 +187,7 @@ class Sqlite:
             self._apply(commit)
             database.execute("COMMIT")
         finally:
-            if database.in_transaction:  # it failed
+            if database.in_transaction:  # failed
                 database.execute("ROLLBACK")
 
     def _apply(self, commit: Commit) -> None:
@@ -195,48 +195,48 @@ class Sqlite:
         if commit.entries:
             self._insert(commit.entries)
         if commit.rows:
-            kept = [(*key, value) for key, value in commit.rows.items() if value is not None]
-            gone = [key for key, value in commit.rows.items() if value is None]
-            database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", kept)
-            database.executemany("DELETE FROM state WHERE name = ? AND key = ?", gone)
+            changed = [(*key, value) for key, value in commit.rows.items() if value is not None]
+            deleted = [key for key, value in commit.rows.items() if value is None]
+            database.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", changed)
+            database.executemany("DELETE FROM state WHERE name = ? AND key = ?", deleted)
         if commit.trims:
             database.executemany("DELETE FROM entries WHERE key >= ? AND key < ?", commit.trims)
 
-    def _insert(self, entries: Stored) -> None:
-        """Insert entries by few statements: between two, other threads run, which may take a while."""
-        done = 0
+    def _insert(self, entries: Entries) -> None:
+        """Insert entries by few statements, as other threads may run for long between two."""
+        index = 0
         for rows in _ROWS:
-            while len(entries) - done >= rows:
-                some = entries[done : done + rows]
-                self._writer.execute(_INSERTS[rows], tuple(chain.from_iterable(some)))
-                done += rows
+            while len(entries) - index >= rows:
+                batch = entries[index : index + rows]
+                self._writer.execute(_INSERTS[rows], tuple(chain.from_iterable(batch)))
+                index += rows
 
-    def read(self, read: Read) -> Stored:
+    def read(self, read: ReadRequest) -> Entries:
         """Read entries."""
         query = "SELECT key, data FROM entries WHERE key >= ? AND key < ? ORDER BY key"
         with closing(self._reader.execute(query, (read.start, read.stop))) as cursor:
-            return list(_limited(cursor, read.most))
+            return list(_limit(cursor, read.max_bytes))
 
     def close(self) -> None:
-        """Close the database, and let others use the directory."""
+        """Close the database, and unlock the directory."""
         self._reader.close()
         self._writer.close()
         self._lock.close()
 
 
 class Worker:
-    """A thread that does one thing after the other; `done` is called in the event loop with each result."""
+    """A thread that works through items; `on_done` is called in the event loop with each item and result."""
 
-    def __init__(self, work: Callable[[Any], Any], done: Callable[[Any, Any], None]) -> None:
+    def __init__(self, work: Callable[[Any], Any], on_done: Callable[[Any, Any], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self._work = work
-        self._done = done
+        self._on_done = on_done
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def put(self, item: object) -> None:
-        """Have something done."""
+        """Have an item worked on."""
         self._queue.put(item)
 
     def _run(self) -> None:
@@ -245,9 +245,9 @@ class Worker:
                 result = self._work(item)
             except Exception as error:
                 result = error
-            self._loop.call_soon_threadsafe(self._done, item, result)
+            self._loop.call_soon_threadsafe(self._on_done, item, result)
 
     def stop(self) -> None:
-        """End the thread, when everything is done."""
+        """End the thread, after all items."""
         self._queue.put(None)
         self._thread.join()

@@ -1,13 +1,13 @@
 """Compaction: a copy of a topic's messages that has only the last one of each key.
 
 The copies are entries of a log of their own, under the indexes of the originals, so it has holes. A later
-compaction reads the former copy, and what the topic has got since. Messages without a key are left out, and
+compaction reads the former copy, and the entries added since. Messages without a key are left out, and
 empty ones delete their key: in batches those with an empty payload, else those whose `uncompressed_size` is
 given as 0. Messages of a batch that are left out stay as empty ones, marked
 `compacted_out`.
 Source: compaction/TwoPhaseCompactor, RawBatchConverter (4.0).
 
-    rows of "compacted": log -> {log: the copy's number, horizon: what it covers, in indexes,
+    rows of "compacted": log -> {log: the copy's number, horizon: the index before which it covers all,
                                  former: the number of the copy before, whose entries may still be there}
 """
 
@@ -21,16 +21,16 @@ from google.protobuf.message import DecodeError
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
 from pulsarctl_wire.broker.storage.cursor import Cursor
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
-from pulsarctl_wire.broker.storage.log import READ_BYTES, Entry, Log, read_entry
+from pulsarctl_wire.broker.storage.log import READ_BYTES, Entry, Log, parse_entry
 from pulsarctl_wire.wire.entry import Stamp
 from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import PayloadError, decompress
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
-SUBSCRIPTION: Final = "__compaction"
-"""The subscription that keeps what is not compacted yet."""
+COMPACTION_SUBSCRIPTION: Final = "__compaction"
+"""The subscription that keeps uncompacted entries."""
 
-_MANY: Final = 1000
+_READ_ENTRIES: Final = 1000
 """Entries that are read at a time."""
 
 Single = tuple[SingleMessageMetadata, bytes]
@@ -46,16 +46,16 @@ class Compactable(Protocol):
 
     @property
     def readable(self) -> int:
-        """Entries before this index are compacted."""
+        """The index before which entries are compacted."""
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted."""
+        """Return whether an entry was sent in a transaction that was aborted."""
 
-    def compaction_cursor(self) -> Cursor:
-        """The cursor of the subscription that keeps what is not compacted yet."""
+    def get_compaction_cursor(self) -> Cursor:
+        """Return the cursor of the subscription that keeps uncompacted entries."""
 
     def trim(self) -> None:
-        """Delete what nobody needs any more."""
+        """Delete what no subscription needs."""
 
 
 class Compaction:
@@ -70,9 +70,9 @@ class Compaction:
         self.status = "NOT_RUN"
         self.error = ""
         self.removed_messages = 0
-        """What the last compaction left out, counted as Pulsar does: no message that another one deletes."""
+        """Messages left out last time, counted as Pulsar does: without those that an empty one deletes."""
         self.succeeded_ms = self.failed_ms = self.duration_ms = 0
-        """When one succeeded and failed last, and how long the last one took."""
+        """When a compaction last succeeded and failed, and how long the last one took."""
 
     def _forget(self, log: int | None) -> None:
         """Delete the entries of a copy."""
@@ -87,41 +87,41 @@ class Compaction:
         base = entry_key(self.log, 0)
 
         def done(rows: list[tuple[int, bytes]]) -> None:
-            reader([read_entry(key - base, data) for key, data in rows])
+            reader([parse_entry(key - base, data) for key, data in rows])
 
         self._topic.journal.read(base + index, base + self.horizon, READ_BYTES, done)
 
-    async def last_entry(self) -> Entry | None:
-        """The last entry of the copy; None if it has none."""
-        found: list[Entry] = []
-        await self._entries(self.horizon, lambda entry: found.__setitem__(slice(None), [entry]))
-        return found[0] if found else None
+    async def read_last_entry(self) -> Entry | None:
+        """Read the last entry of the copy; None if it has none."""
+        last: list[Entry] = []
+        await self._scan(self.horizon, lambda entry: last.__setitem__(slice(None), [entry]))
+        return last[0] if last else None
 
-    async def _entries(self, stop: int, use: Callable[[Entry], None]) -> None:
+    async def _scan(self, stop: int, use: Callable[[Entry], None]) -> None:
         """Call `use` with each entry before `stop`: those of the copy, then those of the topic."""
         log, scheduler = self._topic.log, self._topic.scheduler
         index = 0 if self.log is not None else log.first
         while index < stop:
-            done = scheduler.completion()
+            completion = scheduler.make_completion()
             if index < self.horizon:
-                behind = self.horizon
-                self.read(index, done.resolve)
+                next_index = self.horizon
+                self.read(index, completion.resolve)
             else:
-                behind = min(index + _MANY, stop)
-                log.read(index, behind, done.resolve)
-            entries: list[Entry] = await done
+                next_index = min(index + _READ_ENTRIES, stop)
+                log.read(index, next_index, completion.resolve)
+            entries: list[Entry] = await completion
             for entry in entries:
                 if entry.metadata is None or not self._topic.is_aborted(entry.index, entry.metadata):
                     use(entry)
-            index = entries[-1].index + 1 if entries else behind
+            index = entries[-1].index + 1 if entries else next_index
 
-    # -- making it
+    # -- compacting
 
     async def run(self) -> None:
         """Compact the topic as it is now."""
         if self.status == "RUNNING":
             return
-        scheduler, began = self._topic.scheduler, self._topic.scheduler.time_ms
+        scheduler, start_ms = self._topic.scheduler, self._topic.scheduler.time_ms
         self.status, self.error = "RUNNING", ""
         try:
             await self._run()
@@ -130,42 +130,42 @@ class Compaction:
             self.failed_ms = scheduler.time_ms
             raise
         finally:
-            self.duration_ms = scheduler.time_ms - began
+            self.duration_ms = scheduler.time_ms - start_ms
         self.status, self.succeeded_ms = "SUCCESS", scheduler.time_ms
 
     async def _run(self) -> None:
         topic, journal = self._topic, self._topic.journal
-        cursor = topic.compaction_cursor()
+        cursor = topic.get_compaction_cursor()
         stop = topic.readable
         latest: dict[bytes, tuple[int, int]] = {}
         self.removed_messages = 0
 
-        def note(entry: Entry) -> None:
-            for at, (key, empty) in enumerate(_keys(entry)):
+        def note_keys(entry: Entry) -> None:
+            for position, (key, empty) in enumerate(_keys(entry)):
                 if empty or not key or key in latest:
                     self.removed_messages += 1
                 if empty:
                     latest.pop(key, None)
                 elif key:
-                    latest[key] = entry.index, at
+                    latest[key] = entry.index, position
 
-        await self._entries(stop, note)
+        await self._scan(stop, note_keys)
         number = journal.next_number("log") + 1
 
-        def keep(entry: Entry) -> None:
-            data = _kept(entry, latest)
+        def copy_entry(entry: Entry) -> None:
+            data = _copy(entry, latest)
             if data is not None:
                 journal.append(entry_key(number, entry.index), data)
 
-        await self._entries(stop, keep)
-        if topic.closed:  # whoever loads it next knows nothing of this copy
+        await self._scan(stop, copy_entry)
+        if topic.closed:  # its next owner knows nothing of this copy
             self._forget(number)
             return
         former = self.log
         journal.put("compacted", str(topic.log.number), {"log": number, "horizon": stop, "former": former})
-        await journal.synced()
+        await journal.sync()
         self.log, self.horizon = number, stop
-        self._forget(former)  # not before: it may be being read
+        self._forget(former)  # only now: it may have been in use
         cursor.ack_before(stop)
         topic.trim()
 
@@ -176,7 +176,7 @@ class Compaction:
 
 
 def _is_batch(metadata: MessageMetadata) -> bool:
-    """Whether the messages in an entry can be told apart."""
+    """Return whether an entry is a batch whose messages can be separated."""
     return metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys
 
 
@@ -185,7 +185,7 @@ def _text(value: str | bytes) -> bytes:
 
 
 def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
-    """Of each message in an entry: its key (empty: none), and whether it deletes that key."""
+    """Yield, for each message in an entry, its key (empty: none), and whether it deletes that key."""
     metadata = entry.metadata
     if metadata is None or metadata.HasField("marker_type"):
         return
@@ -198,45 +198,45 @@ def _keys(entry: Entry) -> Iterator[tuple[bytes, bool]]:
 
 
 def _singles(entry: Entry, metadata: MessageMetadata) -> Iterator[Single]:
-    """The messages of a batch; it ends early if the batch is damaged."""
+    """Yield the messages of a batch; ends early if the batch is damaged."""
     payload = entry.payload
     try:
         if metadata.compression:
             payload = decompress(metadata.compression, payload, metadata.uncompressed_size)
-        at = 0
+        offset = 0
         for _ in range(metadata.num_messages_in_batch):
-            stop = at + 4 + int.from_bytes(payload[at : at + 4], "big")
-            single = SingleMessageMetadata.FromString(payload[at + 4 : stop])
-            at = stop + max(single.payload_size, 0)
-            if stop > len(payload) or at > len(payload):
+            stop = offset + 4 + int.from_bytes(payload[offset : offset + 4], "big")
+            single = SingleMessageMetadata.FromString(payload[offset + 4 : stop])
+            offset = stop + max(single.payload_size, 0)
+            if stop > len(payload) or offset > len(payload):
                 return
-            yield single, payload[stop:at]
+            yield single, payload[stop:offset]
     except (PayloadError, DecodeError):
         return
 
 
-def _kept(entry: Entry, latest: dict[bytes, tuple[int, int]]) -> bytes | None:
-    """What the copy has of an entry; None if nothing."""
+def _copy(entry: Entry, latest: dict[bytes, tuple[int, int]]) -> bytes | None:
+    """Return the bytes that the copy has of an entry; None if nothing."""
     metadata = entry.metadata
-    stays = [latest.get(key) == (entry.index, at) for at, (key, _) in enumerate(_keys(entry))]
+    stays = [latest.get(key) == (entry.index, position) for position, (key, _) in enumerate(_keys(entry))]
     if metadata is None or not any(stays):
         return None
     if all(stays) or not _is_batch(metadata):
         return entry.data
-    return _thinned(entry, metadata, stays)
+    return _blank_messages(entry, metadata, stays)
 
 
-def _thinned(entry: Entry, metadata: MessageMetadata, stays: list[bool]) -> bytes:
-    """A batch without the payloads of the messages that do not stay."""
+def _blank_messages(entry: Entry, metadata: MessageMetadata, stays: list[bool]) -> bytes:
+    """Return a batch without the payloads of the messages that do not stay."""
     pieces = []
-    for (single, payload), kept in zip(_singles(entry, metadata), stays, strict=False):
-        if not kept:
+    for (single, payload), is_kept in zip(_singles(entry, metadata), stays, strict=False):
+        if not is_kept:
             single, payload = SingleMessageMetadata(payload_size=0, compacted_out=True), b""
         head = single.SerializeToString()
         pieces += [struct.pack(">I", len(head)), head, payload]
-    own = MessageMetadata()
-    own.CopyFrom(metadata)
-    body = Stamp("", metadata.compression).compressed(own, b"".join(pieces))
-    head = own.SerializeToString()
+    copied = MessageMetadata()
+    copied.CopyFrom(metadata)
+    body = Stamp("", metadata.compression).compressed(copied, b"".join(pieces))
+    head = copied.SerializeToString()
     covered = b"".join((struct.pack(">I", len(head)), head, body))
-    return entry.data[: entry.at] + MAGIC_CHECKSUM + struct.pack(">I", crc32c(covered)) + covered
+    return entry.data[: entry.start] + MAGIC_CHECKSUM + struct.pack(">I", crc32c(covered)) + covered

@@ -1,9 +1,9 @@
-"""What the core wants stored, and what it waits for.
+"""The journal: collects what the core wants stored and read, and calls back when that is done.
 
 Storage has two kinds of data: entries, by a number that says which log they are in and where, and rows, by
 table and key. The core changes them in memory and collects the changes in a `Commit`. Storage makes each
-commit durable as a whole, one after the other, so what survives a crash is always a prefix of them. Whoever
-must not go on before something is stored adds a call to the commit; `synced` makes these calls.
+commit durable as a whole, one after the other, so what survives a crash is always a prefix of them. Code
+that must wait until something is stored uses `sync`, or adds a call to the commit.
 
 Rows are small JSON objects. The core keeps all of them in memory, in `Journal.tables`.
 """
@@ -19,20 +19,20 @@ from pulsarctl_wire.errors import WireError
 LOG_BITS: Final = 40
 """An entry's key is `log << LOG_BITS | index`: so many entries fit into a log."""
 
-LAZY: Final = 0.1
-"""Seconds that changes may wait for which nobody waits, such as acknowledgements."""
+LAZY_COMMIT_SECONDS: Final = 0.1
+"""The most seconds before a commit of changes that nobody waits for, such as acknowledgements."""
 
 Row = dict[str, Any]
 Key = tuple[str, str]
 
 
 def entry_key(log: int, index: int) -> int:
-    """The key of an entry."""
+    """Return the key of an entry."""
     return log << LOG_BITS | index
 
 
 class StorageError(WireError):
-    """What is stored cannot be used."""
+    """Stored data cannot be used."""
 
 
 class Commit:
@@ -53,17 +53,17 @@ class Commit:
         return bool(self.entries or self.rows or self.trims or self.calls)
 
 
-class Read(NamedTuple):
-    """Entries to be read: with keys from `start` to before `stop`, up to `most` bytes, but at least one."""
+class ReadRequest(NamedTuple):
+    """A read of the entries with keys from `start` to before `stop`, up to `max_bytes`, but at least one."""
 
     number: int
     start: int
     stop: int
-    most: int
+    max_bytes: int
 
 
-class Dirty(Protocol):
-    """Something that puts its rows only when a commit is taken, as it changes often."""
+class LazyRows(Protocol):
+    """A source of rows that change often; it writes them only when a commit is taken."""
 
     def save(self) -> None:
         """Put the rows."""
@@ -78,44 +78,44 @@ class Journal:
         for table, key, value in rows:
             self.tables.setdefault(table, {})[key] = _read_row(table, value)
         self._commit = Commit()
-        self._changed: dict[Key, None] = {}
-        self._dirty: dict[Dirty, None] = {}
+        self._changed_keys: dict[Key, None] = {}
+        self._lazy_rows: dict[LazyRows, None] = {}
         self._lazy_at: int | None = None
         self._storing: deque[Commit] = deque()
-        self._reads: list[Read] = []
+        self._reads: list[ReadRequest] = []
         self._readers: dict[int, Callable[[list[tuple[int, bytes]]], None]] = {}
         self._numbers = 0
 
     # -- rows
 
     def table(self, name: str) -> dict[str, Row]:
-        """The rows of a table by key; only `put` and `delete` may change them."""
+        """Return the rows of a table by key; only `put` and `delete` may change them."""
         return self.tables.setdefault(name, {})
 
     def put(self, table: str, key: str, row: Row) -> None:
         """Set a row. The core may change `row` later, and then must put it again."""
         self.table(table)[key] = row
-        self._changed[table, key] = None
-        self._remember()
+        self._changed_keys[table, key] = None
+        self._schedule_commit()
 
     def delete(self, table: str, key: str) -> None:
         """Delete a row, if there is one."""
         if self.table(table).pop(key, None) is not None:
-            self._changed[table, key] = None
-            self._remember()
+            self._changed_keys[table, key] = None
+            self._schedule_commit()
 
     def delete_table(self, table: str) -> None:
         """Delete all rows of a table."""
         for key in list(self.table(table)):
             self.delete(table, key)
 
-    def dirty(self, it: Dirty) -> None:
-        """Have `it.save` called when the commit is taken."""
-        self._dirty[it] = None
-        self._remember()
+    def save_later(self, source: LazyRows) -> None:
+        """Have `source.save` called when the commit is taken."""
+        self._lazy_rows[source] = None
+        self._schedule_commit()
 
     def next_number(self, name: str) -> int:
-        """The next number of a counter, from 0; counters are stored."""
+        """Return the next number of a counter, from 0; counters are stored."""
         row = self.table("counters").get(name, {"next": 0})
         self.put("counters", name, {"next": row["next"] + 1})
         number: int = row["next"]
@@ -131,37 +131,37 @@ class Journal:
         """Delete entries by their keys."""
         if start < stop:
             self._commit.trims.append((start, stop))
-            self._remember()
+            self._schedule_commit()
 
     def read(
-        self, start: int, stop: int, most: int, reader: Callable[[list[tuple[int, bytes]]], None]
+        self, start: int, stop: int, max_bytes: int, reader: Callable[[list[tuple[int, bytes]]], None]
     ) -> None:
-        """Have entries read; `reader` gets (key, data) of each."""
+        """Read entries later; `reader` then gets (key, data) of each."""
         self._numbers += 1
         self._readers[self._numbers] = reader
-        self._reads.append(Read(self._numbers, start, stop, most))
+        self._reads.append(ReadRequest(self._numbers, start, stop, max_bytes))
 
     # -- waiting
 
-    def when_synced(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call when everything so far is durable."""
+    def call_after_sync(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call `call` when everything so far is durable."""
         self._commit.calls.append((call, arguments))
 
-    def synced(self) -> "Completion[None]":
-        """Done when everything so far is durable."""
-        completion: Completion[None] = self._scheduler.completion()
-        self.when_synced(completion.resolve, None)
+    def sync(self) -> "Completion[None]":
+        """Return a completion that is done when everything so far is durable."""
+        completion: Completion[None] = self._scheduler.make_completion()
+        self.call_after_sync(completion.resolve, None)
         return completion
 
-    def _remember(self) -> None:
+    def _schedule_commit(self) -> None:
         if self._lazy_at is None:
-            self._lazy_at = self._scheduler.ticks + int(LAZY * 1e9)
+            self._lazy_at = self._scheduler.ticks + int(LAZY_COMMIT_SECONDS * 1e9)
 
     # -- for the owner
 
     @property
     def entries(self) -> list[tuple[int, bytes]]:
-        """Those that are to be stored next."""
+        """The entries of the next commit."""
         return self._commit.entries
 
     @property
@@ -170,19 +170,19 @@ class Journal:
         return self._lazy_at
 
     def take_commit(self, *, everything: bool = False) -> Commit | None:
-        """What is to be stored next, if it is due."""
+        """Return the next commit, if it is due, or if `everything` is wanted."""
         commit = self._commit
-        due = self._lazy_at is not None and self._lazy_at <= self._scheduler.ticks
-        if not (commit.calls or commit.entries or due or everything):
+        is_due = self._lazy_at is not None and self._lazy_at <= self._scheduler.ticks
+        if not (commit.calls or commit.entries or is_due or everything):
             return None
-        for it in list(self._dirty):
-            it.save()
-        self._dirty.clear()
-        for table, key in self._changed:
+        for source in list(self._lazy_rows):
+            source.save()
+        self._lazy_rows.clear()
+        for table, key in self._changed_keys:
             row = self.tables[table].get(key)
             text = None if row is None else json.dumps(row, separators=(",", ":"))
             commit.rows[table, key] = text
-        self._changed.clear()
+        self._changed_keys.clear()
         self._lazy_at = None
         if not commit:
             return None
@@ -190,18 +190,18 @@ class Journal:
         self._storing.append(commit)
         return commit
 
-    def stored(self) -> None:
-        """The oldest commit that was taken is durable."""
+    def on_stored(self) -> None:
+        """Make the calls of the oldest commit taken, which is durable now."""
         for call, arguments in self._storing.popleft().calls:
             call(*arguments)
 
-    def take_reads(self) -> list[Read]:
-        """The reads to be done."""
+    def take_reads(self) -> list[ReadRequest]:
+        """Return the reads to be done, once."""
         reads, self._reads = self._reads, []
         return reads
 
-    def was_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
-        """A read is done."""
+    def on_read(self, number: int, entries: list[tuple[int, bytes]]) -> None:
+        """Hand the entries of a finished read to its reader."""
         self._readers.pop(number)(entries)
 
 

@@ -35,89 +35,89 @@ class Position(NamedTuple):
     entry: int
 
 
-def messages_in(metadata: MessageMetadata) -> int:
-    """The number of messages in an entry."""
+def count_messages(metadata: MessageMetadata) -> int:
+    """Return the number of messages in an entry."""
     return max(metadata.num_messages_in_batch, 1)
 
 
 class Entry:
     """An entry: its bytes as they were sent, behind the broker's own metadata if that is switched on.
 
-    `metadata` is None if it does not parse or is incomplete; `count` is the number of its messages. `at` is
-    where the entry, as it was sent, begins in `data`.
+    `metadata` is None if it does not parse or is incomplete; `count` is the number of its messages. What
+    was sent begins at `start` in `data`.
     """
 
-    __slots__ = ("at", "count", "data", "index", "metadata")
+    __slots__ = ("count", "data", "index", "metadata", "start")
 
-    def __init__(self, index: int, data: bytes, metadata: MessageMetadata | None, at: int = 0) -> None:
+    def __init__(self, index: int, data: bytes, metadata: MessageMetadata | None, start: int = 0) -> None:
         self.index = index
         self.data = data
         if metadata is not None and not metadata.IsInitialized():
             metadata = None
         self.metadata = metadata
-        self.count = 1 if metadata is None else messages_in(metadata)
-        self.at = at
+        self.count = 1 if metadata is None else count_messages(metadata)
+        self.start = start
 
     @property
     def payload(self) -> bytes:
         """The payload, as it was sent."""
-        return self.data[_metadata_at(self.data, self.at)[1] :]
+        return self.data[_locate_metadata(self.data, self.start)[1] :]
 
     @property
     def broker_metadata(self) -> BrokerEntryMetadata | None:
-        """What the broker put in front of it, if anything."""
-        return BrokerEntryMetadata.FromString(self.data[6 : self.at]) if self.at else None
+        """The broker entry metadata, if any."""
+        return BrokerEntryMetadata.FromString(self.data[6 : self.start]) if self.start else None
 
     @property
     def time_ms(self) -> int:
-        """When it was stored, if the broker notes that; otherwise when it was published."""
-        added = self.broker_metadata
-        if added is not None and added.broker_timestamp:
-            return added.broker_timestamp
+        """When it was stored, if the broker adds that; else when it was published."""
+        metadata = self.broker_metadata
+        if metadata is not None and metadata.broker_timestamp:
+            return metadata.broker_timestamp
         return 0 if self.metadata is None else self.metadata.publish_time
 
 
-def _metadata_at(data: bytes, at: int) -> tuple[int, int]:
-    """Where the MessageMetadata begins and ends in an entry that begins at `at`."""
-    if data[at : at + 2] == MAGIC_CHECKSUM:
-        at += 6
-    start = at + 4
-    return start, start + int.from_bytes(data[at:start], "big")
+def _locate_metadata(data: bytes, offset: int) -> tuple[int, int]:
+    """Return where the MessageMetadata begins and ends in an entry that begins at `offset`."""
+    if data[offset : offset + 2] == MAGIC_CHECKSUM:
+        offset += 6
+    begin = offset + 4
+    return begin, begin + int.from_bytes(data[offset:begin], "big")
 
 
-def read_entry(index: int, data: bytes) -> Entry:
-    """The entry that was stored as `data`."""
-    at = 0
+def parse_entry(index: int, data: bytes) -> Entry:
+    """Parse the entry that was stored as `data`."""
+    start = 0
     if data[:2] == MAGIC_BROKER_ENTRY:
-        at = 6 + int.from_bytes(data[2:6], "big")
-    start, stop = _metadata_at(data, at)
+        start = 6 + int.from_bytes(data[2:6], "big")
+    begin, stop = _locate_metadata(data, start)
     try:
-        metadata = _parse_metadata(data[start:stop]) if stop <= len(data) else None
+        metadata = _parse_metadata(data[begin:stop]) if stop <= len(data) else None
     except DecodeError:
         metadata = None
-    return Entry(index, data, metadata, at)
+    return Entry(index, data, metadata, start)
 
 
 class Cache:
-    """The entries that were added last, in all logs, up to `most` bytes."""
+    """The entries that were added last, in all logs, up to `max_bytes`."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.size = 0
         self.entries: OrderedDict[int, Entry] = OrderedDict()
 
     def add(self, key: int, entry: Entry) -> None:
-        """Add an entry; drops the oldest ones if there is no room."""
+        """Add an entry, and drop the oldest ones beyond `max_bytes`."""
         entries = self.entries
         entries[key] = entry
         self.size += len(entry.data) + _ENTRY_COST
-        while self.size > self.most:
+        while self.size > self.max_bytes:
             _, oldest = entries.popitem(last=False)
             self.size -= len(oldest.data) + _ENTRY_COST
 
 
 class Ledger(NamedTuple):
-    """A stretch of the log that begins at index `first`, behind `offset` bytes of entries."""
+    """A stretch of the log that begins at index `first`, after `offset` bytes of entries."""
 
     id: int
     first: int
@@ -128,9 +128,9 @@ class Ledger(NamedTuple):
 class Log:
     """The log of one topic.
 
-    Indexes: `first` is the oldest entry that is kept, `end` the next one to be added, and all before `stored`
-    are durable. `ends` has `end` of each log, loaded or not. `bytes` and `messages` count all that were ever
-    added; they are the row of "logs".
+    Indexes: `first` is the oldest entry that is kept, `end` the next one to be added, and all before
+    `stored_end` are durable. `ends` has `end` of each log, loaded or not. `bytes` and `messages` count all
+    that were ever added; they are the row of "logs".
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Log:
         self.ledgers = ledgers
         self.first = first
         self.end = max(ends.get(number, 0), ledgers[-1].first if ledgers else 0)
-        self.stored = self.end
+        self.stored_end = self.end
         self._ends = ends
         row = journal.table("logs").get(str(number), {"bytes": 0, "messages": 0})
         self.bytes: int = row["bytes"]
@@ -155,7 +155,7 @@ class Log:
         self._cache = cache
 
     def save(self) -> None:
-        """Put its row (`journal.Dirty`)."""
+        """Put its row (`journal.LazyRows`)."""
         self._journal.put("logs", str(self.number), {"bytes": self.bytes, "messages": self.messages})
 
     @property
@@ -163,48 +163,48 @@ class Log:
         """Bytes of the entries that are kept."""
         return self.bytes - (self._ledger_of(self.first).offset if self.ledgers else 0)
 
-    def size_from(self, index: int) -> int:
-        """About how many bytes the entries from an index on have: as if all of a ledger had the same size."""
+    def estimate_size_from(self, index: int) -> int:
+        """Return the estimated bytes of the entries from an index on, assuming equal sizes in a ledger."""
         if not self.ledgers or index >= self.end:
             return 0
-        at = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
-        ledger, stop, offset = self.ledgers[at], self.end, self.bytes
-        if at + 1 < len(self.ledgers):
-            stop, offset = self.ledgers[at + 1].first, self.ledgers[at + 1].offset
-        before = (index - ledger.first) / max(stop - ledger.first, 1)
-        return self.bytes - ledger.offset - int((offset - ledger.offset) * before)
+        position = max(bisect_right(self.ledgers, index, key=_first) - 1, 0)
+        ledger, stop, offset = self.ledgers[position], self.end, self.bytes
+        if position + 1 < len(self.ledgers):
+            stop, offset = self.ledgers[position + 1].first, self.ledgers[position + 1].offset
+        share = (index - ledger.first) / max(stop - ledger.first, 1)
+        return self.bytes - ledger.offset - int((offset - ledger.offset) * share)
 
     # -- writing
 
-    def append(self, data: bytes, metadata: MessageMetadata | None, at: int) -> int:
+    def append(self, data: bytes, metadata: MessageMetadata | None, start: int) -> int:
         """Add an entry. Returns its index."""
         index = self.end
         self.end = self._ends[self.number] = index + 1
         self.bytes += len(data)
-        self._journal.dirty(self)
+        self._journal.save_later(self)
         key = entry_key(self.number, index)
         self._journal.append(key, data)
-        self._cache.add(key, Entry(index, data, metadata, at))
+        self._cache.add(key, Entry(index, data, metadata, start))
         return index
 
     def open_ledger(self, time_ms: int) -> None:
-        """Begin a new ledger; empty ones before it go."""
+        """Begin a new ledger; drop empty ones before it."""
         number = self._journal.next_number("ledger")
         while self.ledgers and self.ledgers[-1].first == self.end:
             self.ledgers.pop()
         self.ledgers.append(Ledger(number, self.end, time_ms, self.bytes))
 
-    def trim(self, before: int, is_kept: Callable[[int, int], bool], *, forget: bool) -> bool:
-        """Delete the entries of ledgers, but the last, that all are before an index. True if there were any.
+    def trim(self, mark: int, is_kept: Callable[[int, int], bool], *, forget: bool) -> bool:
+        """Delete the entries of ledgers, except the last, that end before `mark`. Returns False without any.
 
-        `is_kept` says whether to keep one nevertheless, by when it was closed (ms), and the bytes from it on.
-        Unless `forget`, the ids of deleted entries stay known: a compacted copy may have them.
+        `is_kept` tells whether to keep one nevertheless, by its end (ms) and the bytes from it on. Unless
+        `forget`, the ids of deleted entries stay known: a compacted copy may have them.
         """
         first = self.first
-        for ledger, later in pairwise(self.ledgers):
-            if later.first > before or is_kept(later.opened_ms, self.bytes - ledger.offset):
+        for ledger, next_ledger in pairwise(self.ledgers):
+            if next_ledger.first > mark or is_kept(next_ledger.opened_ms, self.bytes - ledger.offset):
                 break
-            first = max(first, later.first)
+            first = max(first, next_ledger.first)
         if first == self.first:
             return False
         self._journal.trim(entry_key(self.number, self.first), entry_key(self.number, first))
@@ -221,7 +221,7 @@ class Log:
     # -- positions
 
     def position(self, index: int) -> Position:
-        """The message id of an entry."""
+        """Return the message id of an entry."""
         ledger = self.ledgers[-1]
         if index < ledger.first:
             ledger = self._ledger_of(index)
@@ -230,34 +230,34 @@ class Log:
     def _ledger_of(self, index: int) -> Ledger:
         return self.ledgers[max(bisect_right(self.ledgers, index, key=_first) - 1, 0)]
 
-    def before(self, index: int) -> Position:
-        """The message id before an index: ledger:-1 if the first ledger begins there."""
+    def position_before(self, index: int) -> Position:
+        """Return the message id before an index: ledger:-1 if the first ledger begins there."""
         if index > self.first:
             return self.position(index - 1)
         return Position(self._ledger_of(index).id if self.ledgers else -1, -1)
 
     def locate(self, ledger: int, entry: int) -> tuple[int, bool]:
-        """The index of a message id, and True; if there is no such entry, of the next one, and False.
+        """Return the index of a message id, and True; without such an entry, the next index, and False.
 
         Numbers are unsigned, as in MessageIdData.
         """
         ledger, entry = signed(ledger), signed(entry)
-        at = bisect_right(self.ledgers, ledger, key=_id) - 1
-        if at < 0:
+        position = bisect_right(self.ledgers, ledger, key=_id) - 1
+        if position < 0:
             return 0, False
-        stop = self.ledgers[at + 1].first if at + 1 < len(self.ledgers) else self.end
-        found = self.ledgers[at]
-        if found.id != ledger:
+        stop = self.ledgers[position + 1].first if position + 1 < len(self.ledgers) else self.end
+        candidate = self.ledgers[position]
+        if candidate.id != ledger:
             return stop, False
-        index = found.first + entry
+        index = candidate.first + entry
         if entry < 0:
-            return found.first, False
+            return candidate.first, False
         return (index, True) if index < stop else (stop, False)
 
     # -- reading
 
-    def cached(self, index: int) -> Entry | None:
-        """The entry, if it is in the cache."""
+    def get_cached(self, index: int) -> Entry | None:
+        """Return the entry, if it is in the cache."""
         return self._cache.entries.get(entry_key(self.number, index))
 
     def read(self, start: int, stop: int, reader: Callable[[list[Entry]], None]) -> None:
@@ -265,24 +265,24 @@ class Log:
 
         def done(rows: list[tuple[int, bytes]]) -> None:
             base = entry_key(self.number, 0)
-            reader([read_entry(key - base, data) for key, data in rows])
+            reader([parse_entry(key - base, data) for key, data in rows])
 
         keys = entry_key(self.number, start), entry_key(self.number, stop)
         self._journal.read(*keys, READ_BYTES, done)
 
-    async def entry(self, index: int, scheduler: Any) -> Entry | None:
-        """The entry, from the cache or storage; None if it is not there."""
-        found = self.cached(index)
-        if found is not None:
-            return found
-        done = scheduler.completion()
-        self.read(index, index + 1, done.resolve)
-        entries: list[Entry] = await done
+    async def load_entry(self, index: int, scheduler: Any) -> Entry | None:
+        """Return an entry from the cache or storage; None if there is none."""
+        entry = self.get_cached(index)
+        if entry is not None:
+            return entry
+        completion = scheduler.make_completion()
+        self.read(index, index + 1, completion.resolve)
+        entries: list[Entry] = await completion
         return entries[0] if entries else None
 
 
 def signed(number: int) -> int:
-    """A number of a message id, which is unsigned, as Pulsar takes it."""
+    """Return an unsigned number of a message id as a signed one, as Pulsar takes it."""
     return number - (1 << 64) if number >> 63 else number
 
 

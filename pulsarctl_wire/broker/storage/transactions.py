@@ -1,7 +1,7 @@
-"""Transactions (PIP-31): what topics and subscriptions know of them.
+"""Transactions (PIP-31), as topics and subscriptions see them.
 
-    Buffer          of a topic: which transactions have messages in it, and which were aborted
-    PendingAcks     of a subscription: what transactions have acknowledged
+    TransactionBuffer  of a topic: which transactions have messages in it, and which were aborted
+    PendingAcks        of a subscription: what transactions have acknowledged
 
 All share one storage, so a transaction ends in a single commit: markers in its topics, acknowledgements, and
 the coordinator's row (coordinators.py). Stored as rows:
@@ -30,8 +30,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
 )
 
-_LARGEST_BATCH: Final = 1 << 20
-"""Messages; what clients say beyond that is not believed."""
+_MAX_BATCH_MESSAGES: Final = 1 << 20
+"""Larger batch sizes from clients are not believed."""
 
 _CONFLICT: Final = "org.apache.pulsar.transaction.common.exception.TransactionConflictException: "
 
@@ -40,40 +40,40 @@ Id = tuple[int, int]
 
 
 def id_of(command: CommandSend | CommandAck) -> Id | None:
-    """The transaction that a SEND or ACK is part of; None if it is in none."""
+    """Return the transaction of a SEND or ACK; None if there is none."""
     if command.HasField("txnid_least_bits") and command.HasField("txnid_most_bits"):
         return command.txnid_most_bits, command.txnid_least_bits
     return None
 
 
 def key_of(txn: Id) -> str:
-    """The key of a transaction in tables."""
+    """Return the key of a transaction in tables."""
     return f"{txn[0]}/{txn[1]}"
 
 
 def text_of(txn: Id) -> str:
-    """A transaction, as in Pulsar's messages."""
+    """Return a transaction as Pulsar's messages show it."""
     return f"({txn[0]},{txn[1]})"
 
 
-def stray(rows: Iterable[str], begun: Iterable[str], ended: Id) -> Id | None:
-    """The oldest of these transactions (keys), if it is older than all that are open; otherwise None.
+def find_oldest_orphan(rows: Iterable[str], open_keys: Iterable[str], ended: Id) -> Id | None:
+    """Return the oldest of the transactions in `rows`, if it is older than all that are open; else None.
 
-    It has ended or never existed: Pulsar aborts it when a later one of its coordinator ends.
+    Such a one has ended or never existed: Pulsar aborts it when a later one of its coordinator ends.
     """
-    first = min((id_of_key(key) for key in rows), default=None)
-    least = min((id_of_key(key) for key in begun), default=(ended[0], ended[1] + 1))
-    return first if first is not None and first[0] == ended[0] and first < least else None
+    oldest = min((id_of_key(key) for key in rows), default=None)
+    oldest_open = min((id_of_key(key) for key in open_keys), default=(ended[0], ended[1] + 1))
+    return oldest if oldest is not None and oldest[0] == ended[0] and oldest < oldest_open else None
 
 
 def id_of_key(key: str) -> Id:
-    """The transaction of a key in tables."""
-    most, _, least = key.partition("/")
-    return int(most), int(least)
+    """Return the transaction of a key in tables."""
+    high, _, low = key.partition("/")
+    return int(high), int(low)
 
 
-def marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetadata]:
-    """The entry that ends a transaction in a topic."""
+def build_marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetadata]:
+    """Build the entry that ends a transaction in a topic."""
     metadata = MessageMetadata(
         producer_name="pulsar.txn.marker",
         sequence_id=0,
@@ -86,7 +86,7 @@ def marker(txn: Id, *, commit: bool, time_ms: int) -> tuple[bytes, MessageMetada
     return build_frame(command, metadata)[8 + command.ByteSize() :], metadata
 
 
-class Buffer:
+class TransactionBuffer:
     """The transactions that have messages in a topic; `append_own` adds an entry, and returns its index."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Buffer:
         self._log = log
         self._scheduler = scheduler
         self._append_own = append_own
-        self._begun = journal.table("transactions")
+        self._transactions = journal.table("transactions")
         self._open = journal.table(f"txn-open/{log.number}")
         self._aborted = journal.table(f"txn-aborted/{log.number}")
 
@@ -110,12 +110,12 @@ class Buffer:
         return min((row["first"] for row in self._open.values()), default=None)
 
     @property
-    def open_ones(self) -> Iterable[str]:
+    def open_keys(self) -> Iterable[str]:
         """The keys of the open transactions."""
         return self._open.keys()
 
-    def sent(self, txn: Id, index: int) -> None:
-        """A message was sent in a transaction, which need not be known: only aborted ones are told apart."""
+    def record_message(self, txn: Id, index: int) -> None:
+        """Record a message in a transaction, which need not be known: only aborted ones differ."""
         key = key_of(txn)
         if key in self._aborted:
             self._abort(key, index, index)
@@ -128,22 +128,22 @@ class Buffer:
         self._journal.put(f"txn-aborted/{self._log.number}", key, aborted)
 
     def end(self, txn: Id, *, commit: bool) -> None:
-        """A transaction ends; a marker says how."""
+        """End a transaction, with a marker that says how."""
         self._end(txn, commit=commit)
-        over = stray(self._open, self._begun, txn)
-        if over is not None:
-            self._end(over, commit=False)
+        orphan = find_oldest_orphan(self._open, self._transactions, txn)
+        if orphan is not None:
+            self._end(orphan, commit=False)
 
     def _end(self, txn: Id, *, commit: bool) -> None:
         key = key_of(txn)
-        data, metadata = marker(txn, commit=commit, time_ms=self._scheduler.time_ms)
+        data, metadata = build_marker(txn, commit=commit, time_ms=self._scheduler.time_ms)
         index = self._append_own(data, metadata)
         if not commit and key in self._open:
             self._abort(key, self._open[key]["first"], index)
         self._journal.delete(f"txn-open/{self._log.number}", key)
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted, or over."""
+        """Return whether an entry was sent in a transaction that was aborted or had ended."""
         if not self._aborted or not metadata.HasField("txnid_most_bits"):
             return False
         row = self._aborted.get(key_of((metadata.txnid_most_bits, metadata.txnid_least_bits)))
@@ -160,18 +160,18 @@ class Buffer:
             self._journal.delete_table(f"{table}/{self._log.number}")
 
 
-def _merged(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, int | None, int]]:
-    """What a transaction has acknowledged, each entry once: parts that are all of a batch are the batch."""
-    found: dict[int, tuple[int | None, int]] = {}
+def _merge(entries: Iterable[tuple[int, int | None, int]]) -> list[tuple[int, int | None, int]]:
+    """Return a transaction's acknowledgements, one per entry; a batch's parts are merged."""
+    merged: dict[int, tuple[int | None, int]] = {}
     for index, mask, size in entries:
-        before, _ = found.get(index, (mask, size))
-        both = None if mask is None or before is None else mask & before
-        found[index] = both or None, size
-    return [(index, mask, size) for index, (mask, size) in found.items()]
+        former, _ = merged.get(index, (mask, size))
+        common = None if mask is None or former is None else mask & former
+        merged[index] = common or None, size
+    return [(index, mask, size) for index, (mask, size) in merged.items()]
 
 
-class Acknowledged(Protocol):
-    """A subscription, as transactions that acknowledge in it see it."""
+class AckTarget(Protocol):
+    """A subscription, as pending acknowledgements of transactions see it."""
 
     cursor: Cursor
     log: Log
@@ -182,10 +182,10 @@ class Acknowledged(Protocol):
         """Its topic and its name, as in Pulsar's messages."""
 
     def settle(self, index: int) -> None:
-        """An entry is not pending any more, whoever has it."""
+        """Settle an entry at the consumer that has it, if any."""
 
     def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
-        """Acknowledge what a transaction has: all before an entry; entries, or some messages of them."""
+        """Apply a transaction's acknowledgements: everything before `until`; entries, or messages of them."""
 
     def deliver_again(self, indexes: list[int]) -> None:
         """Deliver entries again whose acknowledgement was aborted."""
@@ -194,20 +194,20 @@ class Acknowledged(Protocol):
 class PendingAcks:
     """What transactions have acknowledged in a subscription, until they end.
 
-    `hidden` are the entries that no consumer gets meanwhile. `parts` has, by index, the batches of which only
-    some messages are acknowledged: a mask of the others.
+    `hidden` are the entries that no consumer gets meanwhile. `parts` maps the index of a batch that is partly
+    acknowledged to a mask of the other messages.
     """
 
-    def __init__(self, subscription: Acknowledged) -> None:
+    def __init__(self, subscription: AckTarget) -> None:
         self._subscription = subscription
         self._journal = subscription.journal
         self._table = f"txn-acks/{subscription.cursor.key}"
         self._rows = self._journal.table(self._table)
         self.hidden: set[int] = set()
         self.parts: dict[int, int] = {}
-        self._look()
+        self._collect()
 
-    def _look(self) -> None:
+    def _collect(self) -> None:
         self.hidden.clear()
         self.parts.clear()
         for row in self._rows.values():
@@ -220,61 +220,61 @@ class PendingAcks:
         else:
             self.parts[index] = self.parts.get(index, (1 << size) - 1) & mask
 
-    def left(self, index: int) -> int | None:
-        """The messages of a batch that are still to be delivered; None: all."""
+    def get_open_mask(self, index: int) -> int | None:
+        """Return the messages of a batch that are still to be delivered, as bits; None: all."""
         mask, part = self._subscription.cursor.masks.get(index), self.parts.get(index)
         return mask if part is None else part if mask is None else mask & part
 
-    def hides(self, index: int) -> bool:
-        """Whether an entry must not be delivered, as a transaction has acknowledged it individually."""
-        return index in self.hidden or (index in self.parts and not self.left(index))
+    def has_pending_ack(self, index: int) -> bool:
+        """Return whether an open transaction has acknowledged all of an entry individually."""
+        return index in self.hidden or (index in self.parts and not self.get_open_mask(index))
 
     def ack(self, txn: Id, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages in a transaction, which need not be open. Raises Refused; then none is."""
+        """Acknowledge messages in a transaction, which need not be open. Raises Refused; then none are."""
         entries: list[tuple[int, int | None, int]] = []
-        for each in ids:
-            index, there = self._subscription.log.locate(each.ledgerId, each.entryId)
-            mask = mask_of(each.ack_set)
-            size = min(max(each.batch_size, mask.bit_length(), 1), _LARGEST_BATCH)
-            if why := self._conflict(index, there, mask, size):
-                words = f"with long[] size of {len(each.ack_set)}" if each.ack_set else "is null"
+        for message_id in ids:
+            index, is_stored = self._subscription.log.locate(message_id.ledgerId, message_id.entryId)
+            mask = mask_of(message_id.ack_set)
+            size = min(max(message_id.batch_size, mask.bit_length(), 1), _MAX_BATCH_MESSAGES)
+            if reason := self._find_conflict(index, is_stored, mask, size):
+                words = f"with long[] size of {len(message_id.ack_set)}" if message_id.ack_set else "is null"
                 kind = "batch message" if mask and index in self.parts else "message"
-                raise self._refusal(txn, f"ack {kind}:{_position(each)} (ackSet {words}) {why}.")
-            if there:
+                raise self._refusal(txn, f"ack {kind}:{_position(message_id)} (ackSet {words}) {reason}.")
+            if is_stored:
                 entries.append((index, mask or None, size))
         row = self._row(txn)
         row["entries"] += entries
         self._journal.put(self._table, key_of(txn), row)
         for entry in entries:
             self._hide(*entry)
-            if self.hides(entry[0]):
+            if self.has_pending_ack(entry[0]):
                 self._subscription.settle(entry[0])
 
-    def _conflict(self, index: int, there: bool, mask: int, size: int) -> str:
-        """Why messages of an entry cannot be acknowledged; empty if they can."""
+    def _find_conflict(self, index: int, is_stored: bool, mask: int, size: int) -> str:
+        """Return why messages of an entry cannot be acknowledged; empty if they can."""
         cursor, part = self._subscription.cursor, self.parts.get(index)
         acked = (1 << size) - 1 & ~mask
-        if not there:
-            acked_already = index <= cursor.mark and index < self._subscription.log.end
-            return "already acked before" if acked_already else ""
+        if not is_stored:
+            is_acked = index <= cursor.mark and index < self._subscription.log.end
+            return "already acked before" if is_acked else ""
         if cursor.is_acked(index) or (mask and acked & ~cursor.masks.get(index, -1)):
             return "already acked before"
         if index in self.hidden or (part is not None and (not mask or acked & ~part)):
             return "in pending ack status"
         return ""
 
-    def _refusal(self, txn: Id, what: str) -> Refused:
+    def _refusal(self, txn: Id, action: str) -> Refused:
         name = self._subscription.full_name
-        return Refused("TransactionConflict", f"{_CONFLICT}{name} Transaction:{text_of(txn)} try to {what}")
+        return Refused("TransactionConflict", f"{_CONFLICT}{name} Transaction:{text_of(txn)} try to {action}")
 
     def ack_until(self, txn: Id, message_id: MessageIdData) -> None:
         """Acknowledge everything up to a message in a transaction. Raises Refused."""
         log, key = self._subscription.log, key_of(txn)
-        index, there = log.locate(message_id.ledgerId, message_id.entryId)
-        until, mark = index + there, self._subscription.cursor.mark
+        index, is_stored = log.locate(message_id.ledgerId, message_id.entryId)
+        until, mark = index + is_stored, self._subscription.cursor.mark
         ack = f"ack position: {_position(message_id)} within range of"
         if until <= mark:
-            ledger, entry = log.before(mark)
+            ledger, entry = log.position_before(mark)
             raise self._refusal(txn, f"cumulative {ack} cursor's markDeletePosition: {ledger}:{entry}")
         for other, row in self._rows.items():
             if row["until"] and (other != key or until <= row["until"]):
@@ -286,19 +286,19 @@ class PendingAcks:
         return self._rows.get(key_of(txn)) or {"entries": [], "until": 0}
 
     def end(self, txn: Id, *, commit: bool) -> None:
-        """A transaction ends: what it acknowledged is, or is delivered again."""
+        """End a transaction: apply its acknowledgements, or deliver those entries again."""
         if key_of(txn) in self._rows:
             self._end(txn, commit=commit)
-            over = stray(self._rows, self._journal.table("transactions"), txn)
-            if over is not None:
-                self._end(over, commit=False)
+            orphan = find_oldest_orphan(self._rows, self._journal.table("transactions"), txn)
+            if orphan is not None:
+                self._end(orphan, commit=False)
 
     def _end(self, txn: Id, *, commit: bool) -> None:
         row = self._rows[key_of(txn)]
         self._journal.delete(self._table, key_of(txn))
-        self._look()
+        self._collect()
         if commit:
-            self._subscription.apply(_merged(row["entries"]), row["until"])
+            self._subscription.apply(_merge(row["entries"]), row["until"])
         elif row["entries"]:
             self._subscription.deliver_again(sorted({index for index, _, _ in row["entries"]}))
 

@@ -1,7 +1,7 @@
-"""Who a client is, and what it may do. Sources: b/authentication, b/authorization, b/ServerCnx (4.0).
+"""Authentication and authorization of clients. Sources: b/authentication, b/authorization, b/ServerCnx (4.0).
 
 Authentication: tokens (JWT), user and password, client certificates; each gives a role. Authorization:
-superusers may do everything; others what their role was granted for a namespace or topic, by its policy
+superusers may do everything; others what is granted to their role for a namespace or topic, by its policy
 `auth_policies: {namespace_auth: {role: [actions]}, destination_auth: {topic: {role: [actions]}}}`.
 """
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 
 _HMAC: Final = {"HS256": 0, "HS384": 48, "HS512": 64}
-"""Algorithm -> the bytes that its key must have."""
+"""Algorithm -> the least bytes of its key."""
 
-_SIGNED: Final = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
+_PUBLIC_KEY_ALGORITHMS: Final = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
 _NOT_BASE64: Final = bytes(set(range(256)) - set(f"{ascii_letters}{digits}-_".encode()))
 _CLASSES: Final = {"Token": "token", "Basic": "basic", "Tls": "tls"}
 
 
-class Refusal(WireError):
+class BadCredentials(WireError):
     """Credentials are not accepted; the text is not for the client."""
 
 
 class Role(NamedTuple):
-    """Who a client is; `expires_ms`: until when, None for ever."""
+    """A client's role; valid until `expires_ms`, None: for ever."""
 
     name: str
     expires_ms: int | None = None
 
 
 class Keys(NamedTuple):
-    """What credentials are checked with; the owner of the core reads it from files.
+    """The keys that credentials are checked with; the owner of the core reads them from files.
 
     `token_secret` and `token_public` check tokens, `passwords` are lines of a password file.
     """
@@ -60,10 +60,12 @@ class Access:
         self.proxies = frozenset(settings.proxyRoles)
         providers = settings.authenticationProviders
         ends = [(method, end) for end, method in _CLASSES.items()]
-        self.methods = {method for method, end in ends if any(it.endswith(end) for it in providers)}
+        self.methods = {
+            method for method, end in ends if any(provider.endswith(end) for provider in providers)
+        }
 
-    def gaps(self) -> Iterator[str]:
-        """What is missing in the settings, so that clients are refused who should not be."""
+    def find_gaps(self) -> Iterator[str]:
+        """Yield what is missing in the settings, so that all clients of a method are refused."""
         if self.authenticates and not self.methods and not self._settings.anonymousUserRole:
             yield "authenticationProviders has none that is supported here: all clients are refused"
         if "token" in self.methods and not (self._keys.token_secret or self._keys.token_public):
@@ -74,7 +76,7 @@ class Access:
     # -- authentication
 
     def authenticate(self, method: str, data: bytes, certificate: str, now_ms: int) -> Role:
-        """The role of a client. `certificate` is the common name in its certificate. Raises Refusal."""
+        """Return a client's role; `certificate` is its certificate's common name. Raises BadCredentials."""
         if method in self.methods:
             if method == "token":
                 return self._token(data, now_ms)
@@ -84,74 +86,74 @@ class Access:
                 return Role(certificate)
         elif self._settings.anonymousUserRole:
             return Role(self._settings.anonymousUserRole)
-        raise Refusal(f"no credentials for the method {method!r}")
+        raise BadCredentials(f"no credentials for the method {method!r}")
 
     def _token(self, data: bytes, now_ms: int) -> Role:
         import jwt
 
-        key, algorithms = self._keys.token_public, _SIGNED
+        key, algorithms = self._keys.token_public, _PUBLIC_KEY_ALGORITHMS
         if self._keys.token_secret:
             key = self._keys.token_secret
-            algorithms = [name for name, least in _HMAC.items() if len(key) >= least]
-        checks = {f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "sub")}
+            algorithms = [name for name, min_bytes in _HMAC.items() if len(key) >= min_bytes]
+        options = {f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "sub")}
         try:
-            claims = jwt.decode(_without_spaces(data), key, algorithms, options=checks)  # type: ignore[arg-type]
+            claims = jwt.decode(_strip(data), key, algorithms, options=options)  # type: ignore[arg-type]
         except (jwt.PyJWTError, ValueError) as error:
-            raise Refusal(str(error)) from None
+            raise BadCredentials(str(error)) from None
         self._check_audience(claims)
         name = _role(claims.get(self._settings.tokenAuthClaim or "sub"))
-        begins, expires = claims.get("nbf"), claims.get("exp")
-        if isinstance(begins, (int, float)) and begins * 1000 > now_ms:
-            raise Refusal("the token is not valid yet")
-        if expires is None:
+        valid_from, expiry = claims.get("nbf"), claims.get("exp")
+        if isinstance(valid_from, (int, float)) and valid_from * 1000 > now_ms:
+            raise BadCredentials("the token is not valid yet")
+        if expiry is None:
             return Role(name)
-        if not isinstance(expires, (int, float)) or expires * 1000 <= now_ms:
-            raise Refusal("the token has expired")
-        return Role(name, int(expires * 1000))
+        if not isinstance(expiry, (int, float)) or expiry * 1000 <= now_ms:
+            raise BadCredentials("the token has expired")
+        return Role(name, int(expiry * 1000))
 
     def _check_audience(self, claims: Mapping[str, object]) -> None:
-        """Raises Refusal if a token is for other brokers."""
+        """Raise BadCredentials if a token is for other brokers."""
         if self._settings.tokenAudienceClaim:
-            found = claims.get(self._settings.tokenAudienceClaim)
-            if self._settings.tokenAudience not in (found if isinstance(found, list) else [found]):
-                raise Refusal("the token is for another audience")
+            audience = claims.get(self._settings.tokenAudienceClaim)
+            if self._settings.tokenAudience not in (audience if isinstance(audience, list) else [audience]):
+                raise BadCredentials("the token is for another audience")
 
     def _basic(self, text: str) -> Role:
         from passlib.apache import HtpasswdFile
 
-        user, found, password = text.partition(":")
-        known = HtpasswdFile.from_string(self._keys.passwords.encode())
-        if not found or not known.check_password(user, password):
-            raise Refusal("wrong user or password")
+        user, separator, password = text.partition(":")
+        passwords = HtpasswdFile.from_string(self._keys.passwords.encode())
+        if not separator or not passwords.check_password(user, password):
+            raise BadCredentials("wrong user or password")
         return Role(user)
 
-    def check_roles(self, role: str, original: str, *, proxied: bool) -> None:
-        """Raises Refused if a connection of `role` may not act for the role `original` ("": for itself)."""
+    def check_roles(self, role: str, original: str, *, is_proxied: bool) -> None:
+        """Raise Refused if a connection of `role` may not act for the role `original` ("": for itself)."""
         if not self.authorizes:
             return
         is_proxy = role in self.proxies
         if bool(original) != is_proxy or original in self.proxies:
             raise Refused("AuthorizationError", "Invalid roles.")
-        if proxied and not is_proxy:
+        if is_proxied and not is_proxy:
             text = "Must not set proxyVersion without connecting as a ProxyRole."
             raise Refused("AuthorizationError", text)
 
     # -- authorization
 
     def is_super(self, role: str) -> bool:
-        """Whether a role may do everything."""
+        """Return whether a role may do everything."""
         return not self.authorizes or role in self.superusers
 
-    def may(self, role: str, name: TopicName, *actions: str, subscription: str = "") -> bool:
-        """Whether a role may do one of these actions ("produce", "consume") with a topic.
+    def is_allowed(self, role: str, name: TopicName, *actions: str, subscription: str = "") -> bool:
+        """Return whether a role may do one of these actions ("produce", "consume") with a topic.
 
-        Those of a subscription may be some of the roles only.
+        A subscription may be limited to some roles.
         """
-        if self.is_super(role) or self._rules_tenant(role, name.namespace):
+        if self.is_super(role) or self._is_tenant_admin(role, name.namespace):
             return True
-        policies = self._namespaces.policies(name.namespace).get("auth_policies", {})
-        chosen = policies.get("subscription_auth_roles", {}).get(subscription)
-        if (chosen and role not in chosen) or not self.has_prefix(role, name, subscription):
+        policies = self._namespaces.get_policies(name.namespace).get("auth_policies", {})
+        roles = policies.get("subscription_auth_roles", {}).get(subscription)
+        if (roles and role not in roles) or not self.has_prefix(role, name, subscription):
             return False
         topics = policies.get("destination_auth", {})
         grants = (
@@ -159,65 +161,65 @@ class Access:
             topics.get(name.parent.full, {}),
             topics.get(name.full, {}),
         )
-        return not self._granted(role, *grants).isdisjoint(actions)
+        return not self._granted_actions(role, *grants).isdisjoint(actions)
 
-    def may_list(self, role: str, namespace: str) -> bool:
-        """Whether a role may list the topics of a namespace."""
-        policies = self._namespaces.policies(namespace).get("auth_policies", {})
-        granted = self._granted(role, policies.get("namespace_auth", {}))
-        lists = not granted.isdisjoint(("produce", "consume"))
-        return lists or self.is_super(role) or self._rules_tenant(role, namespace)
+    def can_list(self, role: str, namespace: str) -> bool:
+        """Return whether a role may list the topics of a namespace."""
+        policies = self._namespaces.get_policies(namespace).get("auth_policies", {})
+        actions = self._granted_actions(role, policies.get("namespace_auth", {}))
+        is_granted = not actions.isdisjoint(("produce", "consume"))
+        return is_granted or self.is_super(role) or self._is_tenant_admin(role, namespace)
 
     def has_prefix(self, role: str, name: TopicName, subscription: str) -> bool:
-        """Whether a subscription's name, if there is one, begins with the role, if it must."""
-        policies = self._namespaces.policies(name.namespace)
-        needed = bool(subscription) and policies.get("subscription_auth_mode") == "Prefix"
-        free = self.is_super(role) or self._rules_tenant(role, name.namespace)
-        return free or not needed or subscription.startswith(role)
+        """Return whether a subscription's name, if any, begins with the role, where that is required."""
+        policies = self._namespaces.get_policies(name.namespace)
+        is_required = bool(subscription) and policies.get("subscription_auth_mode") == "Prefix"
+        is_free = self.is_super(role) or self._is_tenant_admin(role, name.namespace)
+        return is_free or not is_required or subscription.startswith(role)
 
-    def knows(self, role: str, namespace: str) -> bool:
-        """Whether there is the tenant that the rights of a role depend on."""
+    def has_tenant(self, role: str, namespace: str) -> bool:
+        """Return whether the tenant exists on which the rights of a role depend."""
         return self.is_super(role) or namespace.partition("/")[0] in self._namespaces.tenants
 
-    def _rules_tenant(self, role: str, namespace: str) -> bool:
+    def _is_tenant_admin(self, role: str, namespace: str) -> bool:
         tenant = self._namespaces.tenants.get(namespace.partition("/")[0], {})
         return role in tenant.get("adminRoles", ())
 
-    def _granted(self, role: str, *grants: Mapping[str, list[str]]) -> set[str]:
-        """The actions granted to a role; a grant may be for all roles that begin or end alike."""
-        wild = self._settings.authorizationAllowWildcardsMatching
+    def _granted_actions(self, role: str, *grants: Mapping[str, list[str]]) -> set[str]:
+        """Return the actions granted to a role; a grant may be for a pattern of roles."""
+        has_wildcards = self._settings.authorizationAllowWildcardsMatching
         return {
             action
-            for granted in grants
-            for pattern, actions in granted.items()
-            if pattern == role or (wild and _matches(pattern, role))
+            for grant in grants
+            for pattern, actions in grant.items()
+            if pattern == role or (has_wildcards and _matches(pattern, role))
             for action in actions
         }
 
 
 def _role(claim: object) -> str:
-    """The role that a token names, or the first of several; "", which has no rights, if it names none."""
+    """Return the (first) role that a token names; "", which has no rights, if it names none."""
     if isinstance(claim, list):
         claim = claim[0] if claim and isinstance(claim[0], str) else None
     if claim is not None and not isinstance(claim, str):
-        raise Refusal("the token's role is no text")
+        raise BadCredentials("the token's role is no text")
     return claim or ""
 
 
-def _without_spaces(token: bytes) -> bytes:
-    """A token without what Pulsar's JWT library ignores, such as the line end of a file."""
+def _strip(token: bytes) -> bytes:
+    """Return a token without what Pulsar's JWT library ignores, such as the newline of a file."""
     *parts, signature = token.split(b".")
     return b".".join([*map(bytes.strip, parts), signature.strip(_NOT_BASE64)])
 
 
 def _matches(pattern: str, role: str) -> bool:
-    """Whether a role matches a pattern that ends or begins with *."""
+    """Return whether a role matches a pattern that ends or begins with *."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )
 
 
-def common_name(certificate: Any) -> str:
-    """The common name of the subject of a client's certificate, as ssl shows it; "" if there is none."""
+def get_common_name(certificate: Any) -> str:
+    """Return the common name in a client's certificate (as ssl shows it); "" if there is none."""
     pairs = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
     return str(dict(pairs).get("commonName", ""))

@@ -10,7 +10,7 @@ from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.tenancy.limits import Rate
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 
-# what -> name of the topic's policy, and of the namespace's
+# key -> name of the topic's policy, and of the namespace's
 _NAMES: Final[dict[str, tuple[str, str]]] = {
     "automatic subscriptions": ("autoSubscriptionCreationOverride", "autoSubscriptionCreationOverride"),
     "backlog quotas": ("backLogQuotaMap", "backlog_quota_map"),
@@ -45,21 +45,21 @@ _BY_CLUSTER: Final = {"publish rate", "dispatch rate", "subscribe rate", "subscr
 
 
 class Retention(NamedTuple):
-    """How much is kept that is acknowledged: for so many minutes and up to so many MiB; -1: without limit."""
+    """How long (minutes) and up to which size (MiB) acknowledged entries are kept; -1: without limit."""
 
     minutes: int
     mebibytes: int
 
     def keeps(self, age_ms: int, size: int) -> bool:
-        """Whether something is kept that old, if so many bytes are as old or younger."""
+        """Return whether a ledger of this age is kept, if entries of at most that age have `size` bytes."""
         if not self.minutes or not self.mebibytes:
             return False
-        young = self.minutes < 0 or age_ms < self.minutes * 60_000
-        return young and (self.mebibytes < 0 or size <= self.mebibytes << 20)
+        is_young = self.minutes < 0 or age_ms < self.minutes * 60_000
+        return is_young and (self.mebibytes < 0 or size <= self.mebibytes << 20)
 
 
 class Quota(NamedTuple):
-    """A backlog quota: limits in bytes and seconds (-1: none), and what happens beyond it."""
+    """A backlog quota: limits in bytes and seconds (-1: none), and the policy beyond them."""
 
     size: int
     seconds: int
@@ -67,38 +67,38 @@ class Quota(NamedTuple):
 
 
 class SendRules(NamedTuple):
-    """What policies mean for each SEND.
+    """The rules for SENDs that follow from the policies.
 
-    `longest_delay_ms` and `largest`, an entry's bytes, are 0 if there is no limit.
+    `max_delay_ms` and `max_bytes`, of an entry, are 0 if there is no limit.
     """
 
     encrypted: bool
-    largest: int
-    longest_delay_ms: int
+    max_bytes: int
+    max_delay_ms: int
     deduplicates: bool
     limits_rate: bool
 
 
 class DispatchRules(NamedTuple):
-    """What policies mean for deliveries.
+    """The rules for deliveries that follow from the policies.
 
-    `rates` are those of the broker, the topic, and each of its subscriptions. `most_unacked` is how many
-    messages of a subscription may be unacknowledged, 0: any number.
+    `rates` are those of the broker, the topic, and each of its subscriptions. `max_unacked` is
+    the most unacknowledged messages of a subscription, 0: no limit.
     """
 
     rates: tuple[Rate, Rate, Rate]
-    most_unacked: int
+    max_unacked: int
 
 
-def rate_of_all(settings: Settings) -> Rate:
-    """How fast all topics of a broker together may be published to."""
+def get_broker_rate(settings: Settings) -> Rate:
+    """Return the publish rate for all topics of a broker together."""
     return Rate(
         settings.brokerPublisherThrottlingMaxMessageRate, settings.brokerPublisherThrottlingMaxByteRate
     )
 
 
 class TopicPolicies:
-    """The policies of a loaded topic. `own` are those of the topic itself, once they have been read."""
+    """The policies of a loaded topic. `own` are those of the topic itself, once read."""
 
     def __init__(self, name: TopicName, namespaces: Namespaces, settings: Settings) -> None:
         self._name = name
@@ -107,60 +107,60 @@ class TopicPolicies:
         self.own: dict[str, Any] = {}
 
     def read(self) -> None:
-        """Read the topic's own policies again: they have changed."""
-        self.own = self._namespaces.topic_policies(self._name)
+        """Read the topic's own policies again."""
+        self.own = self._namespaces.get_topic_policies(self._name)
 
-    def policy(self, what: str) -> Any:
-        """A policy by its name in this module; None if neither the topic nor its namespace has it."""
-        of_topic, of_namespace = _NAMES[what]
+    def get(self, key: str) -> Any:
+        """Return a policy by its key in this module; None if neither the topic nor its namespace has it."""
+        of_topic, of_namespace = _NAMES[key]
         if of_topic and (value := self.own.get(of_topic)) is not None:
             return value
-        value = self._namespaces.policies(self._name.namespace).get(of_namespace)
-        if value is not None and what in _BY_CLUSTER:
+        value = self._namespaces.get_policies(self._name.namespace).get(of_namespace)
+        if value is not None and key in _BY_CLUSTER:
             return value.get(self._settings.clusterName)
         return value
 
-    def limit(self, what: str, default: int) -> int:
-        """A policy that is a number; `default` if there is none."""
-        value = self.policy(what)
+    def get_limit(self, key: str, default: int) -> int:
+        """Return a numeric policy; `default` if it is not set."""
+        value = self.get(key)
         return default if value is None else int(value)
 
-    def retention(self) -> Retention:
-        """How much of a topic is kept that is acknowledged."""
-        found = self.policy("retention")
-        if found is None:
+    def get_retention(self) -> Retention:
+        """Return how long acknowledged entries are kept."""
+        policy = self.get("retention")
+        if policy is None:
             settings = self._settings
             return Retention(settings.defaultRetentionTimeInMinutes, settings.defaultRetentionSizeInMB)
-        return Retention(int(found["retentionTimeInMinutes"]), int(found["retentionSizeInMB"]))
+        return Retention(int(policy["retentionTimeInMinutes"]), int(policy["retentionSizeInMB"]))
 
-    def quotas(self) -> list[Quota]:
-        """The backlog quotas of a topic: one in bytes, one in seconds."""
-        found, settings = self.policy("backlog quotas") or {}, self._settings
+    def get_quotas(self) -> list[Quota]:
+        """Return the backlog quotas of a topic: one in bytes, one in seconds."""
+        policies, settings = self.get("backlog quotas") or {}, self._settings
         size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
         default: dict[str, Any] = {
             "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
             "limitTime": settings.backlogQuotaDefaultLimitSecond,
             "policy": settings.backlogQuotaDefaultRetentionPolicy,
         }
-        of_size, of_age = (found.get(kind) or default for kind in ("destination_storage", "message_age"))
+        of_size, of_age = (policies.get(kind) or default for kind in ("destination_storage", "message_age"))
         return [
             Quota(of_size["limitSize"], -1, of_size["policy"]),
             Quota(-1, of_age["limitTime"], of_age["policy"]),
         ]
 
-    def send_rules(self) -> SendRules:
-        """The rules for SENDs to a topic."""
-        largest = self.limit("max message size", 0)
+    def make_send_rules(self) -> SendRules:
+        """Return the rules for SENDs to a topic."""
+        max_bytes = self.get_limit("max message size", 0)
         return SendRules(
-            bool(self.policy("encryption")),
-            largest if largest < self._settings.maxMessageSize else 0,
-            self._longest_delay_ms(),
+            bool(self.get("encryption")),
+            max_bytes if max_bytes < self._settings.maxMessageSize else 0,
+            self._get_max_delay_ms(),
             self._deduplicates(),
-            self.publish_rate().limits or rate_of_all(self._settings).limits,
+            self.get_publish_rate().has_limits or get_broker_rate(self._settings).has_limits,
         )
 
-    def dispatch_rules(self) -> DispatchRules:
-        """The rules for deliveries from a topic."""
+    def make_dispatch_rules(self) -> DispatchRules:
+        """Return the rules for deliveries from a topic."""
         settings = self._settings
         rates = (
             Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte),
@@ -168,50 +168,50 @@ class TopicPolicies:
             self._dispatch_rate("subscription dispatch rate"),
         )
         default = settings.maxUnackedMessagesPerSubscription
-        return DispatchRules(rates, self.limit("max unacked of subscription", default))
+        return DispatchRules(rates, self.get_limit("max unacked of subscription", default))
 
-    def may_subscribe(self) -> bool:
-        """Whether subscriptions may be made because a client uses them."""
-        found = self.policy("automatic subscriptions")
+    def can_create_subscription(self) -> bool:
+        """Return whether a client's use may create a subscription."""
+        policy = self.get("automatic subscriptions")
         default = self._settings.allowAutoSubscriptionCreation
-        return default if found is None else bool(found["allowAutoSubscriptionCreation"])
+        return default if policy is None else bool(policy["allowAutoSubscriptionCreation"])
 
-    def _longest_delay_ms(self) -> int:
-        """For how long the delivery of a message may be delayed; 0: without limit."""
+    def _get_max_delay_ms(self) -> int:
+        """Return the longest delivery delay; 0: no limit."""
         if not self._name.is_persistent:
             return 0
-        found = self._namespaces.policy(self._name, "delayed_delivery_policies")
-        if found is not None:
-            return found.get("maxDeliveryDelayInMillis") or 0 if found.get("active") else 0
+        policy = self._namespaces.get_policy(self._name, "delayed_delivery_policies")
+        if policy is not None:
+            return policy.get("maxDeliveryDelayInMillis") or 0 if policy.get("active") else 0
         settings = self._settings
         return settings.delayedDeliveryMaxDelayInMillis if settings.delayedDeliveryEnabled else 0
 
     def _deduplicates(self) -> bool:
-        """Whether a sequence id that a producer has sent before is refused."""
-        own = self.policy("deduplication")
-        return self._settings.brokerDeduplicationEnabled if own is None else bool(own)
+        """Return whether SENDs with a known sequence id are dropped."""
+        policy = self.get("deduplication")
+        return self._settings.brokerDeduplicationEnabled if policy is None else bool(policy)
 
-    def publish_rate(self) -> Rate:
-        """How fast a topic may be published to."""
-        found = self.policy("publish rate") or {}
+    def get_publish_rate(self) -> Rate:
+        """Return the publish rate of a topic."""
+        policy = self.get("publish rate") or {}
         settings = self._settings
         return Rate(
-            found.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
-            found.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
+            policy.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
+            policy.get("publishThrottlingRateInByte", settings.maxPublishRatePerTopicInBytes),
         )
 
-    def _dispatch_rate(self, what: str) -> Rate:
-        """How fast messages of a topic, or of each of its subscriptions, may be delivered."""
-        found = self.policy(what)
-        if found:
-            period = found.get("ratePeriodInSecond") or 1
+    def _dispatch_rate(self, key: str) -> Rate:
+        """Return the dispatch rate of a topic, or of each of its subscriptions."""
+        policy = self.get(key)
+        if policy:
+            period = policy.get("ratePeriodInSecond") or 1
             return Rate(
-                found.get("dispatchThrottlingRateInMsg", -1) / period,
-                found.get("dispatchThrottlingRateInByte", -1) / period,
+                policy.get("dispatchThrottlingRateInMsg", -1) / period,
+                policy.get("dispatchThrottlingRateInByte", -1) / period,
                 period,
             )
         settings = self._settings
-        if what == "dispatch rate":
+        if key == "dispatch rate":
             return Rate(
                 settings.dispatchThrottlingRatePerTopicInMsg, settings.dispatchThrottlingRatePerTopicInByte
             )

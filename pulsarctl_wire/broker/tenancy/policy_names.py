@@ -1,4 +1,4 @@
-"""The names of policies in namespaces and topics, and how they are kept there (policies.py: what they mean).
+"""The names of policies in namespaces and topics, and how they are stored (policies.py: their meaning).
 
 They have the names of Pulsar's admin API: those of a namespace as in `GET /admin/v2/namespaces/T/N`, those
 of a topic as in TopicPolicies. A partition has those of its partitioned topic.
@@ -48,7 +48,7 @@ PER_CLUSTER: Final = frozenset(
         "topicDispatchRate",
     }
 )
-"""Policies of namespaces that are kept by cluster."""
+"""Policies of namespaces that are stored by cluster."""
 
 _DELAYED: Final = {
     "active": "delayedDeliveryEnabled",
@@ -58,40 +58,40 @@ _DELAYED: Final = {
 
 
 def of_namespace(row: Row, name: str, cluster: str) -> Any:
-    """A policy in a namespace's row, for this cluster; None if it is not set."""
+    """Return a policy in a namespace's row, for this cluster; None if it is not set."""
     value = row.get(name)
     if name in PER_CLUSTER:
         value = (value or {}).get(cluster)
     return value
 
 
-def of_topic(own: Row, name: str) -> Any:
-    """A policy in the policies of a topic, by its name in namespaces; None if it is not set."""
+def of_topic(policies: Row, name: str) -> Any:
+    """Return a policy in the policies of a topic, by its name in namespaces; None if it is not set."""
     if name == "delayed_delivery_policies":
-        if own.get("delayedDeliveryEnabled") is None:
+        if policies.get("delayedDeliveryEnabled") is None:
             return None
-        return {key: own.get(field) for key, field in _DELAYED.items()}
-    return own.get(TOPIC_NAMES.get(name, name))
+        return {key: policies.get(field) for key, field in _DELAYED.items()}
+    return policies.get(TOPIC_NAMES.get(name, name))
 
 
-def set_of_topic(own: Row, name: str, value: Any) -> None:
+def set_of_topic(policies: Row, name: str, value: Any) -> None:
     """Set a policy of a topic, by its name in namespaces; None removes it."""
     fields = {TOPIC_NAMES.get(name, name): value}
     if name == "delayed_delivery_policies":
         fields = {field: None if value is None else value[key] for key, field in _DELAYED.items()}
-    for field, each in fields.items():
-        if each is None:
-            own.pop(field, None)
+    for field, item in fields.items():
+        if item is None:
+            policies.pop(field, None)
         else:
-            own[field] = each
+            policies[field] = item
 
 
-def effective(namespace: Row, own: Row, name: str, cluster: str) -> Any:
-    """The policy that counts for a topic: its own one, or else the namespace's; None if neither is set.
+def resolve_policy(namespace: Row, topic: Row, name: str, cluster: str) -> Any:
+    """Return the policy that counts for a topic: its own, else the namespace's, else None.
 
     Backlog quotas are merged by their types.
     """
-    value = of_topic(own, name)
+    value = of_topic(topic, name)
     inherited = of_namespace(namespace, name, cluster)
     if name == "backlog_quota_map" and (value or inherited):
         return {**(inherited or {}), **(value or {})}

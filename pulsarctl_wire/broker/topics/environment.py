@@ -14,7 +14,7 @@ _CACHE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Environment:
-    """What all topics of a broker share. `ends` has the index behind the last entry of each stored log."""
+    """What all topics of a broker share. `ends` maps each stored log to the index after its last entry."""
 
     def __init__(
         self,

@@ -3,15 +3,15 @@
 from typing import Any
 
 from pulsarctl_wire.broker.basics.names import TopicName
-from pulsarctl_wire.broker.basics.refusal import Refused, thrown
+from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer
-from pulsarctl_wire.broker.storage.compaction import SUBSCRIPTION
+from pulsarctl_wire.broker.storage.compaction import COMPACTION_SUBSCRIPTION
 from pulsarctl_wire.broker.storage.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.storage.log import Position, signed
 from pulsarctl_wire.broker.tenancy.policies import Quota
 from pulsarctl_wire.broker.topics.environment import Environment
-from pulsarctl_wire.broker.topics.stored import StoredTopic
+from pulsarctl_wire.broker.topics.stored_topic import StoredTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
@@ -25,7 +25,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         prefix = f"{self.log.number}/"
         for key in [key for key in self.journal.table("cursors") if key.startswith(prefix)]:
             subscription = Subscription(self, key.removeprefix(prefix), load_cursor(self.journal, key))
-            subscription.stored = True
+            subscription.is_stored = True
             self.subscriptions[subscription.name] = subscription
         if self.subscriptions:
             self.trim()
@@ -34,18 +34,18 @@ class PersistentTopic(StoredTopic[Subscription]):
     def trim(self, *, retains: bool = True) -> None:
         """Delete ledgers that all durable subscriptions have acknowledged.
 
-        The last one stays, and if it `retains`, what retention keeps.
+        The last ledger stays, and if `retains`, what retention keeps.
         """
         if self.closed:
             return
-        marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
-        kept, now = self.policies.retention(), self.scheduler.time_ms
-        closed = self.log.trim(
+        marks = [item.cursor.mark for item in self.subscriptions.values() if item.cursor.durable]
+        retention, now_ms = self.policies.get_retention(), self.scheduler.time_ms
+        has_trimmed = self.log.trim(
             min(marks, default=self.log.end),
-            lambda closed_ms, size: retains and kept.keeps(now - closed_ms, size),
+            lambda closed_ms, size: retains and retention.keeps(now_ms - closed_ms, size),
             forget=self.compaction.log is None,
         )
-        if closed:
+        if has_trimmed:
             self.save()
             self.transactions.trim()
             for subscription in self.subscriptions.values():
@@ -53,29 +53,33 @@ class PersistentTopic(StoredTopic[Subscription]):
                     subscription.cursor.ack_before(self.log.first)
 
     async def exceeds(self, quota: Quota) -> bool:
-        """Whether the largest backlog of a subscription is beyond a quota."""
-        marks = [each.cursor.mark for each in self.subscriptions.values() if each.cursor.durable]
-        oldest = min(marks, default=self.log.stored)
-        if 0 <= quota.size <= self.log.size_from(oldest):
+        """Return whether the largest backlog of a subscription exceeds a quota."""
+        marks = [
+            subscription.cursor.mark
+            for subscription in self.subscriptions.values()
+            if subscription.cursor.durable
+        ]
+        oldest = min(marks, default=self.log.stored_end)
+        if 0 <= quota.size <= self.log.estimate_size_from(oldest):
             return True
-        if quota.seconds <= 0 or oldest >= self.log.stored:
+        if quota.seconds <= 0 or oldest >= self.log.stored_end:
             return False
-        entry = await self.log.entry(oldest, self.scheduler)
+        entry = await self.log.load_entry(oldest, self.scheduler)
         return entry is not None and self.scheduler.time_ms - entry.time_ms > quota.seconds * 1000
 
     async def check_backlog(self) -> None:
-        """Raises Refused if producers must wait until a backlog is smaller."""
-        for quota in self.policies.quotas():
+        """Raise Refused if producers must wait until a backlog is smaller."""
+        for quota in self.policies.get_quotas():
             if quota.policy != "consumer_backlog_eviction" and await self.exceeds(quota):
                 kind = "Exception" if quota.policy == "producer_exception" else "Error"
                 text = "Cannot create producer on topic with backlog quota exceeded"
                 code = f"ProducerBlockedQuotaExceeded{kind}"
-                raise thrown(code, text, "TopicBacklogQuotaExceededException")
+                raise java_refusal(code, text, "TopicBacklogQuotaExceededException")
 
     # -- subscriptions
 
     async def subscribe(self, connection: Connection, command: CommandSubscribe, name: str) -> Consumer:
-        """A consumer joins a subscription, which is made if there is none. Raises Refused."""
+        """Add a consumer to a subscription, which is made if there is none. Raises Refused."""
         if command.read_compacted and command.subType not in (EXCLUSIVE, FAILOVER):
             text = "readCompacted only allowed on failover or exclusive subscriptions"
             raise Refused("NotAllowedError", text)
@@ -87,26 +91,26 @@ class PersistentTopic(StoredTopic[Subscription]):
             subscription = self._create(command, name)
             if command.start_message_rollback_duration_sec:
                 time_ms = self.scheduler.time_ms - command.start_message_rollback_duration_sec * 1000
-                subscription.cursor.reset(await self.index_at(time_ms))
+                subscription.cursor.reset(await self.find_index_at(time_ms))
         if command.replicate_subscription_state and not subscription.cursor.replicated:
             subscription.cursor.replicated = True
             subscription.cursor.save()
-        if command.durable and not subscription.stored:
-            await self.journal.synced()
-            subscription.stored = True
+        if command.durable and not subscription.is_stored:
+            await self.journal.sync()
+            subscription.is_stored = True
         consumer = Consumer(connection, command, subscription)
         try:
             await subscription.add(consumer)
         except Refused:
-            self.consumer_left(subscription)
+            self.on_consumer_left(subscription)
             raise
         return consumer
 
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
-        if command.durable and not self.policies.may_subscribe():
+        if command.durable and not self.policies.can_create_subscription():
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
-        most = self.policies.limit("max subscriptions", self.settings.maxSubscriptionsPerTopic)
-        if most and len(self.subscriptions) >= most:
+        limit = self.policies.get_limit("max subscriptions", self.settings.maxSubscriptionsPerTopic)
+        if limit and len(self.subscriptions) >= limit:
             text = f"Exceed the maximum number of subscriptions of the topic: {self.name.full}"
             raise Refused("NotAllowedError", text)
         return self.create_subscription(
@@ -115,20 +119,20 @@ class PersistentTopic(StoredTopic[Subscription]):
             durable=command.durable,
             properties={
                 as_text(pair.key): as_text(pair.value)
-                for pair in reversed(command.subscription_properties)  # the first one of a key counts
+                for pair in reversed(command.subscription_properties)  # the first of a key counts
             },
         )
 
     def create_subscription(
         self, name: str, start: int, *, durable: bool = True, properties: dict[str, str] | None = None
     ) -> Subscription:
-        """A new subscription, which begins at an index."""
-        start, still_open = self.reset_to.pop(name, (start, 0))
+        """Create a subscription that begins at an index."""
+        start, open_mask = self.reset_to.pop(name, (start, 0))
         if self.compaction.log is None:
             start = max(start, self.log.first)
         cursor = Cursor(self.journal, f"{self.log.number}/{name}", start, durable=durable)
-        if still_open:
-            cursor.set_open(start, still_open)
+        if open_mask:
+            cursor.set_open(start, open_mask)
         cursor.last_active_ms = self.scheduler.time_ms
         cursor.properties = properties or {}
         subscription = self.subscriptions[name] = Subscription(self, name, cursor)
@@ -137,59 +141,59 @@ class PersistentTopic(StoredTopic[Subscription]):
         return subscription
 
     def _start_of(self, command: CommandSubscribe) -> int:
-        """Where a new subscription begins. A reader's start entry is sent to it again; clients skip it."""
+        """Return a new subscription's start index. Readers are sent their start entry; clients skip it."""
         start = command.start_message_id
         if not command.durable and command.HasField("start_message_id"):
             ledger, entry = signed(start.ledgerId), signed(start.entryId)
-            if (ledger, entry - (ledger >= 0 and entry >= 0)) <= self.log.before(self.log.end):
+            if (ledger, entry - (ledger >= 0 and entry >= 0)) <= self.log.position_before(self.log.end):
                 return self.locate(start)  # else the initial position counts, as for `latest`
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end
 
     async def create_initial(self, name: str) -> None:
-        """Make a subscription that a producer wants to be there. Raises Refused."""
+        """Create the initial subscription that a producer asks for. Raises Refused."""
         if name not in self.subscriptions:
-            if not self.policies.may_subscribe():
+            if not self.policies.can_create_subscription():
                 text = "the auto subscription creation is not allowed."
                 raise Refused("NotAllowedError", f"Could not create the initial subscription due to {text}")
             self.create_subscription(name, self.log.first)
-            await self.journal.synced()
+            await self.journal.sync()
 
-    def compaction_cursor(self) -> Cursor:
-        """The cursor of the subscription that keeps what is not compacted yet."""
-        if SUBSCRIPTION not in self.subscriptions:
-            self.create_subscription(SUBSCRIPTION, self.log.first)
-        return self.subscriptions[SUBSCRIPTION].cursor
+    def get_compaction_cursor(self) -> Cursor:
+        """Return the cursor of the subscription that keeps uncompacted entries."""
+        if COMPACTION_SUBSCRIPTION not in self.subscriptions:
+            self.create_subscription(COMPACTION_SUBSCRIPTION, self.log.first)
+        return self.subscriptions[COMPACTION_SUBSCRIPTION].cursor
 
-    def consumer_left(self, subscription: Subscription) -> None:
-        """A consumer of a subscription left: one that is not durable goes with its last consumer."""
-        known = self.subscriptions.get(subscription.name) is subscription
-        if known and not subscription.cursor.durable and not subscription.consumers:
+    def on_consumer_left(self, subscription: Subscription) -> None:
+        """Drop a non-durable subscription when its last consumer has left."""
+        is_present = self.subscriptions.get(subscription.name) is subscription
+        if is_present and not subscription.cursor.durable and not subscription.consumers:
             del self.subscriptions[subscription.name]
-            self.gone_messages_out += subscription.gone_messages_out
-            self.gone_bytes_out += subscription.gone_bytes_out
+            self.past_messages_out += subscription.past_messages_out
+            self.past_bytes_out += subscription.past_bytes_out
         self.last_active_ms = self.scheduler.time_ms
 
     # -- the end
 
     async def terminate(self) -> Position:
-        """Take no more messages. Returns the id of the last one."""
+        """Accept no more messages. Returns the id of the last one."""
         self.terminated = True
         self.save()
-        await self.journal.synced()
+        await self.journal.sync()
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
             producer.connection.close_producer(producer.id)
         for subscription in self.subscriptions.values():
             subscription.check_end()
-        return self.log.before(self.log.end)
+        return self.log.position_before(self.log.end)
 
-    async def close(self, **told: Any) -> None:
-        """Close it: clients reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+    async def close(self, **close_fields: Any) -> None:
+        """Close the topic: clients reconnect, as CLOSE_PRODUCER and CLOSE_CONSUMER with these fields say."""
         self.closed = True
-        await self.journal.synced()
-        self.disconnect(**told)
+        await self.journal.sync()
+        self.disconnect(**close_fields)
         self.stop()
 
     def stop(self) -> None:
@@ -198,7 +202,7 @@ class PersistentTopic(StoredTopic[Subscription]):
             subscription.close()
 
     def forget(self) -> None:
-        """Delete everything that is stored of it."""
+        """Delete all that is stored of the topic."""
         for subscription in self.subscriptions.values():
             subscription.forget()
         self.journal.delete_table(self._sequence_table)

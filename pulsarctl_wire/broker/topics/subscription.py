@@ -1,4 +1,4 @@
-"""A subscription of a persistent topic: its cursor, its consumers, and what they may ask for."""
+"""A subscription of a persistent topic: its cursor, its consumers, and their requests."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,11 +13,11 @@ from pulsarctl_wire.broker.delivery.single_active import SingleActive
 from pulsarctl_wire.broker.storage.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.storage.transactions import PendingAcks
 from pulsarctl_wire.broker.tenancy.limits import UNLIMITED, Limiter, Rate
-from pulsarctl_wire.broker.topics.joining import check_joins
-from pulsarctl_wire.broker.topics.stored import StoredTopic
+from pulsarctl_wire.broker.topics.stored_topic import StoredTopic
+from pulsarctl_wire.broker.topics.subscribe_checks import check_can_join
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData
 
-_BACKLOGGED: Final = 1000
+_MAX_UNTHROTTLED_BACKLOG: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
 
 
@@ -35,32 +35,35 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
         self.is_aborted = topic.is_aborted
-        self.hides, self.left = self.transactions.hides, self.transactions.left
-        self.has_told_end = topic.has_lost_end
-        self.stored = False
-        """Whether it is known to be durable; until then, nobody may be told that it exists."""
+        self.has_pending_ack, self.get_open_mask = (
+            self.transactions.has_pending_ack,
+            self.transactions.get_open_mask,
+        )
+        self.has_announced_end = topic.is_end_unreadable
+        self.is_stored = False
+        """Whether it is stored; until then, no client may learn that it exists."""
         self.reset_stored: Completion[None] | None = None
-        """When the last reset is durable; consumers that join wait for it, as in Pulsar."""
+        """Done when the last reset is stored; consumers that join wait for it, as in Pulsar."""
         self.expired_messages = 0
         self.last_expired_ms = self.last_moved_ms = 0
-        self.gone_messages_out = 0
-        """What was sent to consumers that have left."""
-        self.gone_bytes_out = 0
+        self.past_messages_out = 0
+        """Messages sent to consumers that have left; likewise bytes."""
+        self.past_bytes_out = 0
         self.last_ms: dict[str, int] = {}
-        """When consumers that have left last got a message, asked or acknowledged (`Consumer.last_…`)."""
-        self._soon = False
+        """The latest `Consumer.last_…` times of consumers that have left."""
+        self._is_dispatch_due = False
         self._has_skipped = False
-        """Whether entries may be pending that were skipped."""
+        """Whether skipped entries may still be pending."""
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
-        self._held_until = 0
-        self.room = UNLIMITED
-        """How many messages its rates let through now."""
+        self._throttled_until = 0
+        self.dispatch_quota = UNLIMITED
+        """The number of messages that the rates allow now."""
         self.unacked = 0
-        """Messages that its consumers have got and not acknowledged."""
+        """Messages delivered and not acknowledged."""
         self.blocked = False
-        """Whether these are too many: then nothing new is read."""
-        self._blocks_at = 0  # from so many on; 0: never
+        """Whether `unacked` is too high: then nothing new is read."""
+        self._max_total_unacked = 0  # blocks from here on; 0: never
         self.seeks = 0
 
     @property
@@ -70,7 +73,7 @@ class Subscription:
 
     @property
     def readable(self) -> int:
-        """Consumers may see entries before this index."""
+        """The index before which consumers may see entries."""
         return self.topic.readable
 
     @property
@@ -85,43 +88,43 @@ class Subscription:
 
     @property
     def reads_compacted(self) -> bool:
-        """Whether its consumers want the compacted copy, where there is one."""
-        return any(each.read_compacted for each in self.consumers)
+        """Whether consumers read the compacted copy, where there is one."""
+        return any(consumer.read_compacted for consumer in self.consumers)
 
     @property
-    def most_unacked(self) -> int:
-        """Messages that a consumer may have without acknowledging any; 0: no limit."""
+    def max_unacked(self) -> int:
+        """The most unacknowledged messages that a consumer may have; 0: no limit."""
         if not self.cursor.durable:
             return 0
-        return self.topic.policies.limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
+        return self.topic.policies.get_limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged."""
-        return self.cursor.backlog(self.log.stored)
+        """The number of unacknowledged entries."""
+        return self.cursor.count_backlog(self.log.stored_end)
 
     # -- consumers
 
     async def add(self, consumer: Consumer) -> None:
-        """A consumer joins. Raises Refused.
+        """Add a consumer. Raises Refused.
 
-        During a reset, it waits: the Java client drops what it has got when SEEK is answered, also messages
-        that came after it has subscribed again.
+        Waits during a reset: on the answer to SEEK, the Java client drops all it has received, even messages
+        that came after it subscribed again.
         """
         if self.reset_stored is not None:
             await self.reset_stored
-        await check_joins(self, self.topic, consumer)
+        await check_can_join(self, self.topic, consumer)
         if self.topic.closed or self.topic.subscriptions.get(self.name) is not self:
-            raise Refused("ServiceNotReady", "Subscription is fenced")  # it went while the consumer waited
+            raise Refused("ServiceNotReady", "Subscription is fenced")  # deleted while the consumer waited
         if not self.consumers:
-            self._begin(consumer)
+            self._make_dispatcher(consumer)
         assert self.dispatcher is not None
         self.dispatcher.add(consumer)
         self.cursor.last_active_ms = self.scheduler.time_ms
         self.dispatch_soon()
 
-    def _begin(self, consumer: Consumer) -> None:
-        """The first consumer decides on the dispatcher."""
+    def _make_dispatcher(self, consumer: Consumer) -> None:
+        """Make the dispatcher for the type of the first consumer."""
         if self.dispatcher is not None and consumer.kind == self.kind == FAILOVER:
             return
         if self.dispatcher is not None:
@@ -135,90 +138,97 @@ class Subscription:
             self.dispatcher = Shared(self)
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+        """Remove a consumer."""
         dispatcher = self.dispatcher
         if dispatcher is not None and consumer in dispatcher.consumers:
             consumer.closed = True
-            self._remember(consumer)
+            self._keep_counters(consumer)
             dispatcher.remove(consumer)
             self.cursor.last_active_ms = self.scheduler.time_ms
-            self.topic.consumer_left(self)
+            self.topic.on_consumer_left(self)
 
-    def _remember(self, consumer: Consumer) -> None:
-        """Keep the counters of a consumer that leaves."""
-        self.gone_messages_out += consumer.messages_out
-        self.gone_bytes_out += consumer.bytes_out
+    def _keep_counters(self, consumer: Consumer) -> None:
+        """Add the counters of a consumer that leaves."""
+        self.past_messages_out += consumer.messages_out
+        self.past_bytes_out += consumer.bytes_out
         for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
             self.last_ms[name] = max(self.last_ms.get(name, 0), getattr(consumer, name))
 
-    def disconnect(self, *, but: Consumer | None = None, only: Consumer | None = None, **told: Any) -> None:
-        """Close all consumers, or `only` one; CLOSE_CONSUMER says so to all of them `but` one."""
+    def disconnect(
+        self, *, except_for: Consumer | None = None, only: Consumer | None = None, **close_fields: Any
+    ) -> None:
+        """Remove all consumers, or `only` one; send CLOSE_CONSUMER to them, `except_for` one."""
         for consumer in list(self.consumers):
             if only is None or consumer is only:
                 self.remove(consumer)
-                if consumer is not but:
-                    consumer.connection.close_consumer(consumer.id, **told)
+                if consumer is not except_for:
+                    consumer.connection.close_consumer(consumer.id, **close_fields)
 
     # -- dispatching
 
     def dispatch_soon(self) -> None:
         """Have deliverable entries delivered, once the current call is done."""
-        if not self._soon and self.dispatcher is not None:
-            self._soon = True
+        if not self._is_dispatch_due and self.dispatcher is not None:
+            self._is_dispatch_due = True
             self.scheduler.ready.append(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._soon = False
+        self._is_dispatch_due = False
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
-        if self._has_skipped and any(each.available for each in self.consumers):
+        if self._has_skipped and any(consumer.is_available for consumer in self.consumers):
             self._settle_skipped()
         topic, rules = self.topic, self.topic.dispatch_rules
-        self._blocks_at = rules.most_unacked if self.cursor.durable else 0
+        self._max_total_unacked = rules.max_unacked if self.cursor.durable else 0
         limiters = topic.environment.dispatch_limiter, topic.dispatch_limiter, self._limiter
-        throttled = self.settings.dispatchThrottlingOnNonBacklogConsumerEnabled or self.backlog > _BACKLOGGED
+        is_limited = (
+            self.settings.dispatchThrottlingOnNonBacklogConsumerEnabled
+            or self.backlog > _MAX_UNTHROTTLED_BACKLOG
+        )
         self._rates = [
-            each for each in zip(limiters, rules.rates, strict=True) if throttled and each[1].limits
+            pair for pair in zip(limiters, rules.rates, strict=True) if is_limited and pair[1].has_limits
         ]
-        self.room = min((limiter.room(rate) for limiter, rate in self._rates), default=UNLIMITED)
+        self.dispatch_quota = min(
+            (limiter.compute_allowance(rate) for limiter, rate in self._rates), default=UNLIMITED
+        )
         self.dispatcher.dispatch()
 
     @property
     def is_throttled(self) -> bool:
-        """Whether nothing is delivered for now, as it went too fast."""
-        return self._held_until > self.scheduler.ticks
+        """Whether deliveries pause, as they were faster than the rates allow."""
+        return self._throttled_until > self.scheduler.ticks
 
     def count_unacked(self, messages: int) -> None:
-        """So many more messages, or fewer, are delivered and not acknowledged."""
+        """Add `messages` (or subtract, if negative) to the unacknowledged ones."""
         self.unacked += messages
-        if self._blocks_at and not self.blocked and self.unacked >= self._blocks_at:
+        if self._max_total_unacked and not self.blocked and self.unacked >= self._max_total_unacked:
             self.blocked = True
-        elif self.blocked and self.unacked < self._blocks_at // 2:
+        elif self.blocked and self.unacked < self._max_total_unacked // 2:
             self.blocked = False
             self.dispatch_soon()
 
-    def delivered(self, messages: int, size: int) -> None:
-        """Messages were delivered: if that is too fast, deliver none for a while."""
+    def on_delivered(self, messages: int, size: int) -> None:
+        """Count deliveries against the rates: if they are too fast, pause for a while."""
         for limiter, rate in self._rates:
-            wait = limiter.take(rate, messages, size)
-            if wait > 0:
-                self._held_until = max(self._held_until, self.scheduler.ticks + int(wait * 1e9))
-                self.scheduler.later(wait, self.wake)
+            pause = limiter.take(rate, messages, size)
+            if pause > 0:
+                self._throttled_until = max(self._throttled_until, self.scheduler.ticks + int(pause * 1e9))
+                self.scheduler.call_later(pause, self.wake)
 
     def wake(self) -> None:
-        """Consumers may get more than before: of permits, of what can be written to them, or of time."""
+        """Try again to deliver: permits, buffer space, or time may have been the limit."""
         if self.dispatcher is not None:
             self.dispatcher.wake()
         self.dispatch_soon()
 
     def redeliver(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """REDELIVER for some messages; without ids, for all."""
+        """Redeliver some messages; without ids, all."""
         if self.dispatcher is None:
             return
         indexes = None
         if ids and consumer.kind in INDIVIDUAL:
             located = map(self._locate, ids)
-            indexes = [index for index, there in located if there and index in consumer.pending]
+            indexes = [index for index, is_stored in located if is_stored and index in consumer.pending]
         self.dispatcher.redeliver(consumer, indexes)
         self.dispatch_soon()
 
@@ -228,14 +238,14 @@ class Subscription:
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages one by one. Unknown ids are ignored, and all from one beyond the end on."""
-        mark, beyond = self.cursor.mark, False
+        """Acknowledge messages one by one. Ignores unknown ids, and all from the first beyond the end on."""
+        mark, is_beyond_end = self.cursor.mark, False
         for message_id in ids:
-            index, there = self._locate(message_id)
-            beyond = beyond or index >= self.log.stored
-            if beyond and there:
+            index, is_stored = self._locate(message_id)
+            is_beyond_end = is_beyond_end or index >= self.log.stored_end
+            if is_beyond_end and is_stored:
                 self.settle(index)
-            if beyond or not there:
+            if is_beyond_end or not is_stored:
                 continue
             if self.dispatcher is not None:
                 self.dispatcher.redelivered.pop(index, None)
@@ -243,31 +253,31 @@ class Subscription:
                 self._ack_entry(index)
             elif self.settings.acknowledgmentAtBatchIndexLevelEnabled:
                 self._ack_some(index, message_id)
-        self._was_acked(consumer, mark)
+        self._record_ack(consumer, mark)
         self.check_end()
 
-    def _was_acked(self, consumer: Consumer, mark: int) -> None:
-        """A consumer has acknowledged something; the mark was at `mark`."""
-        consumer.last_acked_ms = now = self.scheduler.time_ms
+    def _record_ack(self, consumer: Consumer, mark: int) -> None:
+        """Record that a consumer acknowledged something; `mark` is the mark before that."""
+        consumer.last_acked_ms = now_ms = self.scheduler.time_ms
         if self.cursor.mark != mark:
-            self.last_moved_ms = now
+            self.last_moved_ms = now_ms
             if self.cursor.durable:
-                self.topic.mark_moved(mark, self.cursor.mark)
+                self.topic.on_mark_moved(mark, self.cursor.mark)
 
     def _ack_entry(self, index: int) -> None:
         self.settle(index)
         if self.cursor.ack(index) and self.dispatcher is not None:
-            self.dispatcher.acked(index)
+            self.dispatcher.on_acked(index)
 
     def settle(self, index: int) -> None:
-        """An entry is not pending any more, whoever has it."""
+        """Settle an entry at the consumer that has it, if any."""
         for consumer in self.consumers if self.kind in INDIVIDUAL else ():
             if index in consumer.pending:
                 self._settle(consumer, index)
                 break
 
     def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
-        """Acknowledge what a transaction has: all before an entry; entries, or some messages of them."""
+        """Apply a transaction's acknowledgements: everything before `until`; entries, or messages of them."""
         self.cursor.ack_before(until)
         for index, mask, size in entries:
             if mask is None:
@@ -283,31 +293,31 @@ class Subscription:
             self.dispatch_soon()
 
     def _ack_some(self, index: int, message_id: MessageIdData) -> None:
-        mask = mask_of(message_id.ack_set)
-        holder = next((each for each in self.consumers if index in each.pending), None)
+        open_mask = mask_of(message_id.ack_set)
+        holder = next((consumer for consumer in self.consumers if index in consumer.pending), None)
         size = message_id.batch_size or (holder.pending[index][0] if holder is not None else 0)
-        gone = self.cursor.ack_some(index, size, mask)
+        acked = self.cursor.ack_some(index, size, open_mask)
         if self.cursor.is_acked(index):
             if holder is not None:
                 self._settle(holder, index)
             if self.dispatcher is not None:
-                self.dispatcher.acked(index)
-        elif holder is not None and self.transactions.hides(index):
+                self.dispatcher.on_acked(index)
+        elif holder is not None and self.transactions.has_pending_ack(index):
             self._settle(holder, index)
-        elif holder is not None and gone:
-            holder.acked_messages += gone
-            holder.settle(index, gone)
+        elif holder is not None and acked:
+            holder.acked_messages += acked
+            holder.settle(index, acked)
 
     def _settle(self, consumer: Consumer, index: int) -> None:
         consumer.acked_messages += consumer.pending[index][0]
         slot = consumer.settle(index)
         if slot is not None and self.dispatcher is not None:
-            self.dispatcher.settled(consumer, slot)
+            self.dispatcher.on_settled(consumer, slot)
 
     def ack_until(self, consumer: Consumer, message_id: MessageIdData) -> None:
         """Acknowledge everything up to a message."""
-        index, there = self._locate(message_id)
-        if there and index < self.log.stored:
+        index, is_stored = self._locate(message_id)
+        if is_stored and index < self.log.stored_end:
             self._ack_until(consumer, index, message_id)
         self.check_end()
 
@@ -317,26 +327,26 @@ class Subscription:
             self.cursor.ack_before(index + 1)
         else:
             self.cursor.ack_before(index)
-            still_open = mask_of(message_id.ack_set)
-            by_index = self.settings.acknowledgmentAtBatchIndexLevelEnabled
-            if by_index and still_open and not self.cursor.is_acked(index):
-                self.cursor.set_open(index, still_open)
-        self._was_acked(consumer, mark)
+            open_mask = mask_of(message_id.ack_set)
+            has_batch_acks = self.settings.acknowledgmentAtBatchIndexLevelEnabled
+            if has_batch_acks and open_mask and not self.cursor.is_acked(index):
+                self.cursor.set_open(index, open_mask)
+        self._record_ack(consumer, mark)
 
     def skip(self, index: int) -> None:
-        """The broker itself acknowledges an entry that no consumer may see."""
+        """Acknowledge, as the broker itself, an entry that no consumer may see."""
         self.cursor.ack(index)
         self.check_end()
 
     def expire(self, index: int) -> None:
-        """Acknowledge everything before an entry, as it is too old."""
+        """Acknowledge all entries before an index, as they are too old."""
         backlog = self.backlog
         self.last_expired_ms = self.scheduler.time_ms
         self.skip_before(index)
         self.expired_messages += backlog - self.backlog
 
     def check_end(self) -> None:
-        """Once everything is acknowledged, tell the consumers that the topic is terminated, or has moved."""
+        """Once all is acknowledged, announce that the topic is terminated, or has moved."""
         if self.backlog:
             return
         for consumer in list(self.consumers):
@@ -350,15 +360,15 @@ class Subscription:
     # -- what the admin API does
 
     def skip_entries(self, number: int) -> None:
-        """Acknowledge the next entries that are open."""
+        """Acknowledge the next `number` open entries."""
         index = self.cursor.mark
         for _ in range(min(number, self.backlog)):
-            index = self.cursor.next_open(index) + 1
+            index = self.cursor.find_open(index) + 1
         self.skip_before(index)
 
     def skip_before(self, index: int) -> None:
-        """Acknowledge every entry before an index, whoever has it."""
-        index = min(index, self.log.stored)
+        """Acknowledge every entry before an index, at whatever consumer it is pending."""
+        index = min(index, self.log.stored_end)
         if self.cursor.ack_before(index):
             self.last_moved_ms = self.scheduler.time_ms
             self._has_skipped = True
@@ -367,28 +377,28 @@ class Subscription:
             self.dispatch_soon()
 
     def _settle_skipped(self) -> None:
-        """Have no entry pending that was skipped; as in Pulsar, once a consumer can get another one."""
+        """Settle the skipped entries that are pending; as in Pulsar, once a consumer can get another one."""
         assert self.dispatcher is not None
         self._has_skipped = False
         for consumer in self.consumers:
-            for index in [each for each in consumer.pending if each < self.cursor.mark]:
+            for index in [pending for pending in consumer.pending if pending < self.cursor.mark]:
                 slot = consumer.settle(index)
                 assert slot is not None
-                self.dispatcher.settled(consumer, slot)
+                self.dispatcher.on_settled(consumer, slot)
 
-    def nth_open(self, number: int) -> int | None:
-        """The index of the entry that is the nth one, from 1, of those not acknowledged."""
+    def find_nth_open(self, number: int) -> int | None:
+        """Return the index of the nth open entry, from 1; None if there is none."""
         if not 0 < number <= self.backlog:
             return None
-        index = self.cursor.next_open(self.cursor.mark)
+        index = self.cursor.find_open(self.cursor.mark)
         for _ in range(number - 1):
-            index = self.cursor.next_open(index + 1)
+            index = self.cursor.find_open(index + 1)
         return index
 
     @property
     def backlog_size(self) -> int:
-        """About the bytes of the entries from the first one on that is not acknowledged."""
-        return self.log.size_from(self.cursor.mark) if self.backlog else 0
+        """Roughly the bytes from the first unacknowledged entry on."""
+        return self.log.estimate_size_from(self.cursor.mark) if self.backlog else 0
 
     def set_properties(self, properties: dict[str, str]) -> None:
         """Set its properties."""
@@ -397,50 +407,50 @@ class Subscription:
 
     # -- resetting and deleting
 
-    async def reset(self, index: int, still_open: int = 0) -> None:
-        """Go to an entry: all consumers that get messages are disconnected, and told so."""
+    async def reset(self, index: int, open_mask: int = 0) -> None:
+        """Move the cursor to an index. Closes the consumers that receive messages, with CLOSE_CONSUMER."""
         first = self.log.first
         if not self.reads_compacted or self.compaction.log is None:
             index = max(index, first)
         elif index == first:
-            index = 0  # the copy has entries that the topic has no more
+            index = 0  # the copy has entries that the topic no longer has
         if isinstance(self.dispatcher, SingleActive):
-            self.dispatcher.resetting = True
+            self.dispatcher.is_resetting = True
             self.disconnect(only=self.dispatcher.active)
-            self.dispatcher.resetting = False
+            self.dispatcher.is_resetting = False
         else:
             self.disconnect()
         self.cursor.reset(index)
-        if still_open:
-            self.cursor.set_open(index, still_open)
-        if not self.cursor.durable:  # it went with its last consumer
-            self.topic.reset_to[self.name] = self.cursor.mark, still_open
+        if open_mask:
+            self.cursor.set_open(index, open_mask)
+        if not self.cursor.durable:  # dropped with its last consumer
+            self.topic.reset_to[self.name] = self.cursor.mark, open_mask
         if self.dispatcher is not None:
             self.dispatcher.rewind()
-        self.reset_stored = self.journal.synced()
+        self.reset_stored = self.journal.sync()
         await self.reset_stored
 
-    async def delete(self, *, asked_by: Consumer | None, force: bool) -> None:
-        """Delete it. Raises Refused if others are connected, unless `force`."""
-        if not force and any(each is not asked_by for each in self.consumers):
+    async def delete(self, *, requester: Consumer | None, force: bool) -> None:
+        """Delete the subscription. Raises Refused if any but `requester` are connected, unless `force`."""
+        if not force and any(consumer is not requester for consumer in self.consumers):
             raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
-        self.disconnect(but=asked_by)
+        self.disconnect(except_for=requester)
         self.stop()
         self.topic.subscriptions.pop(self.name, None)
-        self.topic.gone_messages_out += self.gone_messages_out
-        self.topic.gone_bytes_out += self.gone_bytes_out
+        self.topic.past_messages_out += self.past_messages_out
+        self.topic.past_bytes_out += self.past_bytes_out
         self.forget()
         if self.cursor.durable:
-            self.topic.trim()  # it may have been the last one to need a ledger
-        await self.journal.synced()
+            self.topic.trim()  # this may have been the last subscription to need a ledger
+        await self.journal.sync()
 
     def forget(self) -> None:
-        """Delete what is stored of it."""
+        """Delete all that is stored of the subscription."""
         self.cursor.delete()
         self.transactions.delete()
 
     def close(self) -> None:
-        """The topic is unloaded."""
+        """Stop, and write the cursor, as the topic is unloaded."""
         self.stop()
         self.cursor.close()
 

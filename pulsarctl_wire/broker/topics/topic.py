@@ -1,7 +1,7 @@
-"""What persistent and non-persistent topics have in common: producers, and who may be one.
+"""The base of persistent and non-persistent topics: producers, access modes, schemas.
 
-Access modes (PIP-68): Shared producers may be many; an exclusive one is alone, and the topic's epoch counts
-who was. Source: b/AbstractTopic (4.0).
+Access modes (PIP-68): there may be many Shared producers; an exclusive one is alone, and the topic's epoch
+counts them. Source: b/AbstractTopic (4.0).
 """
 
 from collections import deque
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pulsarctl_wire.broker.basics.names import TopicName
-from pulsarctl_wire.broker.basics.refusal import Refused, thrown
+from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import Consumer, Subscribed
-from pulsarctl_wire.broker.schemas.registry import SchemaRefused, Stored, from_wire
+from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
+from pulsarctl_wire.broker.schemas.registry import SchemaRefused, StoredSchema, from_wire
 from pulsarctl_wire.broker.storage.journal import Journal
 from pulsarctl_wire.broker.tenancy.limits import Limiter, SubscribeLimiter
-from pulsarctl_wire.broker.tenancy.policies import DispatchRules, SendRules, TopicPolicies, rate_of_all
+from pulsarctl_wire.broker.tenancy.policies import DispatchRules, SendRules, TopicPolicies, get_broker_rate
 from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -29,13 +29,13 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
-S = TypeVar("S", bound=Subscribed)
+S = TypeVar("S", bound=SubscriptionLike)
 
-_FENCED = thrown("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
+_FENCED = java_refusal("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
 
 
 class Producer:
-    """A producer, made from its PRODUCER; `name` is the one it asks for, or a generated one.
+    """A producer, made from its PRODUCER; `name` is the requested or a generated one.
 
     `pending` counts its SENDs that have no receipt yet.
     """
@@ -51,54 +51,54 @@ class Producer:
         self.mode: int = command.producer_access_mode
         self.topic_epoch: int | None = command.topic_epoch if command.HasField("topic_epoch") else None
         self.encrypted: bool = command.encrypted
-        self.metadata = connection.pairs(command.metadata)
+        self.metadata = connection.read_pairs(command.metadata)
         self.schema_version = b""
         self.since_ms = connection.scheduler.time_ms
         self.closed = False
-        self.closing = False
-        """Whether it will be closed once what was sent is stored."""
+        self.is_closing = False
+        """Whether it closes once its SENDs are stored."""
         self.pending = 0
         self.messages_in = 0
         self.bytes_in = 0
         self._when_idle: list[Completion[None]] = []
 
     def succeeds(self, other: "Producer") -> bool:
-        """Whether it is `other`, made again by the client after it lost track of it."""
+        """Return whether this is `other` reconnecting: same connection and id, higher epoch."""
         return self.connection is other.connection and self.id == other.id and self.epoch > other.epoch
 
     def leave(self) -> None:
-        """Its connection has ended."""
+        """Leave the topic, as the connection has ended."""
         self.topic.remove_producer(self)
 
     # -- SENDs
 
-    def begun(self, size: int) -> None:
-        """A SEND of so many bytes is being stored."""
+    def begin_send(self, size: int) -> None:
+        """Count a SEND of `size` bytes that is being stored."""
         self.pending += 1
-        self.connection.publishing(1, size)
+        self.connection.count_publishing(1, size)
 
-    def _ended(self, size: int) -> None:
+    def _end_send(self, size: int) -> None:
         self.pending -= 1
-        self.connection.publishing(-1, -size)
+        self.connection.count_publishing(-1, -size)
         if not self.pending:
-            waiting, self._when_idle = self._when_idle, []
-            for completion in waiting:
+            completions, self._when_idle = self._when_idle, []
+            for completion in completions:
                 completion.resolve(None)
 
-    def receipt(self, sequence: int, highest: int, ledger: int, entry: int, size: int) -> None:
-        """Answer a SEND of so many bytes that was `begun`."""
+    def confirm_send(self, sequence: int, highest: int, ledger: int, entry: int, size: int) -> None:
+        """Answer a SEND of `size` bytes, counted by `begin_send`, by SEND_RECEIPT."""
         if not self.closed:
             self.connection.send_receipt(self.id, sequence, highest, ledger, entry)
-        self._ended(size)
+        self._end_send(size)
 
-    def error(self, sequence: int, highest: int, code: str, text: str) -> None:
-        """Answer a SEND by SEND_ERROR; it was not `begun`."""
+    def reject_send(self, sequence: int, highest: int, code: str, text: str) -> None:
+        """Answer a SEND by SEND_ERROR; it was not counted by `begin_send`."""
         self.connection.send_error(self.id, max(sequence, highest), code, text)
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no SEND is being stored."""
         if self.pending:
-            completion = self.connection.scheduler.completion()
+            completion = self.connection.scheduler.make_completion()
             self._when_idle.append(completion)
             await completion
 
@@ -124,32 +124,34 @@ class Topic(Generic[S]):
         self.closed = False
         self.terminated = False
         self.migrated: tuple[str, str] | None = None
-        """The service URLs (plain, TLS) of the cluster that the topic has moved to."""
+        """The service URLs (plain, TLS) of the cluster to which the topic has moved."""
         self.epoch: int | None = None
         self.exclusive: Producer | None = None
-        self.waiting: deque[tuple[Producer, Completion[None]]] = deque()
+        self.waiting_producers: deque[tuple[Producer, Completion[None]]] = deque()
         self.since_ms = self.scheduler.time_ms
         self.messages_in = 0
         self.bytes_in = 0
-        self.gone_messages_out = 0
-        """What was sent to consumers of subscriptions that do not exist any more."""
-        self.gone_bytes_out = 0
+        self.past_messages_out = 0
+        """Messages sent to consumers of deleted subscriptions; likewise bytes."""
+        self.past_bytes_out = 0
 
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers of all its subscriptions."""
-        return [each for subscription in self.subscriptions.values() for each in subscription.consumers]
+        return [
+            consumer for subscription in self.subscriptions.values() for consumer in subscription.consumers
+        ]
 
     # -- producers
 
-    async def add_producer(self, producer: Producer, queued: Callable[[], None]) -> None:
-        """A producer joins; `queued` is called if it has to wait for its turn. Raises Refused."""
+    async def add_producer(self, producer: Producer, on_queued: Callable[[], None]) -> None:
+        """Add a producer; `on_queued` is called if it has to wait for its turn. Raises Refused."""
         self.check_open()
         try:
             if producer.mode != Shared:
-                await self._claim(producer, queued)
-            elif self.exclusive is not None or self.waiting:
-                raise thrown("ProducerBusy", self._exclusive_text)
+                await self._claim(producer, on_queued)
+            elif self.exclusive is not None or self.waiting_producers:
+                raise java_refusal("ProducerBusy", self._exclusive_text)
             await self._register(producer)
             producer.topic_epoch = self.epoch
         except Refused:
@@ -161,14 +163,14 @@ class Topic(Generic[S]):
         name = "null" if self.exclusive is None else self.exclusive.name
         return f"Topic has an existing exclusive producer: {name}"
 
-    def check_room(self) -> None:
-        """Raises Refused if the topic has as many producers as it may."""
-        most = self.policies.limit("max producers", self.settings.maxProducersPerTopic)
-        if most and len(self.producers) >= most:
+    def check_producer_limit(self) -> None:
+        """Raise Refused if the topic has its maximum of producers."""
+        limit = self.policies.get_limit("max producers", self.settings.maxProducersPerTopic)
+        if limit and len(self.producers) >= limit:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
 
     def check_producer(self, encrypted: bool) -> None:
-        """Raises Refused if the topic takes no such producers."""
+        """Raise Refused if the topic does not accept unencrypted producers, and this is one."""
         required = self.rules.encrypted or self.settings.encryptionRequireOnProducer
         if required and not encrypted:
             raise Refused("MetadataError", f"Encryption is required in {self.name.full}")
@@ -177,128 +179,128 @@ class Topic(Generic[S]):
     def rules(self) -> SendRules:
         """The rules for SENDs."""
         if self._rules is None:
-            self._rules = self.policies.send_rules()
+            self._rules = self.policies.make_send_rules()
         return self._rules
 
     @property
     def dispatch_rules(self) -> DispatchRules:
         """The rules for deliveries."""
         if self._dispatch_rules is None:
-            self._dispatch_rules = self.policies.dispatch_rules()
+            self._dispatch_rules = self.policies.make_dispatch_rules()
         return self._dispatch_rules
 
-    def policies_changed(self) -> None:
-        """A policy of the topic or of its namespace was changed."""
+    def on_policies_changed(self) -> None:
+        """Read the policies of the topic and its namespace again, and apply them."""
         self.policies.read()
         self._rules = self._dispatch_rules = None
-        self._close_refused()
+        self._close_unauthorized()
 
-    def _close_refused(self) -> None:
-        """Close producers and consumers that the policies do not allow any more."""
+    def _close_unauthorized(self) -> None:
+        """Close producers and consumers that the policies no longer allow."""
         for subscription in list(self.subscriptions.values()):
             for consumer in list(subscription.consumers):
-                if not consumer.connection.identity.may(self.name, "consume", subscription=subscription.name):
+                if not consumer.connection.identity.is_allowed(
+                    self.name, "consume", subscription=subscription.name
+                ):
                     subscription.remove(consumer)
                     consumer.connection.close_consumer(consumer.id)
         for producer in list(self.producers.values()):
-            allowed = producer.connection.identity.may(self.name, "produce")
-            if not allowed or (self.rules.encrypted and not producer.encrypted):
+            is_allowed = producer.connection.identity.is_allowed(self.name, "produce")
+            if not is_allowed or (self.rules.encrypted and not producer.encrypted):
                 self.remove_producer(producer)
                 producer.connection.close_producer(producer.id)
 
     def limit_rate(self, producer: Producer, messages: int, size: int) -> None:
-        """Messages were published: if that is too fast, the producer's connection is not read for a while."""
+        """Count published messages; if they are too fast, pause reading from the producer's connection."""
         limits = (
-            (self._limiter, self.policies.publish_rate()),
-            (self.environment.publish_limiter, rate_of_all(self.settings)),
+            (self._limiter, self.policies.get_publish_rate()),
+            (self.environment.publish_limiter, get_broker_rate(self.settings)),
         )
         for limiter, rate in limits:
-            if rate.limits and (wait := limiter.take(rate, messages, size)) > 0:
-                producer.connection.hold(wait)
+            if rate.has_limits and (wait := limiter.take(rate, messages, size)) > 0:
+                producer.connection.pause_reading(wait)
 
     async def register_schema(self, schema: WireSchema) -> bytes:
-        """The version of a schema, which is registered if it is new. Raises SchemaRefused."""
+        """Register a schema, if it is new, and return its version. Raises SchemaRefused."""
         try:
             stored = self._add_schema(schema)
         except SchemaRefused as refused:
-            raise refused.thrown() from None
-        await self.journal.synced()
+            raise refused.as_java_refusal() from None
+        await self.journal.sync()
         return stored.version
 
-    def _add_schema(self, schema: WireSchema) -> Stored:
-        schemas, it = self.environment.schemas, from_wire(schema)
-        updates = self.policies.policy("schema updates")
+    def _add_schema(self, schema: WireSchema) -> StoredSchema:
+        schemas, data = self.environment.schemas, from_wire(schema)
+        updates = self.policies.get("schema updates")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
-            return schemas.add(self.name, it, self.strategy, self.scheduler.time_ms)
-        if (known := schemas.known(self.name, it)) is not None:
-            return known
+            return schemas.add(self.name, data, self.strategy, self.scheduler.time_ms)
+        if (version := schemas.find(self.name, data)) is not None:
+            return version
         raise SchemaRefused("incompatible", "Schema not found and schema auto updating is disabled.")
 
     def check_no_schema(self) -> None:
-        """Raises SchemaRefused if producers must have a schema."""
-        enforced = self.policies.policy("schema validation") or self.settings.isSchemaValidationEnforced
+        """Raise SchemaRefused if producers must have a schema."""
+        enforced = self.policies.get("schema validation") or self.settings.isSchemaValidationEnforced
         if enforced and self.environment.schemas.get(self.name) is not None:
             text = "Producers cannot connect or send message without a schema to topics with a schema"
-            text = f"{text}when SchemaValidationEnforced is enabled"  # there is no blank in Pulsar's either
-            raise SchemaRefused("incompatible", text).thrown()
+            text = f"{text}when SchemaValidationEnforced is enabled"  # Pulsar's text has no blank here either
+            raise SchemaRefused("incompatible", text).as_java_refusal()
 
     async def check_consumer_schema(self, schema: WireSchema) -> None:
-        """Raises Refused if consumers with this schema cannot read the topic; an unused topic gets it.
+        """Raise Refused if consumers with this schema cannot read the topic; an unused topic gets it.
 
-        What is no valid schema at all is let in, as Pulsar does; the topic does not get it.
+        Like Pulsar, this accepts a schema that is invalid in itself; the topic does not get it.
         """
         if schema.type == WireSchema.AutoConsume:
             return
         schemas = self.environment.schemas
-        reads = any(not each.takes_any_schema for each in self.consumers)
-        used = self.producers or self.has_messages or reads
-        if used or schemas.get(self.name) is not None:
+        has_readers = any(not consumer.takes_any_schema for consumer in self.consumers)
+        is_used = self.producers or self.has_messages or has_readers
+        if is_used or schemas.get(self.name) is not None:
             schemas.check(self.name, from_wire(schema), self.strategy)
             return
         try:
             self._add_schema(schema)
         except SchemaRefused as refused:
-            if refused.kind == "thrown":  # told without the class of the exception
+            if refused.kind == "thrown":  # the answer does not name the exception's class
                 raise Refused(refused.code, str(refused).partition(": ")[2]) from None
             if refused.kind != "invalid":
                 raise
-        await self.journal.synced()
+        await self.journal.sync()
 
     @property
     def has_messages(self) -> bool:
-        """Whether any are stored."""
+        """Whether any messages are stored."""
         return False
 
     @property
     def strategy(self) -> str:
-        """How compatible schemas must be."""
-        strategy: str = (
-            self.policies.policy("schema compatibility") or self.settings.schemaCompatibilityStrategy
-        )
+        """The schema compatibility strategy, by Pulsar's name."""
+        strategy: str = self.policies.get("schema compatibility") or self.settings.schemaCompatibilityStrategy
         return strategy
 
     def check_open(self) -> None:
-        """Raises Refused if the topic takes no producers."""
+        """Raise Refused if the topic accepts no producers."""
         if self.closed:
             raise _FENCED
         if self.terminated:
             text = "Topic was already terminated"
-            raise thrown("TopicTerminatedError", text, "TopicTerminatedException")
+            raise java_refusal("TopicTerminatedError", text, "TopicTerminatedException")
 
-    async def _claim(self, producer: Producer, queued: Callable[[], None]) -> None:
-        """Make `producer` the exclusive one."""
-        busy = self.exclusive is not None or bool(self.producers)
-        if producer.mode == Exclusive and (self.exclusive is not None or self.waiting):
-            raise thrown("ProducerFenced", self._exclusive_text)
-        if producer.mode == Exclusive and busy:
-            raise thrown("ProducerFenced", "Topic has existing shared producers")
-        if producer.mode == WaitForExclusive and busy:
-            turn: Completion[None] = self.scheduler.completion()
-            self.waiting.append((producer, turn))
-            queued()
-            await turn  # an epoch that has passed does not matter any more
+    async def _claim(self, producer: Producer, on_queued: Callable[[], None]) -> None:
+        """Give `producer` exclusive access."""
+        is_busy = self.exclusive is not None or bool(self.producers)
+        if producer.mode == Exclusive and (self.exclusive is not None or self.waiting_producers):
+            raise java_refusal("ProducerFenced", self._exclusive_text)
+        if producer.mode == Exclusive and is_busy:
+            raise java_refusal("ProducerFenced", "Topic has existing shared producers")
+        if producer.mode == WaitForExclusive and is_busy:
+            turn: Completion[None] = self.scheduler.make_completion()
+            self.waiting_producers.append((producer, turn))
+            on_queued()
+            await turn  # an outdated epoch no longer matters
         else:
-            if busy:
+            if is_busy:
                 self._fence()
             self._check_epoch(producer)
         self.exclusive = producer
@@ -307,19 +309,19 @@ class Topic(Generic[S]):
         else:
             self.epoch = 0 if self.epoch is None else self.epoch + 1
         self.save()
-        await self.journal.synced()
+        await self.journal.sync()
 
     def _check_epoch(self, producer: Producer) -> None:
         epoch = producer.topic_epoch
         if epoch is not None and self.epoch is not None and epoch < self.epoch:
             text = f"Current epoch: {self.epoch}, Producer epoch: {epoch}"
-            raise thrown("ProducerFenced", f"Topic epoch has already moved. {text}")
+            raise java_refusal("ProducerFenced", f"Topic epoch has already moved. {text}")
 
     def _fence(self) -> None:
-        """Remove all other producers, silently: their next SEND closes their connection."""
-        for _, turn in self.waiting:
-            turn.fail(thrown("ProducerFenced", "Fenced out"))
-        self.waiting.clear()
+        """Remove all producers, silently: their next SEND closes their connection."""
+        for _, turn in self.waiting_producers:
+            turn.fail(java_refusal("ProducerFenced", "Fenced out"))
+        self.waiting_producers.clear()
         for producer in list(self.producers.values()):
             producer.closed = True
             producer.connection.producers.pop(producer.id, None)
@@ -327,25 +329,25 @@ class Topic(Generic[S]):
         self.exclusive = None
 
     async def _register(self, producer: Producer) -> None:
-        """Enter it under its name, which must be free."""
-        most = self.settings.maxSameAddressProducersPerTopic
+        """Add a producer by its name, which must be free."""
+        limit = self.settings.maxSameAddressProducersPerTopic
         host, others = producer.connection.host, self.producers.values()
-        if most and sum(each.connection.host == host for each in others) >= most:
+        if limit and sum(other.connection.host == host for other in others) >= limit:
             text = f"Topic '{self.name.full}' reached max same address producers limit"
-            raise thrown("ProducerBusy", text)
+            raise java_refusal("ProducerBusy", text)
         text = f"Producer with name '{producer.name}' is already connected to topic '{self.name.full}'"
-        busy = thrown("ProducerBusy", text, "NamingException")
+        name_taken = java_refusal("ProducerBusy", text, "NamingException")
         while (other := self.producers.get(producer.name)) is not None:
             if producer.succeeds(other) or other.connection.closed:
-                other.closed = True  # though it may still be storing what was sent
+                other.closed = True  # though its SENDs may still be being stored
                 break
-            if other.connection is producer.connection or await other.connection.is_alive():
-                raise busy
-        self.check_open()  # it may have been closed meanwhile
+            if other.connection is producer.connection or await other.connection.probe():
+                raise name_taken
+        self.check_open()  # the topic may have been closed meanwhile
         self.producers[producer.name] = producer
 
     def remove_producer(self, producer: Producer) -> None:
-        """A producer leaves."""
+        """Remove a producer."""
         producer.closed = True
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
@@ -353,16 +355,16 @@ class Topic(Generic[S]):
         self.last_active_ms = self.scheduler.time_ms
 
     def _release(self, producer: Producer) -> None:
-        """Let the next one have exclusive access, if that is possible now."""
-        self.waiting = deque(it for it in self.waiting if it[0] is not producer)
+        """Give exclusive access to the next waiting producer, if possible."""
+        self.waiting_producers = deque(pair for pair in self.waiting_producers if pair[0] is not producer)
         if self.exclusive is producer:
             self.exclusive = None
-        if self.waiting and self.exclusive is None and not self.producers and not self.closed:
-            self.exclusive, turn = self.waiting.popleft()
+        if self.waiting_producers and self.exclusive is None and not self.producers and not self.closed:
+            self.exclusive, turn = self.waiting_producers.popleft()
             turn.resolve(None)
 
     def migrate(self, url: str, url_tls: str) -> None:
-        """The topic has moved to another cluster: producers go there now, consumers once they are done."""
+        """Close producers, as the topic has moved to another cluster; consumers once they are done."""
         self.migrated = url, url_tls
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
@@ -373,22 +375,22 @@ class Topic(Generic[S]):
 
     # -- what differs
 
-    def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_at: int) -> None:
-        """SEND: the entry is `frame.raw[tail_at:]`."""
+    def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_start: int) -> None:
+        """Handle SEND: the entry is `frame.raw[tail_start:]`."""
         raise NotImplementedError
 
     def save(self) -> None:
-        """Put what is stored of the topic."""
+        """Put the topic's row."""
 
-    def last_sequence(self, producer_name: str) -> int:
-        """The highest sequence id stored from a producer; -1 if unknown."""
+    def get_last_sequence(self, producer_name: str) -> int:
+        """Return the highest sequence id stored from a producer; -1 if unknown."""
         return -1
 
-    def consumer_left(self, subscription: S) -> None:
-        """A consumer of a subscription left."""
+    def on_consumer_left(self, subscription: S) -> None:
+        """Record that a consumer of a subscription has left."""
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Whether an entry was sent in a transaction that was aborted."""
+        """Return whether an entry was sent in a transaction that was aborted."""
         return False
 
     # -- the end
@@ -396,17 +398,17 @@ class Topic(Generic[S]):
     def stop(self) -> None:
         """Stop timers."""
 
-    def disconnect_producers(self, **told: Any) -> None:
-        """Tell all producers to reconnect. `told` are fields of CLOSE_PRODUCER."""
+    def disconnect_producers(self, **close_fields: Any) -> None:
+        """Tell all producers to reconnect; the fields are those of CLOSE_PRODUCER."""
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
-            producer.connection.close_producer(producer.id, **told)
-        for _, turn in self.waiting:
+            producer.connection.close_producer(producer.id, **close_fields)
+        for _, turn in self.waiting_producers:
             turn.fail(_FENCED)
-        self.waiting.clear()
+        self.waiting_producers.clear()
 
-    def disconnect(self, **told: Any) -> None:
-        """Tell all clients to reconnect. `told` are fields of CLOSE_PRODUCER and CLOSE_CONSUMER."""
-        self.disconnect_producers(**told)
+    def disconnect(self, **close_fields: Any) -> None:
+        """Tell all clients to reconnect; the fields are those of CLOSE_PRODUCER and CLOSE_CONSUMER."""
+        self.disconnect_producers(**close_fields)
         for subscription in list(self.subscriptions.values()):
-            subscription.disconnect(**told)
+            subscription.disconnect(**close_fields)

@@ -1,10 +1,10 @@
-"""PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
+"""Handlers of PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
-from pulsarctl_wire.broker.clients.connection import Connection, Opening, Waiting
+from pulsarctl_wire.broker.clients.connection import Connection, Deferred, Opening
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.handlers.lookups import topic_of
+from pulsarctl_wire.broker.handlers.lookups import parse_topic_field
 from pulsarctl_wire.broker.schemas.registry import SchemaRefused, check_wire
 from pulsarctl_wire.broker.storage.transactions import id_of
 from pulsarctl_wire.broker.topics.topic import Producer
@@ -19,20 +19,22 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
-def producer(broker: Broker, connection: Connection, body: CommandProducer, frame: Frame) -> Waiting | None:
-    """PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
+def open_producer(
+    broker: Broker, connection: Connection, body: CommandProducer, frame: Frame
+) -> Deferred | None:
+    """Handle PRODUCER. If the id is in use, that producer is the answer, whatever else the command says."""
     check_wire(body.schema)
-    name = topic_of(connection, body.topic)
+    name = parse_topic_field(connection, body.topic)
     identity = connection.identity
     identity.check_tenant(name.namespace)
     identity.authorize("Produce", name, "produce")
     if initial := connection.text(body.initial_subscription_name):
         identity.authorize("Produce", name, "consume", subscription=initial)
-    known = connection.producers.get(body.producer_id)
-    if isinstance(known, Producer):
-        _success(connection, body.request_id, known, -1)
+    present = connection.producers.get(body.producer_id)
+    if isinstance(present, Producer):
+        _send_success(connection, body.request_id, present, -1)
         return None
-    if known is not None:
+    if present is not None:
         raise Refused("ServiceNotReady", "Producer is already present on the connection")
     connection.producers[body.producer_id] = opening = Opening()
     return _open(broker, connection, body, name, opening)
@@ -42,7 +44,7 @@ async def _open(
     broker: Broker, connection: Connection, body: CommandProducer, name: TopicName, opening: Opening
 ) -> None:
     try:
-        topic = await broker.topic(name, create=True)
+        topic = await broker.get_topic(name, create=True)
         await _join(broker, connection, body, topic, opening)
     except Refused:
         if not opening.cancelled:  # otherwise it was closed meanwhile, and needs no answer
@@ -59,7 +61,7 @@ async def _join(
         connection.tell_migrated(body.producer_id, topic.migrated, producer=True)
         connection.send("CLOSE_PRODUCER", producer_id=body.producer_id, request_id=NO_REQUEST)
         return
-    topic.check_room()
+    topic.check_producer_limit()
     await topic.check_backlog()
     topic.check_producer(body.encrypted)
     version = b""
@@ -76,31 +78,39 @@ async def _join(
         topic.check_no_schema()
     if body.initial_subscription_name:
         await topic.create_initial(connection.text(body.initial_subscription_name))
-    own = body.HasField("producer_name")
-    name = connection.text(body.producer_name) if own else broker.producer_name()
-    if not own:
-        await topic.journal.synced()
+    has_name = body.HasField("producer_name")
+    name = connection.text(body.producer_name) if has_name else broker.make_producer_name()
+    if not has_name:
+        await topic.journal.sync()
     if connection.producers.get(body.producer_id) is not opening:
-        return  # it was closed meanwhile
-    it = Producer(connection, body, topic, name)
-    it.schema_version = version
+        return  # CLOSE_PRODUCER came meanwhile
+    producer = Producer(connection, body, topic, name)
+    producer.schema_version = version
 
-    def queued() -> None:
+    def answer_queued() -> None:
         connection.producers[body.producer_id] = opening
-        _success(connection, body.request_id, it, topic.last_sequence(it.name), ready=False)
+        _send_success(
+            connection, body.request_id, producer, topic.get_last_sequence(producer.name), ready=False
+        )
 
-    await topic.add_producer(it, queued)
+    await topic.add_producer(producer, answer_queued)
     if opening.cancelled or connection.closed:
-        topic.remove_producer(it)
+        topic.remove_producer(producer)
         return
-    connection.producers[it.id] = it
-    _success(connection, body.request_id, it, topic.last_sequence(it.name), epoch=it.topic_epoch)
+    connection.producers[producer.id] = producer
+    _send_success(
+        connection,
+        body.request_id,
+        producer,
+        topic.get_last_sequence(producer.name),
+        epoch=producer.topic_epoch,
+    )
 
 
-def _success(
+def _send_success(
     connection: Connection,
     request_id: int,
-    it: Producer,
+    producer: Producer,
     last_sequence: int,
     *,
     epoch: int | None = None,
@@ -109,63 +119,63 @@ def _success(
     connection.send(
         "PRODUCER_SUCCESS",
         request_id=request_id,
-        producer_name=it.name,
+        producer_name=producer.name,
         last_sequence_id=last_sequence,
-        schema_version=it.schema_version,
+        schema_version=producer.schema_version,
         topic_epoch=epoch,
         producer_ready=ready,
     )
 
 
 def send(broker: Broker, connection: Connection, body: CommandSend, frame: Frame) -> None:
-    """SEND."""
-    it = connection.producers.get(body.producer_id)
-    if not isinstance(it, Producer):
-        if connection.was_told_closed(body.producer_id):
+    """Handle SEND."""
+    producer = connection.producers.get(body.producer_id)
+    if not isinstance(producer, Producer):
+        if connection.is_recently_closed(body.producer_id):
             return
         raise Violation("SEND for a producer that is not open")
-    tail_at = 8 + frame.command_size
-    magic = frame.raw[tail_at : tail_at + 2]
-    if len(frame.raw) < tail_at + (6 if magic == MAGIC_CHECKSUM else 2):
+    tail_start = 8 + frame.command_size
+    magic = frame.raw[tail_start : tail_start + 2]
+    if len(frame.raw) < tail_start + (6 if magic == MAGIC_CHECKSUM else 2):
         raise Violation("SEND without an entry")
     try:
-        _check(connection, it, body, frame, len(frame.raw) - tail_at)
+        _check(connection, producer, body, frame, len(frame.raw) - tail_start)
     except Refused as refused:
-        it.error(body.sequence_id, body.highest_sequence_id, refused.code, str(refused))
+        producer.reject_send(body.sequence_id, body.highest_sequence_id, refused.code, str(refused))
     else:
-        it.topic.publish(it, body, frame, tail_at)
+        producer.topic.publish(producer, body, frame, tail_start)
 
 
-def _check(connection: Connection, it: Producer, body: CommandSend, frame: Frame, size: int) -> None:
-    """Raises Refused, Violation if a SEND cannot be accepted; `size` is that of its entry in bytes."""
+def _check(connection: Connection, producer: Producer, body: CommandSend, frame: Frame, size: int) -> None:
+    """Raise Refused or Violation if a SEND cannot be accepted; `size` is that of its entry in bytes."""
     in_transaction = id_of(body) is not None
-    if in_transaction and not it.topic.name.is_persistent:
+    if in_transaction and not producer.topic.name.is_persistent:
         raise Violation("a transaction with a topic that is not persistent")
     if body.HasField("message_id") and not in_transaction:
         raise Refused("NotAllowedError", "Only shadow topic supports sending messages with messageId")
-    if it.closing:
+    if producer.is_closing:
         raise Refused("PersistenceError", "Producer is closed")
     if frame.checksum == "invalid":
         raise Refused("ChecksumError", "Checksum failed on the broker")
-    rules = it.topic.rules
-    if rules.encrypted and not _metadata(frame).encryption_keys:
+    rules = producer.topic.rules
+    if rules.encrypted and not _get_metadata(frame).encryption_keys:
         raise Refused("MetadataError", "Messages must be encrypted")
-    if rules.largest and size > rules.largest and not body.is_chunk:
+    if rules.max_bytes and size > rules.max_bytes and not body.is_chunk:
         raise Refused("NotAllowedError", "Exceed maximum message size")
-    if (longest := rules.longest_delay_ms) and _delay(frame) > longest:
-        raise Refused("NotAllowedError", f"Exceeds max allowed delivery delay of {longest} milliseconds")
+    if (max_delay_ms := rules.max_delay_ms) and _get_delay_ms(frame) > max_delay_ms:
+        raise Refused("NotAllowedError", f"Exceeds max allowed delivery delay of {max_delay_ms} milliseconds")
     if in_transaction and not connection.settings.transactionCoordinatorEnabled:
         raise Refused("NotAllowedError", "Transaction buffer disable!")
 
 
-def _delay(frame: Frame) -> int:
-    """How many ms after it was published a message may be delivered."""
-    metadata = _metadata(frame)
+def _get_delay_ms(frame: Frame) -> int:
+    """Return after how many ms from its publishing a message may be delivered."""
+    metadata = _get_metadata(frame)
     return metadata.deliver_at_time - metadata.publish_time
 
 
-def _metadata(frame: Frame) -> MessageMetadata:
-    """The metadata, which the topic has rules for. Raises Violation."""
+def _get_metadata(frame: Frame) -> MessageMetadata:
+    """Return the metadata for the topic's rules to look at. Raises Violation."""
     if frame.metadata is None or not frame.metadata.IsInitialized():
         raise Violation("metadata that cannot be decoded, though the topic has rules for it")
     return frame.metadata
@@ -173,22 +183,22 @@ def _metadata(frame: Frame) -> MessageMetadata:
 
 def close_producer(
     broker: Broker, connection: Connection, body: CommandCloseProducer, frame: Frame
-) -> Waiting | None:
-    """CLOSE_PRODUCER: answered once all SENDs before it are. A PRODUCER that waits is dropped."""
-    it = connection.producers.get(body.producer_id)
-    if isinstance(it, Producer) and it.pending:
-        it.closing = True
-        return _close_when_idle(connection, body.request_id, it)
+) -> Deferred | None:
+    """Handle CLOSE_PRODUCER, once all SENDs before it are answered. A pending PRODUCER is dropped."""
+    producer = connection.producers.get(body.producer_id)
+    if isinstance(producer, Producer) and producer.pending:
+        producer.is_closing = True
+        return _close_when_idle(connection, body.request_id, producer)
     connection.producers.pop(body.producer_id, None)
-    if it is not None:
-        it.leave()
+    if producer is not None:
+        producer.leave()
     connection.send("SUCCESS", request_id=body.request_id)
     return None
 
 
-async def _close_when_idle(connection: Connection, request_id: int, it: Producer) -> None:
-    await it.idle()
-    if connection.producers.get(it.id) is it:
-        del connection.producers[it.id]
-    it.topic.remove_producer(it)
+async def _close_when_idle(connection: Connection, request_id: int, producer: Producer) -> None:
+    await producer.wait_idle()
+    if connection.producers.get(producer.id) is producer:
+        del connection.producers[producer.id]
+    producer.topic.remove_producer(producer)
     connection.send("SUCCESS", request_id=request_id)
