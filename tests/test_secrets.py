@@ -22,9 +22,9 @@ from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.wire.frame import Connection, Event, build_frame
-from pulsarctl_wire.wire.framing.redaction import Redacted
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.framing.redaction import Redactor
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -83,7 +83,7 @@ def decoded(data: bytes, to_broker: bool) -> list[Event]:
 
 
 def recorded(source: Random, data: bytes) -> bytes:
-    redacted = Redacted()
+    redacted = Redactor()
     at = 0
     shown: list[bytes] = []
     while at < len(data):

@@ -21,8 +21,8 @@ from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.plan import metadata_at
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, build_frame
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,

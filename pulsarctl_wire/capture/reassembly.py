@@ -46,7 +46,7 @@ from pulsarctl_wire.capture.halves import (
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, OFFSET_BITS, Connection, Event
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
 from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
@@ -127,7 +127,7 @@ class Reassembler:
         half.next += len(payload)  # the usual case: the very next bytes
         events = half.stream.take(payload, time_ns, packet)
         if events:
-            if half.stream.pending:
+            if half.stream.has_more:
                 rest: list[Event] = []
                 self._steps = self._given(tcp, take_rest(half, rest), rest)
             track(tcp, events)
@@ -278,7 +278,7 @@ class Reassembler:
         """Add a connection whose first packet has this key; `opened`: no byte of it was sent before."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
-        since = packet & OFFSET_BITS if time_ns is None else time_ns
+        since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         self.connections += 1
         half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))

@@ -7,8 +7,8 @@ from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean
 from pulsarctl_wire.wire.credentials import Span
 from pulsarctl_wire.wire.frame import Event, Gap
-from pulsarctl_wire.wire.framing.annotate import Part, annotated
-from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, masked
+from pulsarctl_wire.wire.framing.annotate import LabelledSpan, annotate
+from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, mask_spans
 
 _SHOWN: Final = 256
 """The first bytes of a part that are shown."""
@@ -26,12 +26,12 @@ class HexRenderer:
         self._show_secrets = show_secrets
 
     def __call__(self, event: Event) -> str:
-        """The annotated bytes of `event`, without a final line end."""
+        """Return the annotated bytes of `event`, without a final line end."""
         lines = [self._line(event)]
         if not isinstance(event, Gap):
             hidden = [] if self._show_secrets else event_spans(event)
             raw = event.raw
-            for part in annotated(event, hidden):
+            for part in annotate(event, hidden):
                 start, stop, label = part
                 if stop - start <= _WIDTH:
                     lines.append(self._row(raw, start, stop, label, hidden))
@@ -39,7 +39,7 @@ class HexRenderer:
                     lines += self._rows(raw, part, hidden)
         return "\n".join(lines)
 
-    def _rows(self, raw: bytes, part: Part, hidden: list[Span]) -> Iterator[str]:
+    def _rows(self, raw: bytes, part: LabelledSpan, hidden: list[Span]) -> Iterator[str]:
         stop = min(part.stop, part.start + _SHOWN)
         for at in range(part.start, stop, _WIDTH):
             label = part.label if at == part.start else ""
@@ -52,7 +52,7 @@ class HexRenderer:
         digits = data.hex(" ")
         if hidden:
             spans = [(begin - at, over - at) for begin, over in hidden if begin < end and over > at]
-            digits, data = hex_digits(data, spans), masked(data, spans, b".")
+            digits, data = hex_digits(data, spans), mask_spans(data, spans, b".")
         text = data.translate(_VISIBLE).decode("ascii")
         if self._paint.colour:
             place, text = self._paint("dim", f"{at:08x}"), self._paint("dim", f"{text:<{_WIDTH}}")

@@ -9,7 +9,7 @@ from pulsarctl_wire.record import Record, Recorder
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, human_time
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
-from pulsarctl_wire.wire.framing.annotate import annotated
+from pulsarctl_wire.wire.framing.annotate import annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
@@ -73,7 +73,7 @@ class TreeRenderer:
         hidden = [] if self._show_secrets else event_spans(event)
         digits = hex_digits(event.raw, hidden)
         below: _Lines = []
-        for start, stop, label in annotated(event, hidden):
+        for start, stop, label in annotate(event, hidden):
             first = digits[3 * start : 3 * min(stop, start + _DIGITS) - 1]
             more = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
             below.append(f"{paint('dim', f'{start:08x} ')}{first}{more} {paint('cyan', clean(label))}")

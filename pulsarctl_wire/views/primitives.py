@@ -68,23 +68,23 @@ FORMS: dict[int, tuple[struct.Struct, Callable[..., Json]]] = {
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Whether it is a primitive schema."""
+    """Return whether it is a primitive schema."""
     return schema.type == _Schema.String or schema.type in FORMS
 
 
 def show(content: Content) -> Shown:
-    """The text, number, boolean, date or time; ValueError if it is not UTF-8, or has the wrong size.
+    """Read the text, number, boolean, date or time; ValueError if it is not UTF-8, or has the wrong size.
 
     A date that ISO 8601 cannot write is shown as the stored integer, or list of integers.
     """
     assert content.schema is not None
     if content.schema.type == _Schema.String:
         return Shown("text", content.payload.decode())
-    form, readable = FORMS[content.schema.type]
+    form, convert = FORMS[content.schema.type]
     if len(content.payload) != form.size:
         raise ValueError(f"the payload has {len(content.payload)} bytes, not {form.size}")
-    stored: tuple[Any, ...] = form.unpack(content.payload)
-    name, value = _Schema.Type.Name(content.schema.type).lower(), readable(*stored)
+    numbers: tuple[Any, ...] = form.unpack(content.payload)
+    name, value = _Schema.Type.Name(content.schema.type).lower(), convert(*numbers)
     if value is not None:
         return Shown(name, value)
-    return Shown(name, stored[0] if len(stored) == 1 else list(stored), "Out of range: shown as stored.")
+    return Shown(name, numbers[0] if len(numbers) == 1 else list(numbers), "Out of range: shown as stored.")

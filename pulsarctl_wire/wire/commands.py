@@ -133,23 +133,23 @@ for _how in REQUESTS.values():
 
 
 def commands_like(pattern: str) -> set[int]:
-    """Type numbers of the commands whose names match `pattern` (* and ? as in a shell, case is ignored)."""
+    """Return the types of the commands whose names match `pattern` (* and ? as in a shell, in any case)."""
     return {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern.upper())}
 
 
 def command_name(number: int) -> str:
-    """The name of command type `number`, or "UNKNOWN(number)" for a type that PulsarApi.proto lacks."""
+    """Return the name of command type `number`, or "UNKNOWN(number)" for a type not in PulsarApi.proto."""
     return NAMES.get(number) or f"UNKNOWN({number})"
 
 
 def build_command(name: str, **fields: Any) -> BaseCommand:
-    """The BaseCommand `name` ("LOOKUP") with these fields. None omits a field; a dict is a sub-message.
+    """Build the BaseCommand `name` ("LOOKUP") with these fields. None omits one; a dict is a sub-message.
 
     Raises LocalProtocolError if a field cannot hold its value.
     """
     number = NUMBERS[name]
-    given = {key: value for key, value in fields.items() if value is not None}
-    parts: dict[str, Any] = {"type": number, BODIES[number]: given}
+    body = {key: value for key, value in fields.items() if value is not None}
+    parts: dict[str, Any] = {"type": number, BODIES[number]: body}
     try:
         return BaseCommand(**parts)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which frames a table holds, by what it was asked for."""
+"""Which frames a table holds: all, exchanges, or only connections and gaps."""
 
 from typing import Final
 
@@ -16,6 +16,6 @@ _TRAFFIC: Final = {
 
 
 def is_exchange(frame: Frame) -> bool:
-    """Whether a frame is not of deliveries, and no keep-alive. An ACK with a request id is a request."""
+    """Return whether a frame is no delivery and no keep-alive. An ACK with a request id is a request."""
     number = frame.type
     return number not in _TRAFFIC or (number == ACK and frame.ids.request is not None)

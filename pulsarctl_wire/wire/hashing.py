@@ -6,16 +6,16 @@ base64 text.
 
 
 def java_string_hash(key: str) -> int:
-    """Java's String.hashCode of `key` without the sign bit: 31 bits, computed over UTF-16 units."""
+    """Compute Java's String.hashCode of `key` over UTF-16 units, without the sign bit: 31 bits."""
     value = 0
     units = key.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = 31 * value + (units[at] << 8 | units[at + 1]) & 0xFFFFFFFF
+    for index in range(0, len(units), 2):
+        value = 31 * value + (units[index] << 8 | units[index + 1]) & 0xFFFFFFFF
     return value & 0x7FFFFFFF
 
 
 def murmur3_32(key: str) -> int:
-    """Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without the sign bit."""
+    """Compute Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without the sign bit."""
     import mmh3
 
     return mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False) & 0x7FFFFFFF

@@ -35,7 +35,7 @@ from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.capture.sources import Decoder, Source, uncompressed
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import Connection, Frame
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.varint import GROUP, SIZED, VARINT, fields, sized, tag, varint
 
 HERE: Final = Path(__file__).parent

@@ -13,7 +13,7 @@ from pulsarctl_wire.record import HIDDEN, Recorder
 from pulsarctl_wire.wire.commands import NAMES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, find_secrets
 from pulsarctl_wire.wire.frame import Connection, Frame
-from pulsarctl_wire.wire.framing.redaction import masked
+from pulsarctl_wire.wire.framing.redaction import mask_spans
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import sized, tag, varint
@@ -52,10 +52,10 @@ def test_just_the_credentials_are_found_in_every_encoding(number: int) -> None:
     for _ in range(300):
         data, secrets = command(source, number)
         found = find_secrets(b"before" + data + b"behind", 6, 6 + len(data))
-        assert found.known
+        assert found.is_known
         assert sorted(data[start - 6 : stop - 6] for start, stop in found.spans) == sorted(secrets)
         spans = [(start - 6, stop - 6) for start, stop in found.spans]
-        plain, starred = BaseCommand.FromString(data), BaseCommand.FromString(masked(data, spans))
+        plain, starred = BaseCommand.FromString(data), BaseCommand.FromString(mask_spans(data, spans))
         assert plain.type == starred.type
         assert plain.ByteSize() == starred.ByteSize()
 
@@ -81,7 +81,7 @@ def whole(spans: list[tuple[int, int]], start: int, stop: int) -> bool:
 def test_all_of_an_odd_command(connect: bytes) -> None:
     data = CONNECT + sized(2, connect)
     found = find_secrets(data, 0, len(data))
-    assert not found.known
+    assert not found.is_known
     assert whole(found.spans, 2, len(data))
     record = Recorder()(frame(data))
     assert HIDDEN in record["notes"]

@@ -23,7 +23,7 @@ from pulsarctl_wire.broker.storage.cursor import Cursor
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
 from pulsarctl_wire.broker.storage.log import READ_BYTES, Entry, Log, read_entry
 from pulsarctl_wire.wire.entry import Stamp
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import PayloadError, decompress
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
@@ -236,7 +236,7 @@ def _thinned(entry: Entry, metadata: MessageMetadata, stays: list[bool]) -> byte
         pieces += [struct.pack(">I", len(head)), head, payload]
     own = MessageMetadata()
     own.CopyFrom(metadata)
-    body = Stamp("", metadata.compression).compressed(own, b"".join(pieces))
+    body = Stamp("", metadata.compression).compress(own, b"".join(pieces))
     head = own.SerializeToString()
     covered = b"".join((struct.pack(">I", len(head)), head, body))
     return entry.data[: entry.at] + MAGIC_CHECKSUM + struct.pack(">I", crc32c(covered)) + covered

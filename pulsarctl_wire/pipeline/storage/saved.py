@@ -48,7 +48,7 @@ from pulsarctl_wire.table import TABLES
 from pulsarctl_wire.table.messages import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.detail import DETAILS
-from pulsarctl_wire.wire.frame import PLACE_BITS
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS
 from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.session.greeting import Greeting
 from pulsarctl_wire.wire.session.plain import Deferred, Known, Part, Sends
@@ -323,7 +323,7 @@ class _Reader:
     def _place(self, value: Any) -> Any:
         _number(_PLACES, value)
         if value >= 0:
-            self.files.add(value >> PLACE_BITS)
+            self.files.add(value >> PACKET_OFFSET_BITS)
         return value
 
 

@@ -1,4 +1,4 @@
-"""Numbers that are read from bytes are those of the parsed message (wire/quick.py)."""
+"""Numbers that are read from bytes are those of the parsed message (wire/fast_fields.py)."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from pulsarctl_wire import read_events
 from pulsarctl_wire.table.metadata import key_hash, unusual_fields
 from pulsarctl_wire.wire import commands
 from pulsarctl_wire.wire.commands import ACK, BODIES, MESSAGE, NUMBERS, SEND, SEND_RECEIPT
+from pulsarctl_wire.wire.fast_fields import IS_COMPILED, Head, Ids, head_of, ids_of, read_head, read_ids
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.quick import IS_COMPILED, Head, Ids, head_of, ids_of, read_head, read_ids
 from pulsarctl_wire.wire.varint import VARINT, fields, sized, tag, varint
 
 SAMPLES = sorted(Path(__file__, "../../../samples/pcaps").resolve().glob("*.pcap*"))
