@@ -41,20 +41,20 @@ class HexRenderer:
 
     def _rows(self, raw: bytes, part: LabelledSpan, hidden: list[Span]) -> Iterator[str]:
         stop = min(part.stop, part.start + _SHOWN)
-        for at in range(part.start, stop, _WIDTH):
-            label = part.label if at == part.start else ""
-            yield self._row(raw, at, min(at + _WIDTH, stop), label, hidden)
+        for start in range(part.start, stop, _WIDTH):
+            label = part.label if start == part.start else ""
+            yield self._row(raw, start, min(start + _WIDTH, stop), label, hidden)
         if part.stop > stop:
             yield f"            … {part.stop - stop} bytes more"
 
-    def _row(self, raw: bytes, at: int, end: int, label: str, hidden: list[Span]) -> str:
-        label, data = clean(label), raw[at:end]
+    def _row(self, raw: bytes, start: int, end: int, label: str, hidden: list[Span]) -> str:
+        label, data = clean(label), raw[start:end]
         digits = data.hex(" ")
         if hidden:
-            spans = [(begin - at, over - at) for begin, over in hidden if begin < end and over > at]
+            spans = [(begin - start, stop - start) for begin, stop in hidden if begin < end and stop > start]
             digits, data = hex_digits(data, spans), mask_spans(data, spans, b".")
         text = data.translate(_VISIBLE).decode("ascii")
         if self._paint.colour:
-            place, text = self._paint("dim", f"{at:08x}"), self._paint("dim", f"{text:<{_WIDTH}}")
+            place, text = self._paint("dim", f"{start:08x}"), self._paint("dim", f"{text:<{_WIDTH}}")
             return f"  {place}  {digits:<{3 * _WIDTH}} {text}  {self._paint('cyan', label)}".rstrip()
-        return ("  %08x  %-48s %-16s  %s" % (at, digits, text, label)).rstrip()  # noqa: UP031  f-strings take longer
+        return ("  %08x  %-48s %-16s  %s" % (start, digits, text, label)).rstrip()  # noqa: UP031  f-strings take longer
