@@ -14,7 +14,7 @@ Until then the other half's later segments wait too, so that answers never come 
 Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame per direction
 (`FrameStream` bounds that). If all connections hold more than `MAX_HELD` bytes, those that hold most are
 ended. An ended connection is forgotten after `LINGER` later ones. If more than `MAX_CONNECTIONS` are open,
-those idle for longest are ended. A segment's events are returned about `PORTION` at a time.
+those idle for longest are ended. A segment's events are returned about `MAX_EVENTS` at a time.
 """
 
 import heapq
@@ -47,7 +47,7 @@ from pulsarctl_wire.capture.halves import (
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
-from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
+from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -178,7 +178,7 @@ class Reassembler:
         """The events of `tcp` that `steps` puts into `events`, a portion at a time."""
         tcp.reported = 0
         for _ in steps:
-            if len(events) >= PORTION:
+            if len(events) >= MAX_EVENTS:
                 yield tracked(tcp, events)
         last = tracked(tcp, events)
         if tcp.ended:
@@ -238,7 +238,7 @@ class Reassembler:
             last: list[Event] = []
             tcp.reported = 0
             for _ in self._close_halves(tcp, last):
-                if len(last) >= PORTION:
+                if len(last) >= MAX_EVENTS:
                     yield tracked(tcp, last)
             if events := tracked(tcp, last):
                 yield events

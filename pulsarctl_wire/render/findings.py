@@ -82,7 +82,7 @@ def limit_findings(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
 
 
 class FindingText:
-    """Renders findings for people: sentences are wrapped, frames cut, to `width` cells."""
+    """A renderer of findings for people: sentences are wrapped and frames cut to `width` cells."""
 
     def __init__(self, paint: Paint, clock: Clock, width: int | None = None) -> None:
         self._paint = paint

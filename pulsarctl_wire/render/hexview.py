@@ -18,7 +18,7 @@ _VISIBLE: Final = bytes(byte if 32 <= byte < 127 else ord(".") for byte in range
 
 
 class HexRenderer:
-    """Renders events as annotated bytes, below the line of the event."""
+    """A renderer of events as annotated bytes, below the line of the event."""
 
     def __init__(self, line: LineRenderer, paint: Paint, *, show_secrets: bool = False) -> None:
         self._line = line

@@ -33,7 +33,7 @@ _TERMINAL: Final = re.compile(
 )
 """Characters that may affect a terminal but that JSON does not escape: DEL, C1, invisible, and bidi."""
 
-_LARGEST: Final = 1024 * 1024
+_MAX_ENTRY: Final = 1024 * 1024
 """Bytes of an entry up to which the fast path is used: such an entry is below all limits of what is shown."""
 
 _SLOTS: Final = (
@@ -70,7 +70,7 @@ def json_line(record: dict[str, Any]) -> bytes:
 
 
 class JsonLines:
-    """Renders events as lines of JSON, the same as `json_line` makes from a recorder's records.
+    """A renderer of events as lines of JSON, the same as `json_line` makes from a recorder's records.
 
     Lines of usual frames are built directly from their bytes, without records (see `plan`).
     """
@@ -196,7 +196,7 @@ class JsonLines:
         parts.append(',"messages":[')
         self._cost = 0
         payload = self._decompress(slots[_CODEC], slots[_UNPACKED], raw[frame.payload_at :])
-        if payload is None or len(payload) > _LARGEST:
+        if payload is None or len(payload) > _MAX_ENTRY:
             return False
         if slots[_COUNT]:
             return self._add_batch(int(slots[_COUNT]), payload, parts)
@@ -208,7 +208,7 @@ class JsonLines:
         if codec in ("", '"NONE"'):
             return payload
         size = int(unpacked or 0)
-        if size > min(_LARGEST, self._budget.left) or payload.startswith(SNAPPY_FRAMING):
+        if size > min(_MAX_ENTRY, self._budget.left) or payload.startswith(SNAPPY_FRAMING):
             return None
         self._cost = size
         try:

@@ -74,7 +74,7 @@ _STYLES: Final = {
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
 _PREVIEW: Final = 32
-_LARGEST_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
+_MAX_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
 _BYTES: Final = 16  # shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
@@ -90,7 +90,7 @@ def command_style(name: str) -> str:
 
 
 class Clock:
-    """Formats times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since `origin`."""
+    """A format of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
 
     def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
         self._form = form
@@ -127,7 +127,7 @@ class Clock:
 
 
 class LineRenderer:
-    """Renders events as lines, without the line end."""
+    """A renderer of events as lines, without the line end."""
 
     def __init__(
         self,
@@ -442,7 +442,7 @@ def _first_of_batch(raw: bytes, pos: int) -> tuple[int, int]:
     start = pos + 4
     size = int.from_bytes(raw[pos:start], "big")
     try:
-        single = SingleMessageMetadata.FromString(raw[start : start + min(size, _LARGEST_METADATA)])
+        single = SingleMessageMetadata.FromString(raw[start : start + min(size, _MAX_METADATA)])
     except DecodeError:
         return -1, len(raw)
     end = start + size + single.payload_size

@@ -19,7 +19,7 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import SIZED, VARINT, read_signed, tag, varint, wire_type
 
-LARGEST: Final = 65_535
+MAX_FAST: Final = 65_535
 """Maximum bytes of a command or metadata; larger ones, which may have too many items, take the slow path."""
 
 ALWAYS: Final = -2
@@ -37,7 +37,7 @@ _RANGES: Final = {
 
 
 class Step:
-    """How to render a field: as `prefix` and the value's text. Without a prefix it is not shown.
+    """The rendering of a field: `prefix` and the value's text. Without a prefix it is not shown.
 
     `number` formats a varint (by default as digits; it returns None for unusual values), `sized` formats
     bytes, and `plan` a message. Fields whose varint or size equals `hidden_value` are not shown. If `slot` is
@@ -63,7 +63,7 @@ class Step:
         self.hidden_value: i64 = hidden_value
         self.slot: i64 = slot
         self.is_sized = wire_type(field) == SIZED
-        smallest, largest = (0, LARGEST) if self.is_sized else _RANGES.get(field.type, (0, -1))
+        smallest, largest = (0, MAX_FAST) if self.is_sized else _RANGES.get(field.type, (0, -1))
         self.smallest: i64 = smallest
         self.largest: i64 = largest
         self.required: i64 = int(field.is_required)
@@ -72,7 +72,7 @@ class Step:
 
 
 class Plan:
-    """How to render the fields of one type of message. Fields without a step need the slow path.
+    """The rendering of one type of message. Fields without a step need the slow path.
 
     `gather` joins the texts of a repeated field. With `has_braces`, all fields are put in braces; the first
     brace replaces the first character.
@@ -129,7 +129,7 @@ def metadata_at(frame: Frame) -> int:
     raw = frame.raw
     if frame.checksum != "valid" or frame.head is None or raw[4] or raw[5]:
         return -1
-    return frame.metadata_at if frame.payload_at - frame.metadata_at <= LARGEST else -1
+    return frame.metadata_at if frame.payload_at - frame.metadata_at <= MAX_FAST else -1
 
 
 def walk(data: bytes, pos: i64, end: i64, plan: Plan, parts: list[str], slots: list[str]) -> bool:

@@ -49,14 +49,14 @@ _STREAMED: Final = {
 
 @dataclass(slots=True)
 class _Run:
-    """Frames that stream on a connection: its rows, and after it was folded those by key."""
+    """The rows of frames that stream on a connection; once folded, also by key."""
 
     rows: list[Row] = field(default_factory=list)
     folded: dict[Key, Row] = field(default_factory=dict)
 
 
 class Diagram:
-    """Turns events into rows; call `finish` after the last one.
+    """A diagram's rows, made from events; call `finish` after the last one.
 
     `line` renders fields. With `fold` False each frame has a row. `around` is the number of a frame, and how
     many frames are kept before and after it; then nothing is folded.

@@ -10,7 +10,7 @@ from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
-from pulsarctl_wire.wire.names import LONGEST_NAME
+from pulsarctl_wire.wire.names import MAX_NAME_LENGTH
 from pulsarctl_wire.wire.session.counts import error_of, latency_of, messages_in
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
 
@@ -228,7 +228,7 @@ def key_of(event: Event, problem: str) -> Key:
     ends = _ends(event.connection)
     if not isinstance(event, Frame):
         return (*ends, event.to_broker, problem)
-    subscription = event.subscription and event.subscription[:LONGEST_NAME]
+    subscription = event.subscription and event.subscription[:MAX_NAME_LENGTH]
     return (*ends, event.to_broker, event.type, event.topic, subscription, _shared_fields(event), problem)
 
 

@@ -22,7 +22,7 @@ _MARGIN: Final = 14
 
 
 class _Layout:
-    """Where everything is, in pixels."""
+    """The positions of everything, in pixels."""
 
     def __init__(self, rows: Sequence[Row], clock: Clock, note: str) -> None:
         self.lines = lifelines(rows, LIFELINES)

@@ -24,7 +24,7 @@ _MIN_LANE: Final = 30  # cells between the last client and the first broker
 
 
 class _Layout:
-    """Where everything is in a line of `width` cells; None: as wide as the longest label needs."""
+    """The positions in a line of `width` cells; None: as wide as the longest label needs."""
 
     def __init__(self, rows: Sequence[Row], clock: Clock, width: int | None) -> None:
         self.lines = lifelines(rows, LIFELINES)

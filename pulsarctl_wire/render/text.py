@@ -63,7 +63,7 @@ def cells(line: str) -> int:
 
 
 class Paint:
-    """Wraps text in colour codes if `colour` is true."""
+    """A painter: it wraps text in colour codes if `colour` is true."""
 
     def __init__(self, colour: bool) -> None:
         self.colour = colour

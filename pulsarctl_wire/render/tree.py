@@ -24,7 +24,7 @@ _Lines: TypeAlias = "list[str | tuple[str, _Lines]]"
 
 
 class TreeRenderer:
-    """Renders events as trees, below the line of the event."""
+    """A renderer of events as trees, below the line of the event."""
 
     def __init__(
         self, line: LineRenderer, recorder: Recorder, paint: Paint, *, show_secrets: bool = False

@@ -153,7 +153,7 @@ def mapping(values: Read) -> Read:
 
 
 class RecordReader:
-    """Reads a record's fields, in the schema's order, as an object.
+    """A Read of a record's fields, in the schema's order, as an object.
 
     ``fields`` are their names, costs and Reads. A Read may refer to this RecordReader.
     """
@@ -238,7 +238,7 @@ _readers = SchemaCache(compile_schema)
 
 
 class _Compiler:
-    """Turns a schema's JSON into Reads, and remembers the named types."""
+    """A compiler of a schema's JSON to Reads; `types` are the named types."""
 
     def __init__(self) -> None:
         self.types: dict[str, Read] = {}

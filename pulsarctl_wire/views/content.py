@@ -72,7 +72,7 @@ class Shown(NamedTuple):
 
 
 class View(Protocol):
-    """What each module or object in the VIEWS tuple must have."""
+    """The interface of each module or object in the VIEWS tuple."""
 
     def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
         """Return whether this view is for payloads with this schema. Must not raise."""

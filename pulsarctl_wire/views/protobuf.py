@@ -132,7 +132,7 @@ def _field(name: str, kind: str, is_repeated: bool, message: Message | None) -> 
 
 
 class Reader(Cursor):
-    """Reads messages from a payload."""
+    """A cursor that reads messages from a payload."""
 
     __slots__ = ()
 

@@ -64,7 +64,7 @@ TO_BROKER: Final[dict[int, bool]] = {
 
 
 class Request(NamedTuple):
-    """How a request is paired with its answers: its id's family, the field with the id, the answer types."""
+    """A request's pairing with its answers: its id's family, the field with the id, the answer types."""
 
     family: str
     key: str
@@ -125,9 +125,9 @@ ANSWERED_WITHOUT_ID: Final[dict[int, frozenset[int]]] = {
 ANSWERS: Final[dict[int, list[tuple[str, str]]]] = {}
 """Type number of an answer -> the (family, key field) pairs to try, in order, to find its request."""
 
-for _how in REQUESTS.values():
-    for _answer in _how.answers:
-        _pair = (_how.family, _how.key)
+for _request in REQUESTS.values():
+    for _answer in _request.answers:
+        _pair = (_request.family, _request.key)
         if _pair not in ANSWERS.setdefault(_answer, []):
             ANSWERS[_answer].append(_pair)
 

@@ -38,7 +38,7 @@ WITH_TOKENS: Final = frozenset({NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]})
 MAX_FIELDS: Final = 1_000
 """Maximum number of fields of a command that are searched; a command with more is doubtful."""
 
-_LONGEST_TOKEN: Final = 16_384  # bytes
+_MAX_TOKEN: Final = 16_384  # bytes
 _CONNECT: Final = NUMBERS["CONNECT"]
 _MAX_DEPTH: Final = 100  # nesting of messages: protobuf's own limit
 _WITHOUT_DATA: Final = (b"", b"none", b"tls")
@@ -169,8 +169,8 @@ def token_expiry(frame: Frame) -> int | None:
     if body is None or is_doubtful(frame):
         return None
     credentials = body.auth_data if frame.type == _CONNECT else body.response.auth_data
-    parts = credentials[: _LONGEST_TOKEN + 1].split(b".")
-    if len(credentials) > _LONGEST_TOKEN or len(parts) != 3:
+    parts = credentials[: _MAX_TOKEN + 1].split(b".")
+    if len(credentials) > _MAX_TOKEN or len(parts) != 3:
         return None
     try:
         expiry = json.loads(urlsafe_b64decode(parts[1] + b"=="))["exp"]

@@ -55,7 +55,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What all entries of a producer share: its name, codec, schema version and transaction, if any."""
+    """The values that all entries of a producer share: its name, codec, schema version and transaction."""
 
     producer_name: str
     codec: int = CompressionType.NONE

@@ -30,7 +30,7 @@ from pulsarctl_wire.wire.varint import SIZED, read_signed, wire_type
 IS_COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled, and so faster than the parser."""
 
-LARGEST: Final = 65_535
+MAX_FAST: Final = 65_535
 """Maximum bytes of a command or metadata that is read here; the parser reads larger ones."""
 
 _ALL_ONES: Final = 2**64 - 1
@@ -71,7 +71,7 @@ class Ids:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Head:
-    """What is usual in the metadata of an entry, as in the parsed `MessageMetadata`.
+    """The usual fields in the metadata of an entry, as in the parsed `MessageMetadata`.
 
     producer       name of the producer, as text
     publish_time   ms since the epoch
@@ -297,7 +297,7 @@ def _read(data: bytes, pos: i64, end: i64, shape: _Shape) -> i64:
 
 def read_ids(raw: bytes, size: i64) -> Ids | None:
     """Read the numbers of a frame's command of `size` bytes; None if it has none, or is unusual."""
-    if size < 5 or size > LARGEST or raw[8] != 8:
+    if size < 5 or size > MAX_FAST or raw[8] != 8:
         return None
     number: i64 = raw[9]
     shape = _BY_TYPE[number] if number < len(_BY_TYPE) else None
@@ -339,7 +339,7 @@ def read_ids(raw: bytes, size: i64) -> Ids | None:
 
 def read_head(raw: bytes, pos: i64, end: i64) -> Head | None:
     """Read the usual part of the metadata at `raw[pos:end]`; None if anything in it is unusual."""
-    if end - pos > LARGEST:
+    if end - pos > MAX_FAST:
         return None
     slot_bits = _read(raw, pos, end, _METADATA)
     if slot_bits < 0 or slot_bits & _REQUIRED != _REQUIRED:

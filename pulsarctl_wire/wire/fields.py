@@ -32,7 +32,7 @@ REFRESH: Final = b"PulsarAuthRefresh"
 """What AUTH_CHALLENGE carries when the broker asks for new credentials. It is not a secret."""
 
 _ALL_ONES: Final = 2**64 - 1
-_FEW_BYTES: Final = 256  # up to this size listing all unknown fields is fast enough, at 1 µs each
+_MAX_LISTED_BYTES: Final = 256  # up to this size listing all unknown fields is fast enough, at 1 µs each
 
 Convert = Callable[[Any], Any]
 Plan = dict[Any, tuple[str, Convert | None, bool]]
@@ -93,7 +93,7 @@ def _redact_unknown(value: Any) -> str:
 
 
 class Walker:
-    """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
+    """A converter of messages to dicts of plain values; it redacts secrets unless `show_secrets`.
 
     With `hide_all` it redacts all texts, all bytes, and all unknown fields.
 
@@ -232,7 +232,7 @@ def has_unknown(message: Any) -> bool:
 
 def has_unknown_fields(message: ProtoMessage) -> bool:
     """Do the same as `has_unknown`, but also fast for a message with very many unknown fields."""
-    if len(message.SerializePartialToString()) <= _FEW_BYTES:
+    if len(message.SerializePartialToString()) <= _MAX_LISTED_BYTES:
         unknown: Any = UnknownFieldSet(message)
         return len(unknown) > 0
     copy = message.__class__()

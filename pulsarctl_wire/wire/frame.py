@@ -104,10 +104,10 @@ class Frame:
     ids           for a SEND, SEND_RECEIPT, MESSAGE or ACK: the numbers in its command
     checksum      "valid", "invalid", "absent"; None for commands without payload, or if cut
     metadata      MessageMetadata of SEND and MESSAGE; None if there is none or it does not parse
-    head          what is usual in it; None as `metadata` is
+    head          the usual fields of the metadata; None if `metadata` is
     payload_at    where in `raw` the payload begins; 0 if there is none
     metadata_at   where in `raw` the metadata begins, if there is a payload
-    broker_entry  whether the broker put its own metadata in front of the entry
+    broker_entry  whether the broker put its own metadata (PIP-70) in front of the entry
     topic, subscription   full topic name and subscription, if ids could be resolved; else None
     producer      name of the producer: for SEND from its metadata, for its answer that of the SEND
     sent          for an answer to a SEND: bytes of that SEND's frame, and messages in it
@@ -118,7 +118,7 @@ class Frame:
     answer        for a request: number of the answer's frame, if already known
     joined        for the last chunk of a message: the payload of all its chunks, if they were seen
     schema        the topic's schema for the version that this message carries, if one was seen
-    notes         texts on anything odd
+    notes         what is odd about it, as texts
     findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
 
     If `ids` or `head` can be read without parsing, the command and the metadata are parsed only when `base`
@@ -373,7 +373,7 @@ class Gap:
 
 
 Event = Frame | Malformed | Gap
-"""What a stream is made of."""
+"""An event: what a stream decodes to."""
 
 
 def read_entry(frame: Frame, pos: int) -> None:

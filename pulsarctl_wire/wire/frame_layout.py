@@ -11,7 +11,7 @@ MAGIC_BROKER_ENTRY: Final = b"\x0e\x02"
 
 
 class FrameLayout:
-    """Where the parts after the command are in a frame's bytes, as (start, stop) offsets.
+    """The parts after the command in a frame's bytes, as (start, stop) offsets.
 
     An absent part is (0, 0). `stored` is the checksum in the frame, and `computed` the checksum of its
     bytes, even if the frame is cut (both None without 0e01). `problem` says why not all parts were found;

@@ -54,7 +54,7 @@ from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, si
 
 Values = dict[str, Any]
 
-DESCRIBING: Final = frozenset(
+DESCRIPTIVE_NAMES: Final = frozenset(
     {
         *("number", "time_ns", "connection", "to_broker", "packet", "client", "server", "total_size"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
@@ -78,7 +78,7 @@ _UNKNOWN_COMMAND: Final = re.compile(r"UNKNOWN\(([0-9]{1,10})\)")
 _UNKNOWN_FIELD: Final = re.compile(r"unknown_field_([0-9]{1,9})")
 _REDACTED: Final = re.compile(r"\[redacted: [0-9]+ bytes\]")
 _ALL_ONES: Final = 2**64 - 1
-_LARGEST_FIELD: Final = 2**29 - 1
+_MAX_FIELD_NUMBER: Final = 2**29 - 1
 _NUMBERS: Final[dict[int, tuple[Any, str]]] = {
     FieldDescriptor.TYPE_BOOL: (wrappers.BoolValue, "true or false"),
     FieldDescriptor.TYPE_DOUBLE: (wrappers.DoubleValue, "a number"),
@@ -309,7 +309,7 @@ def _command_of_record(line: Values) -> Values:
     """Return the values of the BaseCommand in a record."""
     if line.get("partial"):
         raise ValueError("the end of this frame was not captured: remove it, or give it as hex digits")
-    unknown = sorted(line.keys() - DESCRIBING - _EXTRA - {"command", "fields"})
+    unknown = sorted(line.keys() - DESCRIPTIVE_NAMES - _EXTRA - {"command", "fields"})
     if unknown:
         raise ValueError(
             f"unknown names {', '.join(unknown)}; allowed are command, fields, {', '.join(sorted(_EXTRA))}"
@@ -390,7 +390,7 @@ def _number(field: Any, value: Any, path: str) -> float:
 def _unknown_number(name: str) -> int | None:
     """Return the N of unknown_field_N, or None."""
     match = _UNKNOWN_FIELD.fullmatch(name)
-    return int(match[1]) if match and int(match[1]) <= _LARGEST_FIELD else None
+    return int(match[1]) if match and int(match[1]) <= _MAX_FIELD_NUMBER else None
 
 
 def _unknown(number: int, value: Any, path: str) -> bytes:

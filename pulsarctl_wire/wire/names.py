@@ -6,7 +6,7 @@ from typing import Final
 
 from pulsarctl_wire.wire.fields import as_text
 
-LONGEST_NAME: Final = 2_048
+MAX_NAME_LENGTH: Final = 2_048
 """Maximum number of characters of a topic name that are kept."""
 
 _WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # the domains of topics whose names may have one
@@ -19,7 +19,7 @@ def full_topic(name: str | bytes) -> str:
     `t` and `tenant/namespace/t` get the missing domain (and tenant and namespace). `name` is bytes if
     protobuf received a name that is not UTF-8.
     """
-    name = as_text(name[:LONGEST_NAME])
+    name = as_text(name[:MAX_NAME_LENGTH])
     if "://" in name:
         return name
     parts = name.count("/")
@@ -39,7 +39,7 @@ def check_topic(name: str) -> str:
     parts = path.split("/")
     if separator and domain not in ("persistent", "non-persistent", "topic", "segment"):
         raise ValueError(f"{name[:80]!r} is not a valid topic: use persistent:// or non-persistent://")
-    if len(parts) < 3 or not all(parts) or len(name) > LONGEST_NAME:
+    if len(parts) < 3 or not all(parts) or len(name) > MAX_NAME_LENGTH:
         raise ValueError(
             f"{name[:80]!r} is not a valid topic: "
             "use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"

@@ -101,7 +101,7 @@ class PayloadError(ValueError):
 
 
 class Budget:
-    """Limits how much is opened in one input, as a few bytes can demand very much.
+    """A limit on what is opened of one input: a few bytes can decompress to very many.
 
     The unit is a byte of decompressed payload. Each message of a batch also costs `MESSAGE_COST`, and code
     that shows payloads subtracts their costs from `left`. The first MiB of input may use `START`; each byte
@@ -413,9 +413,9 @@ def _key(frame: Frame, metadata: MessageMetadata, owner: int) -> ChunkKey:
 
 
 class ChunkJoiner:
-    """Joins the chunks of messages, which it identifies by connection, direction, owner and uuid.
+    """A joiner of chunks. Messages are identified by connection, direction, owner and uuid.
 
-    With `keep` False it keeps no payloads, for callers that only count: `joined` is b"" when complete.
+    With `keep` False it keeps no payloads, for callers that only count: then `joined` is b"".
     """
 
     MAX_BYTES: Final = 64 * 1024 * 1024

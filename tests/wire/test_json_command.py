@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, single_entry, split_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.json_command import DESCRIBING, Expect, Wait, parse_line
+from pulsarctl_wire.wire.json_command import DESCRIPTIVE_NAMES, Expect, Wait, parse_line
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
 
 SENDING = {"type": "SEND", "send": {"producer_id": 1, "sequence_id": 2}}
@@ -220,9 +220,9 @@ def test_a_command_without_fields_has_an_empty_sub_message() -> None:
 
 
 def test_names_that_only_describe_are_those_of_records() -> None:
-    assert DESCRIBING < RECORD_NAMES
+    assert DESCRIPTIVE_NAMES < RECORD_NAMES
     rest = {"command", "fields", "metadata", "broker_entry_metadata", "messages", "checksum"}
-    assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIBING
+    assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIPTIVE_NAMES
 
 
 def test_what_decode_says_of_sizes_and_times_does_not_count() -> None:

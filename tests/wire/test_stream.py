@@ -10,7 +10,7 @@ from strategies import cuts, frames_to_broker, request_frames, send_frames
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.framing import resync
 from pulsarctl_wire.wire.framing import stream as stream_module
-from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
+from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 PING = bytes.fromhex("00000009000000050812920100")
@@ -286,14 +286,14 @@ def portions(stream: FrameStream, whole: bytes) -> Iterator[list[Event]]:
 def test_what_a_candidate_hid_comes_in_portions(tail: bytes) -> None:
     """A large frame is waited for after damage; it is none, and was full of small ones."""
     damage = PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff"
-    hidden = PING * (3 * PORTION)
+    hidden = PING * (3 * MAX_EVENTS)
     claimed = (12 + len(hidden) + 1_000).to_bytes(4, "big") + SEND[4:16]
     whole = damage + claimed + hidden + tail
     taken = list(portions(FrameStream(Connection(0), True), whole))
-    assert max(map(len, taken)) < 2 * PORTION
+    assert max(map(len, taken)) < 2 * MAX_EVENTS
     events = [event for events in taken for event in events]
     assert gist(events) == gist(decode(whole))
-    assert [event.raw for event in events if isinstance(event, Frame)] == [PING] * (2 + 3 * PORTION)
+    assert [event.raw for event in events if isinstance(event, Frame)] == [PING] * (2 + 3 * MAX_EVENTS)
 
 
 def test_any_chunking_of_candidates_gives_the_same_events() -> None:

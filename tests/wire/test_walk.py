@@ -12,7 +12,7 @@ from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, build_frame
 from pulsarctl_wire.wire.framing import walk
 from pulsarctl_wire.wire.framing.foreign import PROXY_V2, proxy_header
 from pulsarctl_wire.wire.framing.proxy_header import build_header
-from pulsarctl_wire.wire.framing.walk import HEAD, LARGEST, FrameWalk
+from pulsarctl_wire.wire.framing.walk import HEAD, MAX_WANTED, FrameWalk
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 PING = build_frame(build_command("PING"))
@@ -29,7 +29,7 @@ def head(total: int, command: int = 5, tag: int = 8, kind: int = 6) -> bytes:
 sizes = st.one_of(
     st.integers(0, 20),
     st.sampled_from(
-        [LARGEST - 1, LARGEST, LARGEST + 1, MAX_KEPT_FRAME - 1, MAX_KEPT_FRAME, MAX_KEPT_FRAME + 1]
+        [MAX_WANTED - 1, MAX_WANTED, MAX_WANTED + 1, MAX_KEPT_FRAME - 1, MAX_KEPT_FRAME, MAX_KEPT_FRAME + 1]
     ),
     st.sampled_from([2**31 - 1, 2**31, 2**32 - 1]),
 )
@@ -80,7 +80,7 @@ def model(data: bytes, wanted: frozenset[int], every: bool) -> tuple[list[tuple[
         total, command, tag, kind = struct.unpack_from(">IIBB", data, at)
         if tag != 8 or command < 2 or command + 4 > total or total > MAX_KEPT_FRAME:
             return found, others, True
-        if every or (kind in wanted and total <= LARGEST):
+        if every or (kind in wanted and total <= MAX_WANTED):
             found.append((at, at + 4 + total))
         else:
             others += 1
@@ -164,7 +164,7 @@ def test_what_is_left_of_a_frame() -> None:
     assert (walker.frames, walker.left) == (2, 0)
 
 
-@pytest.mark.parametrize(("total", "stops"), [(LARGEST, True), (LARGEST + 1, False)])
+@pytest.mark.parametrize(("total", "stops"), [(MAX_WANTED, True), (MAX_WANTED + 1, False)])
 def test_large_frames_are_not_stopped_at_unless_all_are(total: int, stops: bool) -> None:
     data = head(total, kind=BaseCommand.LOOKUP_RESPONSE)
     walker = FrameWalk(frozenset([BaseCommand.LOOKUP_RESPONSE]))

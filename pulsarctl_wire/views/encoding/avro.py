@@ -66,7 +66,7 @@ _TIMES = _times()
 
 
 class _Resolver:
-    """Resolves the names in a schema as the view's compiler does.
+    """A resolver of the names in a schema, the same as in the view's compiler.
 
     Every type becomes an object: a primitive ``{"type": "int"}``, a union ``{"type": "union", "branches":
     [...]}``. A type's name becomes the object that defines the type, so an object may contain itself.
@@ -191,7 +191,7 @@ def _encode_block(items: list[bytes]) -> bytes:
 
 
 class _Values:
-    """Encodes JSON values in Avro's binary encoding, and checks each against its type.
+    """An encoder of JSON values in Avro's binary encoding. It checks each against its type.
 
     In all methods ``path`` is the path of the field, for errors; ``depth`` counts nested objects and lists.
     ``budget`` limits how many values may be tried: beyond that they raise _TooMany.
@@ -384,7 +384,7 @@ class _Values:
 
 
 class _Defaults(_Values):
-    """Encodes a schema's defaults: bytes are characters U+0000 to U+00FF, unions do not name the branch."""
+    """An encoder of a schema's defaults: bytes are U+0000 to U+00FF, unions do not name the branch."""
 
     is_strict = False
 
@@ -409,7 +409,7 @@ class _Defaults(_Values):
 
 
 class _JsonValues(_Values):
-    """Only checks that the JSON's structure fits the schema; the JSON itself is the payload."""
+    """A check that the JSON's structure fits the schema; the JSON itself is the payload."""
 
     is_strict = False
 

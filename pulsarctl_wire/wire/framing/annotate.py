@@ -25,7 +25,7 @@ _MAX_DEPTH: Final = 16
 
 
 class LabelledSpan(NamedTuple):
-    """Bytes `start` to `stop`, and a label that says what they are."""
+    """The bytes from `start` to `stop`, and a label that says what they are."""
 
     start: int
     stop: int
@@ -49,7 +49,7 @@ def annotate(event: Frame | Malformed, hidden: list[Span]) -> list[LabelledSpan]
 
 
 class _Annotator:
-    """Collects `parts`, and a few more than `MAX_PARTS` at most."""
+    """A collector of `parts`: at most a few more than `MAX_PARTS`."""
 
     def __init__(self, raw: bytes, hidden: list[Span]) -> None:
         self.parts: list[LabelledSpan] = []

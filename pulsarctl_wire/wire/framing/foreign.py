@@ -19,7 +19,7 @@ SIGNATURE_SIZE: Final = 16
 """Bytes that suffice to recognise each of the protocols."""
 
 PROXY_V1: Final = b"PROXY "
-PROXY_V1_LONGEST: Final = 107  # bytes, line end included (PROXY protocol specification, 2.1)
+MAX_PROXY_V1: Final = 107  # bytes, line end included (PROXY protocol specification, 2.1)
 PROXY_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _TLS_RECORDS: Final = {20: "change cipher spec", 21: "alert", 22: "handshake", 23: "application data"}
 
@@ -45,10 +45,10 @@ def proxy_header(head: bytes) -> tuple[int, str]:
     Source: The PROXY protocol, versions 1 and 2, sections 2.1 and 2.2.
     """
     if head.startswith(PROXY_V1):
-        end = head.find(b"\r\n", 0, PROXY_V1_LONGEST) + 2
+        end = head.find(b"\r\n", 0, MAX_PROXY_V1) + 2
         if end >= 2:
             return end, f"PROXY protocol v1 header: {head[6 : end - 2].decode('latin-1')}"
-        return (len(head) + 1, "") if len(head) < PROXY_V1_LONGEST else (0, "")
+        return (len(head) + 1, "") if len(head) < MAX_PROXY_V1 else (0, "")
     if head.startswith(PROXY_V2) and len(head) >= SIGNATURE_SIZE:
         return 16 + int.from_bytes(head[14:16], "big"), "PROXY protocol v2 header"
     is_possible = head and (PROXY_V1.startswith(head) or PROXY_V2.startswith(head[: len(PROXY_V2)]))

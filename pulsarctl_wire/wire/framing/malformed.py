@@ -24,7 +24,7 @@ from pulsarctl_wire.wire.credentials import (
     names_credentials,
 )
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, MAX_KEPT_FRAME, Malformed, header_at
-from pulsarctl_wire.wire.framing.resync import LARGEST_COMMAND, begins_command, check_command
+from pulsarctl_wire.wire.framing.resync import MAX_FOUND_COMMAND, begins_command, check_command
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import SIZED, Field, describe_break, fields
 
@@ -109,7 +109,9 @@ def _is_complete(raw: bytes, end: int, number: int) -> bool:
 def is_little_endian(raw: bytes, pos: int) -> bool:
     """Return whether the sizes at `raw[pos:]` are too large in big-endian order, but not in the other."""
     total, size = _sizes(raw[pos : pos + 8], "little")
-    return _sizes(raw[pos : pos + 8], "big")[1] > LARGEST_COMMAND and 2 <= size <= total - 4 < MAX_FRAME_SIZE
+    return (
+        _sizes(raw[pos : pos + 8], "big")[1] > MAX_FOUND_COMMAND and 2 <= size <= total - 4 < MAX_FRAME_SIZE
+    )
 
 
 def _guess_little_endian(raw: bytes) -> GuessedFrame | None:

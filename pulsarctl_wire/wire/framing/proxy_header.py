@@ -12,7 +12,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import LocalProtocolError, WireError
-from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V1_LONGEST, PROXY_V2
+from pulsarctl_wire.wire.framing.foreign import MAX_PROXY_V1, PROXY_V1, PROXY_V2
 
 _V1_SHORTEST: Final = 15  # PROXY UNKNOWN
 _V1_LINE: Final = re.compile(
@@ -34,7 +34,7 @@ class ProxyHeaderError(WireError):
 
 
 class Origin(NamedTuple):
-    """Who connected to the first proxy, and to which address; None if the header does not say."""
+    """The client of the first proxy, and the address it connected to; None if the header does not say."""
 
     source: End | None
     target: End | None
@@ -96,12 +96,12 @@ def header_size(data: bytes) -> int:
     beginning of a header.
     """
     if PROXY_V1.startswith(data[: len(PROXY_V1)]):
-        end = data.find(b"\r\n", 0, PROXY_V1_LONGEST)
+        end = data.find(b"\r\n", 0, MAX_PROXY_V1)
         if end >= 0:
             return end + 2
         size = max(_V1_SHORTEST, len(data) + (1 if data.endswith(b"\r") else 2))
-        if size > PROXY_V1_LONGEST:
-            raise ProxyHeaderError(f"the PROXY header does not end within {PROXY_V1_LONGEST} bytes")
+        if size > MAX_PROXY_V1:
+            raise ProxyHeaderError(f"the PROXY header does not end within {MAX_PROXY_V1} bytes")
         return size
     if not PROXY_V2.startswith(data[: len(PROXY_V2)]):
         head = data[:12].hex(" ")
@@ -155,5 +155,5 @@ def _parse_v2(header: bytes) -> Origin:
 
 
 def _invalid(header: bytes) -> ProxyHeaderError:
-    text = repr(header[:PROXY_V1_LONGEST])[2:-1] if header.startswith(PROXY_V1) else header[12:28].hex(" ")
+    text = repr(header[:MAX_PROXY_V1])[2:-1] if header.startswith(PROXY_V1) else header[12:28].hex(" ")
     return ProxyHeaderError(f"invalid PROXY header: {text}")

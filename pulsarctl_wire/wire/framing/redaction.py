@@ -163,10 +163,10 @@ def mask_event(event: Frame | Malformed, show_secrets: bool = False) -> bytes:
 
 
 class Redactor:
-    """Redacts one direction of a connection. Frames that may hold credentials are held until complete.
+    """A redactor of one direction of a connection. It holds frames with credentials until they are complete.
 
     It walks from frame to frame by their sizes, as long as the sizes are valid. After that the decoder takes
-    over: bytes are held as long as it holds them, and all are masked except the intact frames it finds.
+    over: bytes are held as long as the decoder holds them, and masked unless they are intact frames.
     """
 
     def __init__(self) -> None:

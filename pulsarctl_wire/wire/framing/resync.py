@@ -24,7 +24,7 @@ from pulsarctl_wire.wire.frame import header_at
 from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
-LARGEST_COMMAND: Final = 64 * 1024
+MAX_FOUND_COMMAND: Final = 64 * 1024
 """Bytes of the largest command accepted out of step (one with very many topics may be larger)."""
 
 _FREE_EFFORT: Final = 1024 * 1024
@@ -70,7 +70,7 @@ def judge_command(data: bytes, offset: int, to_broker: bool | None, limit: int) 
     if len(data) - offset < 8:
         return -(offset + 8)
     total, size = header_at(data, offset)
-    if size < 4 or size > LARGEST_COMMAND or size + 4 > total or total + 4 > limit:
+    if size < 4 or size > MAX_FOUND_COMMAND or size + 4 > total or total + 4 > limit:
         return 0
     if len(data) - offset < 8 + size:
         # every client and broker writes the field `type` first
@@ -156,7 +156,7 @@ def _is_valid(entry: bytes, parts: FrameLayout, any_checksum: bool) -> bool:
 def _command_effort(data: bytes, offset: int) -> int:
     """Estimate the effort of judging the header and the command at `data[offset:]`."""
     size = int(header_at(data, offset)[1]) if len(data) - offset >= 8 else 0
-    return 8 + size if size <= min(LARGEST_COMMAND, len(data) - offset - 8) else 8
+    return 8 + size if size <= min(MAX_FOUND_COMMAND, len(data) - offset - 8) else 8
 
 
 def is_parseable(command: bytes) -> bool:

@@ -11,7 +11,7 @@ The stream is in one of four states:
 
 Memory is bounded: a frame up to the limit is buffered until it is complete; a larger one only if
 its command is valid, and up to `MAX_KEPT_FRAME` bytes. If the buffered bytes contain many frames, `take`
-and `settle` return about `PORTION` events at a time.
+and `settle` return about `MAX_EVENTS` events at a time.
 """
 
 from typing import Final
@@ -40,11 +40,11 @@ from pulsarctl_wire.wire.framing.malformed import is_little_endian
 from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
-_PIECE: Final = 65_536  # bytes that are decoded before the number of events is checked
-_UNCHECKED: Final = 65_536  # a frame up to this size is completed before its command is parsed
+_PIECE_SIZE: Final = 65_536  # bytes that are decoded before the number of events is checked
+_MAX_UNCHECKED: Final = 65_536  # a frame up to this size is completed before its command is parsed
 
-PORTION: Final = 4_096
-"""The number of events after which `FrameStream.take` and `settle` pause."""
+MAX_EVENTS: Final = 4_096
+"""Events after which `FrameStream.take` and `settle` pause."""
 
 _CONNECT: Final = BaseCommand.CONNECT
 
@@ -71,7 +71,7 @@ def _read_command(frame: Frame, size: int) -> str:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FrameStream:
-    """Turns one direction of a connection into frames, gaps and malformed stretches.
+    """A decoder of one direction of a connection to frames, gaps and malformed stretches.
 
     `from_start`: the first byte fed is the first that was sent; otherwise the stream begins with a search.
     `limit` is the largest legal frame in bytes, length prefix included; the connection's state sets it to
@@ -131,7 +131,7 @@ class FrameStream:
         return events
 
     def take(self, data: bytes, time_ns: int | None = None, packet: int = 0) -> list[Event]:
-        """Like `feed`, but if there are many events, it returns only the first ones (see `has_more`)."""
+        """Do the same as `feed`, but return only the first of many events (see `has_more`)."""
         if packet >= self._packet or not self.held_bytes:
             self._time_ns, self._packet = time_ns, packet
             if not self.position and not self.held_bytes:
@@ -263,7 +263,7 @@ class FrameStream:
         """Decode `data`, which begins at `position`, from `pos` on. Returns how far it got."""
         self.has_more = False
         while pos < len(data):
-            if len(events) >= PORTION:
+            if len(events) >= MAX_EVENTS:
                 self.has_more = True
                 return pos
             if self._skip:
@@ -318,7 +318,7 @@ class FrameStream:
         held_before, approved, offset = self._held_before, self._approved, self.position
         connection, to_broker = self.connection, self.to_broker
         time_ns, packet, source = self._time_ns, self._packet, self._source
-        last = min(end - 8, pos + _PIECE)
+        last = min(end - 8, pos + _PIECE_SIZE)
         while pos <= last:
             total, size = u32_at(data, pos), u32_at(data, pos + 4)
             stop = pos + 4 + total
@@ -327,7 +327,7 @@ class FrameStream:
             if stop > end:
                 if end - pos < 8 + size:
                     self._need = 8 + size
-                elif stop - pos <= _UNCHECKED or resync.is_parseable(data[pos + 8 : pos + 8 + size]):
+                elif stop - pos <= _MAX_UNCHECKED or resync.is_parseable(data[pos + 8 : pos + 8 + size]):
                     self._need = stop - pos
                 else:
                     self._refuse(_UNPARSEABLE, pos, stop)
@@ -381,7 +381,7 @@ class FrameStream:
 
     def _pass_over_frame(self, data: bytes, pos: int, total: int, size: int, events: list[Event]) -> int:
         """Report the command of a valid frame that is too large to keep, and skip the rest."""
-        command_end = 8 + size if size <= resync.LARGEST_COMMAND else 8
+        command_end = 8 + size if size <= resync.MAX_FOUND_COMMAND else 8
         if len(data) - pos < command_end:
             self._need = command_end
             return pos

@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.framing.foreign import proxy_header
 HEAD: Final = 10
 """Bytes with a frame's sizes and command type; no frame is smaller."""
 
-LARGEST: Final = MAX_FRAME_SIZE
+MAX_WANTED: Final = MAX_FRAME_SIZE
 """The largest TOTAL_SIZE of a wanted frame; larger frames are skipped, unless all frames are wanted."""
 
 _ALL: Final = bytes([2] * 256)
@@ -95,7 +95,7 @@ def _skip_by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:
         if data[pos + 8] != 8 or size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
             return -1, int(frames)
         stop: i64 = stops[data[pos + 9]]
-        if stop == 2 or (stop and total <= LARGEST):
+        if stop == 2 or (stop and total <= MAX_WANTED):
             break
         frames += 1
         pos += 4 + total
@@ -111,7 +111,7 @@ def _skip_by_heads(data: bytes, pos: int, stops: bytes) -> tuple[int, int]:
         if tag != 8 or size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
             return -1, frames
         stop = stops[kind]
-        if stop == 2 or (stop and total <= LARGEST):
+        if stop == 2 or (stop and total <= MAX_WANTED):
             break
         frames += 1
         pos += 4 + total
