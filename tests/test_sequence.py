@@ -107,7 +107,7 @@ def test_a_long_run_has_a_row_for_all_frames_that_are_alike() -> None:
     events = [event for number in range(300) for event in traffic.publish(0, number)]
     mark, send, receipt = diagram(events).rows
     assert (mark.title, mark.fields) == ("connection", ["0", "from port 4000"])
-    assert (send.title, send.count, send.number, send.last) == ("SEND", 300, 1, 599)
+    assert (send.title, send.count, send.number, send.last_number) == ("SEND", 300, 1, 599)
     assert receipt.count == 300
     assert receipt.tail() == [("", "p50 1.00 ms, p99 1.00 ms")]
     assert send.tail() == [("dim", "in 598.00 ms")]

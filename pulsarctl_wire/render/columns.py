@@ -60,7 +60,7 @@ def grid() -> Table:
     return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
 
 
-def format_count(number: int, name: str, names: str = "") -> str:
+def count_text(number: int, name: str, names: str = "") -> str:
     """Format a number with its noun, as `count_of`, but with separators: 1 frame, 2,000 frames."""
     return f"{number:,} {noun_of(number, name, names)}"
 

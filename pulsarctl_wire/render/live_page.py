@@ -12,16 +12,7 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pulsarctl_wire.render.columns import (
-    GAP,
-    PERSISTENT,
-    Column,
-    drop,
-    format_count,
-    grid,
-    measure,
-    rate_text,
-)
+from pulsarctl_wire.render.columns import GAP, PERSISTENT, Column, count_text, drop, grid, measure, rate_text
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.snapshot import ConnectionRow, Snapshot, Times
 
@@ -64,8 +55,8 @@ def page(snapshot: Snapshot, width: int, height: int, *, recent: bool) -> Render
 def _heading(snapshot: Snapshot, width: int) -> Iterator[Text]:
     seconds = max(snapshot.now_ns - snapshot.started_ns, 0) // _SECOND
     backlog = snapshot.backlog
-    text = f"{snapshot.open_connections:,} open of {format_count(snapshot.all_connections, 'connection')}"
-    owners = f"{format_count(backlog.producers, 'producer')}, {format_count(backlog.consumers, 'consumer')}"
+    text = f"{snapshot.open_connections:,} open of {count_text(snapshot.all_connections, 'connection')}"
+    owners = f"{count_text(backlog.producers, 'producer')}, {count_text(backlog.consumers, 'consumer')}"
     yield _line(("bold", _clock_text(seconds)), ("", f"  {text}, {owners}"), width=width)
     for name, traffic in (("to broker", snapshot.to_broker), ("to client", snapshot.to_client)):
         yield _line(
@@ -93,15 +84,15 @@ def _problems(snapshot: Snapshot) -> Iterator[str]:
     for name, count in ranked[:_MAX_ERRORS]:
         yield f"{count:,} {clean(name)}"
     if len(ranked) > _MAX_ERRORS:
-        yield f"{format_count(sum(count for _, count in ranked[_MAX_ERRORS:]), 'other error')}"
+        yield f"{count_text(sum(count for _, count in ranked[_MAX_ERRORS:]), 'other error')}"
     if snapshot.checksum_failures:
         yield f"{snapshot.checksum_failures:,} bad CRC"
     if snapshot.malformed:
         yield f"{snapshot.malformed:,} malformed ({_bytes(snapshot.malformed_bytes)})"
     if snapshot.missed_frames:
-        yield f"{format_count(snapshot.missed_frames, 'frame')} not shown"
+        yield f"{count_text(snapshot.missed_frames, 'frame')} not shown"
     if snapshot.gaps:
-        yield f"{format_count(snapshot.gaps, 'gap')} ({_bytes(snapshot.missed_bytes)})"
+        yield f"{count_text(snapshot.gaps, 'gap')} ({_bytes(snapshot.missed_bytes)})"
 
 
 def _line(*parts: tuple[str, str], width: int) -> Text:

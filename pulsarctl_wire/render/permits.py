@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
-from pulsarctl_wire.render.columns import PERSISTENT, Column, fit, format_count, grid, measure
+from pulsarctl_wire.render.columns import PERSISTENT, Column, count_text, fit, grid, measure
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import clean, human_time, rich_text
 from pulsarctl_wire.stats.report import Figures
@@ -57,11 +57,11 @@ def choose_detailed(reports: Sequence[ConsumerReport]) -> list[ConsumerReport]:
 
 def rest_note(reports: Sequence[ConsumerReport]) -> str:
     """Say how many consumers are not shown in detail, and how to choose them; "" if none."""
-    count = format_count(len(reports) - MAX_DETAILED, "consumer") if len(reports) > MAX_DETAILED else ""
+    count = count_text(len(reports) - MAX_DETAILED, "consumer") if len(reports) > MAX_DETAILED else ""
     return count and f"{count} without details: choose by --subscription, --topic, --connection, --consumer"
 
 
-# -- what is said of a consumer
+# -- sentences about a consumer
 
 
 def name_of(consumer: Figures) -> str:
@@ -81,7 +81,7 @@ def subscription_of(consumer: Figures) -> str:
 
 def sums_text(consumer: Figures) -> str:
     """Say what a consumer was granted, and how many messages were delivered and acknowledged."""
-    flows, delivered = format_count(consumer["flows"], "FLOW"), format_count(consumer["delivered"], "message")
+    flows, delivered = count_text(consumer["flows"], "FLOW"), count_text(consumer["delivered"], "message")
     text = (
         f"granted {consumer['granted']:,} by {flows}, used {consumer['used']:,}; "
         f"{delivered} delivered, {consumer['acked']:,} acknowledged, "
@@ -95,12 +95,12 @@ def sums_text(consumer: Figures) -> str:
 def warnings(consumer: Figures) -> Iterator[str]:
     """Yield what is remarkable about a consumer: sentences, the most important first."""
     empty, quiet = consumer["empty_ns"] or 0, consumer["quiet_ns"] or 0
-    unacked = f"{format_count(consumer['unacked'], 'message')} unacknowledged" if consumer["unacked"] else ""
+    unacked = f"{count_text(consumer['unacked'], 'message')} unacknowledged" if consumer["unacked"] else ""
     if empty >= _MIN_PAUSE_NS:
         backlog = f"; {unacked or 'all is acknowledged'}" if consumer["delivered"] else ""
         yield f"no permits in its last {human_time(empty)}: no FLOW came, so nothing is delivered{backlog}"
     elif quiet >= _MIN_PAUSE_NS and unacked and consumer["permits"] > 0 and consumer["exact"]:
-        permits = format_count(consumer["permits"], "permit")
+        permits = count_text(consumer["permits"], "permit")
         yield f"nothing delivered in its last {human_time(quiet)}, with {permits} left and {unacked}"
     highest, first = consumer["highest_permits"], consumer["first_grant"]
     if highest > MAX_PERMITS:
@@ -149,7 +149,7 @@ def permits_text(row: Figures) -> str:
 
 
 def _entries(count: int) -> str:
-    return format_count(count, "entry", "entries")
+    return count_text(count, "entry", "entries")
 
 
 # -- in the terminal
@@ -167,7 +167,7 @@ def _heading(consumer: Figures) -> Iterator[Text]:
 
 def _overview(reports: Sequence[ConsumerReport], width: int | None) -> Iterator[RenderableType]:
     consumers = [report.consumer for report in reports]
-    yield Text(format_count(len(consumers), "consumer"), "bold")
+    yield Text(count_text(len(consumers), "consumer"), "bold")
     yield _table(consumer_columns(consumers), consumers, width)
 
 

@@ -5,18 +5,8 @@ from itertools import pairwise
 from typing import Final
 
 from pulsarctl_wire.render import figure
-from pulsarctl_wire.render.columns import Column, format_count
-from pulsarctl_wire.render.figure import (
-    PALETTE,
-    UNIT,
-    Axis,
-    Key,
-    amount_axis,
-    hover_columns,
-    time_axis,
-    to_x,
-    to_y,
-)
+from pulsarctl_wire.render.columns import Column, count_text
+from pulsarctl_wire.render.figure import PALETTE, UNIT, Axis, Key, amount_axis, hovers, time_axis, to_x, to_y
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.page import document, plain, section, table
 from pulsarctl_wire.render.permits import (
@@ -43,7 +33,7 @@ _EMPTY: Final = PALETTE[6]
 def html_page(reports: Sequence[ConsumerReport], title: str, clock: Clock) -> str:
     """Build the page of these consumers."""
     consumers = [report.consumer for report in reports]
-    subtitle = format_count(len(consumers), "consumer")
+    subtitle = count_text(len(consumers), "consumer")
     parts = [section("", "", _table(consumer_columns(consumers), consumers))] if len(reports) > 1 else []
     parts += [_consumer(report, clock) for report in choose_detailed(reports)]
     parts += [section("", "", f"<p>{plain(note)}</p>") for note in [rest_note(reports)] if note]
@@ -89,7 +79,7 @@ def _plot(consumer: Figures, rows: Sequence[Figures], clock: Clock) -> str:
         )
         drawing += f'<path class="line" stroke="{colour}" d="M0 {steps}"/>'
     drawing += "".join(
-        hover_columns(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
+        hovers(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
         for row, (start, end) in spans
     )
     legend = [*(Key(colour, name) for name, colour in _LINES.items()), Key(_EMPTY, "no permits")]

@@ -5,7 +5,7 @@
 Long runs are folded while they are read, in two ways:
 
     a run        frames that stream on one connection (SEND, MESSAGE, ACK, …): a row for all that are alike
-    repetition   rows that come again in the same order (a client that tries again): they are counted
+    repetition   rows that are repeated in the same order (a client's retries): they are counted
 
 Short runs stay as they are. A diagram has a limit of rows; what comes after it is counted.
 """
@@ -35,9 +35,9 @@ DEFAULT_ROWS: Final = 500
 MAX_UNFOLDED: Final = 12
 """Up to this many rows are not folded."""
 MIN_REPEATS: Final = 3
-"""How often rows must come in the same order, at least, before they are folded."""
+"""Minimum number of repetitions of rows before they are folded."""
 MAX_PERIOD: Final = 24
-"""Maximum number of rows that are recognized when they come again."""
+"""Maximum number of rows that are recognized as a repeated group."""
 
 _SPARE: Final = MIN_REPEATS * MAX_PERIOD  # rows beyond the limit, which may still be folded
 _STREAMED: Final = {
@@ -58,8 +58,8 @@ class _Run:
 class Diagram:
     """A diagram's rows, made from events; call `finish` after the last one.
 
-    `line` renders fields. With `fold` False each frame has a row. `around` is the number of a frame, and how
-    many frames are kept before and after it; then nothing is folded.
+    `line` renders fields. With `fold` False each frame has a row. `around` is the number of a frame, and of
+    the frames to show before and after it; then nothing is folded.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Diagram:
         self._limit = limit
         self._window = around
         self._frames_before = 0
-        self._frames_left = -1  # frames that are still wanted after the frame; -1: it has not come yet
+        self._frames_left = -1  # frames still to show after the frame; -1: the frame has not come yet
         self._connections = Numbers()
         self._runs: dict[int, _Run] = {}
 
@@ -132,7 +132,7 @@ class Diagram:
         return f"… and {self.left_out:,} more frames and marks: see --rows" if self.left_out else ""
 
     def finish(self) -> None:
-        """Count what is beyond the limit. If the window's frame has not come, there are no rows."""
+        """Count what is beyond the limit. If the frame of `around` has not come, there are no rows."""
         if self._window is not None:
             self.rows = self.rows if self._frames_left >= 0 else []
             return
@@ -170,7 +170,7 @@ class Diagram:
         last = len(rows) - period
         times = 2 if rows[last - period].period == period else max(MIN_REPEATS, MAX_UNFOLDED // period + 1)
         start = len(rows) - times * period
-        if start < 0 or any(row.is_open for row in rows[start:]):
+        if start < 0 or any(row.is_in_run for row in rows[start:]):
             return -1
         if any(rows[index].key != rows[index + period].key for index in range(start, last)):
             return -1
@@ -199,7 +199,7 @@ class Diagram:
         """Add a row to the run of its connection; fold the run when it gets long."""
         run = self._runs.setdefault(row.connection.index, _Run())
         run.rows.append(row)
-        row.is_open = True
+        row.is_in_run = True
         if run.folded:
             run.folded[row.key] = row
         elif len(run.rows) > MAX_UNFOLDED:
@@ -216,4 +216,4 @@ class Diagram:
 
     def _close(self, run: _Run) -> None:
         for row in run.rows:
-            row.is_open = False
+            row.is_in_run = False

@@ -1,4 +1,4 @@
-"""The rows of a sequence diagram (a frame, like frames, what happened to a connection), and its lifelines."""
+"""The rows of a sequence diagram (a frame, similar frames, beginnings and ends), and its lifelines."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,14 +27,14 @@ _STYLES: Final = {CLOSED: "dim", OPEN: "dim"}
 """How connections usually end; everything else is red."""
 
 Key = tuple[object, ...]
-"""What rows have in common that are alike."""
+"""What similar rows have in common."""
 Styled = tuple[str, str]
 """A style of `render.text.Paint` and a text."""
 
 
 @dataclass(slots=True)
 class Row:
-    """An arrow: a frame or `count` like frames; damage (red), or what happened to a connection.
+    """An arrow: a frame or `count` similar frames; damage (red), or the beginning or end of a connection.
 
     `to_broker` is None if neither side did it. `number` is that of the first frame, 0 if it is no frame.
     Times are in ns since the epoch. All texts are clean.
@@ -59,15 +59,15 @@ class Row:
     """Messages of SEND and MESSAGE, permits of FLOW."""
     count: int = 1
     last_ns: int | None = None
-    last: int = 0
+    last_number: int = 0
     """Number of the last frame."""
-    connections: bool = False
+    has_several_connections: bool = False
     """Whether it has frames of several connections."""
     latencies: Latencies | None = None
     is_focus: bool = False
     period: int = 0
     """How many rows are repeated together, if it is one of them."""
-    is_open: bool = False
+    is_in_run: bool = False
     """Whether it belongs to a run that may go on."""
 
     @property
@@ -83,7 +83,7 @@ class Row:
     @property
     def index(self) -> str:
         """The number of its connection, with + if there are more."""
-        return f"{self.connection.index}{'+' if self.connections else ''}"
+        return f"{self.connection.index}{'+' if self.has_several_connections else ''}"
 
     @property
     def colour(self) -> str:
@@ -93,7 +93,7 @@ class Row:
         return "yellow" if self.to_broker else "cyan"
 
     def merge(self, other: "Row") -> None:
-        """Add a later row that is like this one."""
+        """Add a later, similar row."""
         if self.latencies is None:
             self.latencies = Latencies()
             self._add_latency(self)
@@ -101,11 +101,13 @@ class Row:
         if other.latencies is not None:
             self.latencies.merge(other.latencies)
         self.fields = [text for text in self.fields if text in other.fields]
-        self.connections |= other.connections or other.connection.index != self.connection.index
+        self.has_several_connections |= (
+            other.has_several_connections or other.connection.index != self.connection.index
+        )
         self.count += other.count
         self.size += other.size
         self.amount += other.amount
-        self.last, self.last_ns = other.last, other.last_ns
+        self.last_number, self.last_ns = other.last_number, other.last_ns
 
     def _add_latency(self, row: "Row") -> None:
         if self.latencies is not None and row.latency_ns is not None and row.count == 1:
@@ -130,7 +132,7 @@ class Row:
         elif self.amount:
             yield from [f"{self.amount:,} messages"] * (self.amount != self.count)
             yield human_bytes(self.size)
-        yield f"to #{self.last}"
+        yield f"to #{self.last_number}"
 
     def tail(self) -> list[Styled]:
         """Return how long it took, and what is wrong with it."""
@@ -162,7 +164,7 @@ def row_of(event: Event, key: Key, problem: str, line: LineRenderer) -> Row:
 
 
 def brief_row(frame: Any, key: Key) -> Row:
-    """Make the row of a frame, without the fields in which it differs from those that are like it."""
+    """Make the row of a frame, without the fields in which similar frames differ."""
     return _frame_row(frame, key, list(_shared_fields(frame)))
 
 
@@ -185,7 +187,7 @@ def _frame_row(frame: Any, key: Key, fields: list[str]) -> Row:
         size=len(frame.raw),
         amount=frame.base.flow.messagePermits if frame.type == _FLOW else messages_in(frame),
         last_ns=time_ns,
-        last=number,
+        last_number=number,
     )
 
 
@@ -224,7 +226,7 @@ def problem_of(event: Event) -> str:
 
 
 def key_of(event: Event, problem: str) -> Key:
-    """Return what an event has in common with those that are like it."""
+    """Return the key that similar events share."""
     ends = _ends(event.connection)
     if not isinstance(event, Frame):
         return (*ends, event.to_broker, problem)
@@ -233,7 +235,7 @@ def key_of(event: Event, problem: str) -> Key:
 
 
 def _shared_fields(frame: Any) -> tuple[str, ...]:
-    """Return the fields that like frames have in common: who it is about, and the values of enums."""
+    """Return the fields that similar frames share: producer or consumer, and the values of enums."""
     body = frame.body
     texts = []
     for field_of, value in () if body is None else body.ListFields():
@@ -275,7 +277,7 @@ class Lifelines(NamedTuple):
     brokers: list[str]
 
     def of(self, row: Row) -> tuple[int, int]:
-        """Return the lines of a row's client and broker; the last one stands for all others."""
+        """Return the lines of a row's client and broker; the last line stands for all others."""
         client, broker = _ends(row.connection)
         return _index_of(self.clients, client), _index_of(self.brokers, broker)
 

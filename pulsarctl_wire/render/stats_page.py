@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pulsarctl_wire.render.columns import PERSISTENT, Column, fit, format_count, grid, measure, rate_text
+from pulsarctl_wire.render.columns import PERSISTENT, Column, count_text, fit, grid, measure, rate_text
 from pulsarctl_wire.render.text import human_bytes, human_time, rich_text
 from pulsarctl_wire.stats.latencies import PERCENTILES
 from pulsarctl_wire.stats.report import Figures
@@ -57,11 +57,11 @@ def _lines(name: str, text: Text, width: int) -> Iterator[Text]:
 
 def _heading(total: Figures, terminal: bool, width: int) -> Iterator[tuple[str, Text]]:
     seconds = "" if total["seconds"] is None else f" in {total['seconds']:.3f} s"
-    packets = f"{format_count(total['packets'], 'packet')}, " if total["packets"] else ""
+    packets = f"{count_text(total['packets'], 'packet')}, " if total["packets"] else ""
     other_count = total["other_connections"]
     others = f" (and {other_count} without Pulsar frames)" if other_count else ""
-    connections = format_count(total["connections"], "connection")
-    text = f"{packets}{connections}{others}, {format_count(total['frames'], 'frame')}"
+    connections = count_text(total["connections"], "connection")
+    text = f"{packets}{connections}{others}, {count_text(total['frames'], 'frame')}"
     yield "", Text(f"{text}{seconds}, {human_bytes(total['bytes'])}", "bold")
     if total["frames_per_s"] is not None:
         rate = f"{rate_text(total['frames_per_s'])} frames/s, {human_bytes(round(total['bytes_per_s']))}/s"
@@ -100,13 +100,13 @@ def _damage(total: Figures) -> Iterator[str]:
     if total["malformed"]:
         yield f"{total['malformed']:,} malformed ({total['malformed_bytes']} bytes)"
     if total["gaps"]:
-        yield f"{format_count(total['gaps'], 'gap')} ({total['gap_bytes']} bytes)"
+        yield f"{count_text(total['gaps'], 'gap')} ({total['gap_bytes']} bytes)"
     if total["partial"]:
-        yield format_count(total["partial"], "partial frame")
+        yield count_text(total["partial"], "partial frame")
     if total["cut_packets"]:
-        yield f"{format_count(total['cut_packets'], 'packet')} cut by the snap length"
+        yield f"{count_text(total['cut_packets'], 'packet')} cut by the snap length"
     if total["dropped_packets"]:
-        yield f"{format_count(total['dropped_packets'], 'packet')} dropped by the kernel"
+        yield f"{count_text(total['dropped_packets'], 'packet')} dropped by the kernel"
 
 
 # -- a table

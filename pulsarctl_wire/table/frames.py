@@ -30,7 +30,7 @@ from pulsarctl_wire.table.columns import (
 )
 from pulsarctl_wire.table.metadata import hash_of, unusual_fields
 from pulsarctl_wire.table.odd import Examiner
-from pulsarctl_wire.table.rows import address, uid_of
+from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (
     ACK,
@@ -49,6 +49,7 @@ from pulsarctl_wire.wire.fields import Walker, to_signed
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, PACKET_OFFSET_MASK, Connection, Event, Frame
 from pulsarctl_wire.wire.framing.redaction import mask_event
+from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandAck,
     CompressionType,

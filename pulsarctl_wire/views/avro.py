@@ -31,12 +31,12 @@ from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import (
     MAX_SCALE,
     decimal_text,
-    double,
     iso_date,
     iso_duration,
     iso_time,
     iso_timestamp,
-    single,
+    to_double,
+    to_single,
     uuid_text,
 )
 from pulsarctl_wire.wire import PulsarApi_pb2
@@ -72,12 +72,12 @@ def read_boolean(cursor: Cursor) -> bool:
 def read_float(cursor: Cursor) -> float | str:
     """Read four bytes."""
     cursor.work()
-    return single(_FLOAT.unpack(cursor.take(4))[0])
+    return to_single(_FLOAT.unpack(cursor.take(4))[0])
 
 
 def read_double(cursor: Cursor) -> float | str:
     """Read eight bytes."""
-    return double(_DOUBLE.unpack(cursor.take(8))[0])
+    return to_double(_DOUBLE.unpack(cursor.take(8))[0])
 
 
 def read_raw(cursor: Cursor) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsarctl_wire.views.content import Content, Json, Shown
-from pulsarctl_wire.views.values import DAY, NANOS, double, iso_date, iso_time, iso_timestamp, single
+from pulsarctl_wire.views.values import DAY, NANOS, iso_date, iso_time, iso_timestamp, to_double, to_single
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 _MILLI = 1_000_000  # nanoseconds
@@ -54,8 +54,8 @@ FORMS: dict[int, tuple[struct.Struct, Callable[..., Json]]] = {
     _Schema.Int16: (struct.Struct(">h"), _number),
     _Schema.Int32: (struct.Struct(">i"), _number),
     _Schema.Int64: (struct.Struct(">q"), _number),
-    _Schema.Float: (struct.Struct(">f"), single),
-    _Schema.Double: (struct.Struct(">d"), double),
+    _Schema.Float: (struct.Struct(">f"), to_single),
+    _Schema.Double: (struct.Struct(">d"), to_double),
     _Schema.Date: (struct.Struct(">q"), _timestamp),
     _Schema.Time: (struct.Struct(">q"), _time),
     _Schema.Timestamp: (struct.Struct(">q"), _timestamp),

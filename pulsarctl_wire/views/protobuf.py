@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
 from pulsarctl_wire.views.content import MAX_NAME, Content, Json, Shown, cut_note, name_cost, quote
 from pulsarctl_wire.views.cursor import Cursor
-from pulsarctl_wire.views.values import double, plain_text, single
+from pulsarctl_wire.views.values import plain_text, to_double, to_single
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.fields import as_base64
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_32, FIXED_64, GROUP, SIZED, VARINT
@@ -319,7 +319,7 @@ def _fixed(size: int, signed: bool) -> Read:
 
 def _float(reader: Reader, end: int) -> Json:
     reader.work()
-    return single(_FLOAT.unpack(reader.take(4, end))[0])
+    return to_single(_FLOAT.unpack(reader.take(4, end))[0])
 
 
 _SCALARS: dict[str, tuple[int, Read, Json]] = {
@@ -336,7 +336,7 @@ _SCALARS: dict[str, tuple[int, Read, Json]] = {
     "SFIXED32": (FIXED_32, _fixed(4, signed=True), 0),
     "SFIXED64": (FIXED_64, _fixed(8, signed=True), 0),
     "FLOAT": (FIXED_32, _float, 0.0),
-    "DOUBLE": (FIXED_64, lambda reader, end: double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
+    "DOUBLE": (FIXED_64, lambda reader, end: to_double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
     "STRING": (SIZED, lambda reader, end: reader.text(reader.sized(end)), ""),
     "BYTES": (SIZED, lambda reader, end: as_base64(reader.sized(end)), ""),
 }

@@ -38,7 +38,7 @@ def plain_text(raw: bytes) -> str | None:
         return None
 
 
-def double(number: float) -> float | str:
+def to_double(number: float) -> float | str:
     """Return ``number``, or "NaN", "Infinity", "-Infinity", which JSON does not have as numbers."""
     if math.isfinite(number):
         return number
@@ -47,10 +47,10 @@ def double(number: float) -> float | str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def single(number: float) -> float | str:
+def to_single(number: float) -> float | str:
     """Return an IEEE 754 binary32 number with as few digits as needed: 0.1, not 0.10000000149011612."""
     if not math.isfinite(number):
-        return double(number)
+        return to_double(number)
     packed = _FLOAT.pack(number)
     for digits in (6, 7, 8):
         short = float(f"{number:.{digits}g}")
@@ -75,7 +75,7 @@ def iso_time(nanos: int) -> str | None:
         return None
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    return f"{hour:02}:{minute:02}:{second:02}{_fraction(nanos)}"
+    return f"{hour:02}:{minute:02}:{second:02}{_format_fraction(nanos)}"
 
 
 def iso_timestamp(nanos: int, zone: str = "Z") -> str | None:
@@ -85,7 +85,7 @@ def iso_timestamp(nanos: int, zone: str = "Z") -> str | None:
     return None if day is None else f"{day}T{iso_time(time)}{zone}"
 
 
-def _fraction(nanos: int) -> str:
+def _format_fraction(nanos: int) -> str:
     """Format ``nanos`` as a fraction of a second: 0, 3, 6 or 9 digits after a point, as few as possible."""
     if not nanos:
         return ""
@@ -97,7 +97,7 @@ def _fraction(nanos: int) -> str:
 def iso_duration(raw: bytes) -> str:
     """Format Avro's duration, 12 bytes (little-endian months, days, milliseconds), as ``P1M2DT3.004S``."""
     months, days, millis = struct.unpack("<III", raw)
-    return f"P{months}M{days}DT{millis // 1000}{_fraction(millis % 1000 * 1_000_000)}S"
+    return f"P{months}M{days}DT{millis // 1000}{_format_fraction(millis % 1000 * 1_000_000)}S"
 
 
 def decimal_text(raw: bytes, scale: int) -> str:

@@ -156,7 +156,7 @@ class _Walk:
 
 
 def is_doubtful(frame: Frame) -> bool:
-    """Return whether a frame's command may have credentials outside the fields that are meant for them."""
+    """Return whether a frame's command may have credentials outside the fields for credentials."""
     return not find_secrets(frame.raw, 8, min(8 + frame.command_size, len(frame.raw))).is_known
 
 

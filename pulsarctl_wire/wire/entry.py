@@ -163,9 +163,7 @@ class Batch:
         return metadata, stamp.compress(metadata, b"".join(self._pieces))
 
 
-def split_entry(
-    metadata: MessageMetadata, payload: bytes, limit: int
-) -> Iterator[tuple[MessageMetadata, bytes]]:
+def chunk(metadata: MessageMetadata, payload: bytes, limit: int) -> Iterator[tuple[MessageMetadata, bytes]]:
     """Split an entry into chunks with at most `limit` bytes of payload; a smaller one is not split."""
     if len(payload) <= limit:
         yield metadata, payload

@@ -35,7 +35,7 @@ MAX_FAST: Final = 65_535
 
 _ALL_ONES: Final = 2**64 - 1
 _LONG: Final = 2**62 - 1
-"""The largest usual number; a client that uses larger ones is unusual."""
+"""The largest number that is read here; the parser reads larger ones."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -249,9 +249,9 @@ _METADATA: Final = _Shape(
 
 
 def _read(data: bytes, pos: i64, end: i64, shape: _Shape) -> i64:
-    """Put the values of the message at `data[pos:end]` into `_values`; of what has a size, the offset.
+    """Put the values of the message at `data[pos:end]` into `_values`; for a field with a size, its offset.
 
-    Returns a bit for each slot that has one; -1 if anything is unusual.
+    Returns a bit for each slot that has a value; -1 if anything is unusual.
     """
     values, slots = _values, shape.slots
     slot_bits: i64 = 0

@@ -64,7 +64,7 @@ def as_base64(value: bytes) -> str:
 
 
 def to_signed(value: int) -> int:
-    """Convert a uint64 to the int64 that was meant: Pulsar sends -1 as 2^64-1."""
+    """Convert a uint64 to an int64: Pulsar sends -1 as 2^64-1."""
     return value - 2**64 if value >= 2**63 else value
 
 

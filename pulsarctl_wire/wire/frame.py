@@ -293,7 +293,7 @@ class Frame:
         return pos
 
     def note(self, text: str) -> None:
-        """Add a note about something odd."""
+        """Add a note about what is wrong."""
         self.notes = [*self.notes, text]
 
     def __repr__(self) -> str:

@@ -116,7 +116,7 @@ def parse_line(text: str) -> bytes | Wait | Expect | None:
     if not text or text.startswith("#"):
         return None
     if not text.startswith("{"):
-        return _hex("".join(text.split()), f"neither a JSON object nor hexadecimal digits; {_FORMS}")
+        return _decode_hex("".join(text.split()), f"neither a JSON object nor hexadecimal digits; {_FORMS}")
     try:
         return _parse_object(json.loads(text))
     except json.JSONDecodeError as error:
@@ -131,20 +131,20 @@ def parse_line(text: str) -> bytes | Wait | Expect | None:
 def _parse_object(line: Values) -> bytes | Wait | Expect:
     for name in ("wait", "expect"):
         if name in line:
-            return _pause(name, line)
+            return _parse_pause(name, line)
     if "malformed" in line or "gap" in line:
         part = "a malformed stretch" if "malformed" in line else "a gap in a capture"
         raise ValueError(f"{part} is not a frame: remove it, or give the bytes to send as hex digits")
     if "command" in line:
-        command = _command_of_record(line)
+        command = _read_command(line)
     elif "type" in line:
         command = {name: value for name, value in line.items() if name not in _EXTRA}
     else:
         raise ValueError(f"no command: {_FORMS}")
-    return _frame(encode(BaseCommand.DESCRIPTOR, command), line)
+    return _build_frame(encode(BaseCommand.DESCRIPTOR, command), line)
 
 
-def _pause(name: str, line: Values) -> Wait | Expect:
+def _parse_pause(name: str, line: Values) -> Wait | Expect:
     value = line[name]
     if len(line) > 1:
         raise ValueError(f'"{name}" must be the only name on its line')
@@ -158,13 +158,13 @@ def _pause(name: str, line: Values) -> Wait | Expect:
 # -- the frame
 
 
-def _frame(command: bytes, line: Values) -> bytes:
-    entry = _entry(line)
-    total = _size(line, "force_total_size", 4 + len(command) + len(entry))
-    return b"".join((total, _size(line, "force_command_size", len(command)), command, entry))
+def _build_frame(command: bytes, line: Values) -> bytes:
+    entry = _build_entry(line)
+    total = _encode_size(line, "force_total_size", 4 + len(command) + len(entry))
+    return b"".join((total, _encode_size(line, "force_command_size", len(command)), command, entry))
 
 
-def _size(line: Values, name: str, size: int) -> bytes:
+def _encode_size(line: Values, name: str, size: int) -> bytes:
     """Encode `size`, or the value that the line gives to replace it, as on the wire."""
     forced = line.get(name)
     if forced is not None:
@@ -174,17 +174,17 @@ def _size(line: Values, name: str, size: int) -> bytes:
     return _u32(size)
 
 
-def _entry(line: Values) -> bytes:
+def _build_entry(line: Values) -> bytes:
     """Build what follows the command: nothing, or metadata and payload with everything in front of them."""
-    metadata, broker_entry = (_object(line, name) for name in ("metadata", "broker_entry_metadata"))
-    payload = _payload(line, metadata)
+    metadata, broker_entry = (_read_object(line, name) for name in ("metadata", "broker_entry_metadata"))
+    payload = _build_payload(line, metadata)
     checksum = line.get("checksum")
     if checksum not in (None, "valid", "invalid", "absent"):
         raise ValueError(f'checksum is {_quote(checksum)}; expected "valid", "invalid" or "absent"')
     entry = b""
     if metadata is not None or payload is not None:
         head = encode(MessageMetadata.DESCRIPTOR, metadata or {}, "metadata")
-        entry = b"".join((_size(line, "force_metadata_size", len(head)), head, payload or b""))
+        entry = b"".join((_encode_size(line, "force_metadata_size", len(head)), head, payload or b""))
         if checksum != "absent":
             crc = crc32c(entry) ^ (checksum == "invalid")
             entry = b"".join((MAGIC_CHECKSUM, _u32(crc), entry))
@@ -202,9 +202,9 @@ def _entry(line: Values) -> bytes:
 # -- payloads
 
 
-def _payload(line: Values, metadata: Values | None) -> bytes | None:
+def _build_payload(line: Values, metadata: Values | None) -> bytes | None:
     """Return the entry's payload, as it is on the wire; None if there is none."""
-    payload = _content(line, "payload")
+    payload = _read_content(line, "payload")
     messages = line.get("messages")
     if payload is not None or messages is None or (messages == [] and metadata is None):
         return payload
@@ -234,7 +234,7 @@ _INSTEAD: Final = "give the entry's payload as payload_base64"
 def _encode_in_batch(message: Values, path: str) -> bytes:
     """Encode a message as it appears in a batch, with the metadata from its record."""
     payload = _message_payload(message, path)
-    properties = _object(message, "properties") or {}
+    properties = _read_object(message, "properties") or {}
     single = {
         "partition_key": message.get("key"),
         "properties": [{"key": key, "value": value} for key, value in properties.items()],
@@ -244,7 +244,7 @@ def _encode_in_batch(message: Values, path: str) -> bytes:
         "payload_size": len(payload),
     }
     if message.get("ordering_key") is not None:  # bytes, which records show as text here
-        ordering_key = _text(message["ordering_key"], f"{path}.ordering_key")
+        ordering_key = _encode_text(message["ordering_key"], f"{path}.ordering_key")
         single["ordering_key"] = b64encode(ordering_key).decode()
     head = encode(SingleMessageMetadata.DESCRIPTOR, single, path)
     return b"".join((_u32(len(head)), head, payload))
@@ -257,7 +257,7 @@ def _compress(payload: bytes, codec: Any) -> bytes:
 
 def _message_payload(message: Values, path: str) -> bytes:
     """Return the bytes of a message's payload."""
-    content = _content(message, f"{path}.payload")
+    content = _read_content(message, f"{path}.payload")
     if content is None:
         if not message.get("null_value") or message.get("size"):
             raise ValueError(f"{path} has no payload: it could not be read; {_INSTEAD}")
@@ -265,22 +265,22 @@ def _message_payload(message: Values, path: str) -> bytes:
     return content
 
 
-def _content(line: Values, path: str) -> bytes | None:
+def _read_content(line: Values, path: str) -> bytes | None:
     """Return the bytes that `payload` or `payload_base64` stands for; None if neither is given."""
     payload, encoded = line.get("payload"), line.get("payload_base64")
     if encoded is not None:
         if payload is not None:
             raise ValueError(f"{path} and {path}_base64 are both given: give only one")
-        return _base64(encoded, f"{path}_base64")
+        return _decode_base64(encoded, f"{path}_base64")
     if not isinstance(payload, dict):
-        return None if payload is None else _text(payload, path)
+        return None if payload is None else _encode_text(payload, path)
     view, value = payload.get("view"), payload.get("value")
     if view == "text":
-        return _text(value, f"{path}.value")
+        return _encode_text(value, f"{path}.value")
     if view in ("hex", "encrypted"):
-        return _hex(value, f"{path}.value: not hexadecimal digits")
+        return _decode_hex(value, f"{path}.value: not hexadecimal digits")
     if view == "json":
-        return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")), f"{path}.value")
+        return _encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")), f"{path}.value")
     raise ValueError(
         f"{path} is shown as {_quote(view)}, which does not give its exact bytes; "
         "decode it with --schema bytes, or give payload_base64"
@@ -305,7 +305,7 @@ def _command_number(name: Any) -> int:
     return int(unknown[1])
 
 
-def _command_of_record(line: Values) -> Values:
+def _read_command(line: Values) -> Values:
     """Return the values of the BaseCommand in a record."""
     if line.get("partial"):
         raise ValueError("the end of this frame was not captured: remove it, or give it as hex digits")
@@ -315,7 +315,7 @@ def _command_of_record(line: Values) -> Values:
             f"unknown names {', '.join(unknown)}; allowed are command, fields, {', '.join(sorted(_EXTRA))}"
         )
     number = _command_number(line["command"])
-    fields = _object(line, "fields") or {}
+    fields = _read_object(line, "fields") or {}
     body = BODIES.get(number)
     if body is None:  # the fields are those of the BaseCommand
         return fields if fields.keys() & {"type", "unknown_field_1"} else {"type": number, **fields}
@@ -341,20 +341,20 @@ def encode(descriptor: Any, values: Values, path: str = "") -> bytes:
             number = _unknown_number(name)
             if number is None:
                 raise ValueError(f"{field_path}: {descriptor.name} has no such field{_suggest(name, fields)}")
-            pieces.append((number, _unknown(number, value, field_path)))
+            pieces.append((number, _encode_unknown(number, value, field_path)))
         elif field.is_repeated:
             if not isinstance(value, list):
                 raise ValueError(f"{field_path} is {_quote(value)}; expected a list")
-            pieces.append((field.number, b"".join(_field(field, item, field_path) for item in value)))
+            pieces.append((field.number, b"".join(_encode_field(field, item, field_path) for item in value)))
         else:
-            pieces.append((field.number, _field(field, value, field_path)))
+            pieces.append((field.number, _encode_field(field, value, field_path)))
     return b"".join(piece for _, piece in sorted(pieces, key=itemgetter(0)))
 
 
-def _field(field: Any, value: Any, path: str) -> bytes:
+def _encode_field(field: Any, value: Any, path: str) -> bytes:
     """Encode one value of a field, with its tag."""
     if field.full_name in SECRETS:
-        return sized(field.number, _secret(field, value, path))
+        return sized(field.number, _encode_secret(field, value, path))
     kind = field.type
     if kind == FieldDescriptor.TYPE_MESSAGE:
         if not isinstance(value, dict):
@@ -362,14 +362,14 @@ def _field(field: Any, value: Any, path: str) -> bytes:
         return sized(field.number, encode(field.message_type, value, path))
     if kind in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         is_text = kind == FieldDescriptor.TYPE_STRING
-        return sized(field.number, _text(value, path) if is_text else _base64(value, path))
-    number = _number(field, value, path)
+        return sized(field.number, _encode_text(value, path) if is_text else _decode_base64(value, path))
+    number = _parse_number(field, value, path)
     if kind == FieldDescriptor.TYPE_DOUBLE:
         return tag(field.number, FIXED_64) + struct.pack("<d", number)
     return tag(field.number, VARINT) + varint(int(number))
 
 
-def _number(field: Any, value: Any, path: str) -> float:
+def _parse_number(field: Any, value: Any, path: str) -> float:
     """Parse a number, a bool or an enum of protobuf's JSON. For a uint64, -1 means 2^64-1, as in records."""
     if field.type == FieldDescriptor.TYPE_ENUM and isinstance(value, str):
         members = field.enum_type.values_by_name
@@ -393,19 +393,19 @@ def _unknown_number(name: str) -> int | None:
     return int(match[1]) if match and int(match[1]) <= _MAX_FIELD_NUMBER else None
 
 
-def _unknown(number: int, value: Any, path: str) -> bytes:
+def _encode_unknown(number: int, value: Any, path: str) -> bytes:
     """Encode an unknown field by its number. The type of its value decides the wire type."""
     if isinstance(value, list):
-        return b"".join(_unknown(number, item, path) for item in value)
+        return b"".join(_encode_unknown(number, item, path) for item in value)
     if isinstance(value, str):
-        return sized(number, _base64(value, path))
+        return sized(number, _decode_base64(value, path))
     if isinstance(value, dict):
         pieces = []
         for name, item in value.items():
             inner = _unknown_number(name)
             if inner is None:
                 raise ValueError(f"{path}.{name}: in an unknown field the names are unknown_field_N")
-            pieces.append(_unknown(inner, item, f"{path}.{name}"))
+            pieces.append(_encode_unknown(inner, item, f"{path}.{name}"))
         return b"".join((tag(number, GROUP), *pieces, tag(number, END_OF_GROUP)))
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value <= _ALL_ONES:
         raise ValueError(f"{path} is {_quote(value)}; expected a 64-bit integer, base64 or an object")
@@ -415,14 +415,14 @@ def _unknown(number: int, value: Any, path: str) -> bytes:
 # -- values
 
 
-def _object(line: Values, name: str) -> Values | None:
+def _read_object(line: Values, name: str) -> Values | None:
     value = line.get(name)
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{name} is {_quote(value)}; expected an object")
     return value
 
 
-def _text(value: Any, path: str) -> bytes:
+def _encode_text(value: Any, path: str) -> bytes:
     if not isinstance(value, str):
         raise ValueError(f"{path} is {_quote(value)}; expected text")
     try:
@@ -431,22 +431,22 @@ def _text(value: Any, path: str) -> bytes:
         raise ValueError(f"{path} has a lone surrogate; use \\udc80 to \\udcff for bytes 80 to ff") from None
 
 
-def _secret(field: Any, value: Any, path: str) -> bytes:
-    """Decode credentials from text or base64. Errors do not show the value."""
+def _encode_secret(field: Any, value: Any, path: str) -> bytes:
+    """Encode credentials, from text or base64. Errors do not show the value."""
     if value == REFRESH.decode():
         return REFRESH
     if isinstance(value, str) and _REDACTED.fullmatch(value):
         raise ValueError(f"{path} is redacted; decode with --show-secrets, or fill it in")
     is_text = field.type == FieldDescriptor.TYPE_STRING
     try:
-        return _text(value, path) if is_text else _base64(value, path)
+        return _encode_text(value, path) if is_text else _decode_base64(value, path)
     except ValueError:
         raise ValueError(
             f"{path}: expected {'text' if is_text else 'base64'}; its value is not shown"
         ) from None
 
 
-def _base64(value: Any, path: str) -> bytes:
+def _decode_base64(value: Any, path: str) -> bytes:
     try:
         text = value.replace("-", "+").replace("_", "/")  # protobuf's JSON allows either alphabet
         return b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -454,7 +454,7 @@ def _base64(value: Any, path: str) -> bytes:
         raise ValueError(f"{path} is {_quote(value)}; expected base64") from None
 
 
-def _hex(value: Any, problem: str) -> bytes:
+def _decode_hex(value: Any, problem: str) -> bytes:
     try:
         return bytes.fromhex(value)
     except (TypeError, ValueError):

@@ -9,7 +9,7 @@ from pulsarctl_wire.wire.fields import as_text
 MAX_NAME_LENGTH: Final = 2_048
 """Maximum number of characters of a topic name that are kept."""
 
-_WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # the domains of topics whose names may have one
+_WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # domains of topics whose names may have a cluster
 _PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 
 

@@ -20,7 +20,7 @@ from strategies import message_frames, request_frames, send_frames
 from pulsarctl_wire.record import RECORD_NAMES, Recorder
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
-from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, single_entry, split_entry
+from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunk, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.json_command import DESCRIPTIVE_NAMES, Expect, Wait, parse_line
@@ -463,7 +463,7 @@ def test_no_json_does_more_than_be_refused(value: Any) -> None:
 
 def test_chunks_are_refused() -> None:
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
-    first, *_ = split_entry(metadata, b"x" * 10, 5)
+    first, *_ = chunk(metadata, b"x" * 10, 5)
     data = build_frame(build_command("SEND", producer_id=1, sequence_id=2), *first)
     shown = record(data)
     assert "payload_base64" in refusal(shown)

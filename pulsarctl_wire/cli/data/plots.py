@@ -12,7 +12,7 @@ from pulsarctl_wire.render.figure import (
     Key,
     amount_axis,
     figure,
-    hover_columns,
+    hovers,
     time_axis,
     title_of,
     to_x,
@@ -84,7 +84,7 @@ def publish_lines(overview: Overview) -> str:
         for row in rows
     }
     legend = [Key(colour, name) for name, colour in zip(_PERCENTILES.values(), colours, strict=True)]
-    return figure("Percentiles over time", x, y, lines + hover_columns(x, width, tooltips), reversed(legend))
+    return figure("Percentiles over time", x, y, lines + hovers(x, width, tooltips), reversed(legend))
 
 
 def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
@@ -207,7 +207,7 @@ def _stacked(
             below[time] += value
         drawn.append(f'<path fill="{each.key.colour}" d="{"".join(path)}"/>')
     legend = [each.key for each in reversed(series)]
-    return figure(caption, x, y, "".join(drawn) + hover_columns(x, width, tooltips), legend)
+    return figure(caption, x, y, "".join(drawn) + hovers(x, width, tooltips), legend)
 
 
 def timeline(rows: Sequence[Row]) -> str:

@@ -23,7 +23,7 @@ _DURATION = re.compile(
 )
 
 
-def days(text: str) -> int | None:
+def parse_date(text: str) -> int | None:
     """Parse a date such as ``2023-11-14`` to days since 1970-01-01."""
     match = _ONE_DATE.fullmatch(text)
     if match is None:
@@ -34,17 +34,17 @@ def days(text: str) -> int | None:
         return None
 
 
-def time_of_day(text: str, unit: int = 1) -> int | None:
+def parse_time(text: str, unit: int = 1) -> int | None:
     """Parse a time such as ``22:13`` or ``22:13:20.5`` to units of ``unit`` nanoseconds since midnight."""
     match = _ONE_TIME.fullmatch(text)
     if match is None:
         return None
     hour, minute, second = (int(part or 0) for part in match.groups()[:3])
     nanos = int((match[4] or "").ljust(9, "0"))
-    return _units((hour * 3600 + minute * 60 + second) * NANOS + nanos, unit)
+    return _to_units((hour * 3600 + minute * 60 + second) * NANOS + nanos, unit)
 
 
-def timestamp(text: str, unit: int = 1, *, zoned: bool = True) -> int | None:
+def parse_timestamp(text: str, unit: int = 1, *, zoned: bool = True) -> int | None:
     """Parse ``2023-11-14T22:13:20.5Z``, or one with an offset, to units of ``unit`` ns since the epoch.
 
     If not ``zoned``, it is a local time, and must have neither Z nor an offset.
@@ -53,21 +53,21 @@ def timestamp(text: str, unit: int = 1, *, zoned: bool = True) -> int | None:
     if match is None or (match["zone"] is not None) != zoned:
         return None
     day, time, offset = (
-        days(match["date"]),
-        time_of_day(match["time"]),
-        time_of_day(match["offset"] or "00:00"),
+        parse_date(match["date"]),
+        parse_time(match["time"]),
+        parse_time(match["offset"] or "00:00"),
     )
     if day is None or time is None or offset is None:
         return None
-    return _units(day * DAY * NANOS + time + (offset if match["sign"] == "-" else -offset), unit)
+    return _to_units(day * DAY * NANOS + time + (offset if match["sign"] == "-" else -offset), unit)
 
 
-def _units(nanos: int, unit: int) -> int | None:
+def _to_units(nanos: int, unit: int) -> int | None:
     count, remainder = divmod(nanos, unit)
     return None if remainder else count
 
 
-def duration(text: str) -> bytes | None:
+def parse_duration(text: str) -> bytes | None:
     """Encode ``P1M2DT3.004S`` as Avro's 12 bytes: months, days, milliseconds; zero parts may be omitted."""
     match = _DURATION.fullmatch(text)
     if match is None:

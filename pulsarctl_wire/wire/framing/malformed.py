@@ -1,4 +1,4 @@
-"""Guesses which frame malformed bytes were meant to be: its sizes and its command, as far as readable.
+"""A guess at the frame that malformed bytes were meant to be: its sizes and command, as far as readable.
 
 Most frames that do not parse begin with the right header, or with a mistake that clients often make:
 
@@ -30,7 +30,7 @@ from pulsarctl_wire.wire.varint import SIZED, Field, describe_break, fields
 
 
 class GuessedFrame(NamedTuple):
-    """The frame that some bytes probably were meant to be, as offsets into them.
+    """A guess at the frame that some bytes were meant to be, as offsets into them.
 
     type      type number of its command
     command   where the command begins
@@ -153,7 +153,7 @@ def describe_problem(raw: bytes) -> str:
         return ""
     reason = head.problem
     secret = any(names_credentials(field) for field in _fields(raw, head.command, head.end))
-    is_complete = head.end < len(raw) or len(raw) < Malformed.KEPT  # else its end may not be kept
+    is_complete = head.end < len(raw) or len(raw) < Malformed.KEPT  # otherwise its end may be missing
     if not reason and not secret and is_complete:
         reason = describe_break(raw, head.command, head.end, BaseCommand.DESCRIPTOR)
     if reason or secret:
