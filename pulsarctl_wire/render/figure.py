@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.render.page import plain
+from pulsarctl_wire.render.page import escape
 
 PALETTE: Final = (
     *("#4c7ef3", "#f2994a", "#27ae84", "#c65fd8", "#e8c33a", "#3fb7d9", "#e2617f", "#8c9a3c", "#9a7bf0"),
@@ -87,27 +87,28 @@ def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] =
         f'<path class="grid" d="M0 {to_y(y.place(value))}H{UNIT}"/>' for value in (() if rows else y.labels)
     )
     y_labels = "".join(
-        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{plain(text)}</span>'
+        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{escape(text)}</span>'
         for value, text in y.labels.items()
     )
     x_labels = "".join(
-        f'<span style="left:{100 * x.place(value):.2f}%">{plain(text)}</span>'
+        f'<span style="left:{100 * x.place(value):.2f}%">{escape(text)}</span>'
         for value, text in x.labels.items()
     )
-    keys = "".join(f'<li><i style="background:{key.colour}"></i>{plain(key.text)}</li>' for key in legend)
+    keys = "".join(f'<li><i style="background:{key.colour}"></i>{escape(key.text)}</li>' for key in legend)
     style = f' style="height:{24 * rows + 12}px"' if rows else ""
     return (
-        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{plain(caption)}</figcaption>'
-        f'<div class="y title">{plain(y.title)}</div><div class="area"{style}><div class="y">{y_labels}</div>'
+        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{escape(caption)}</figcaption>'
+        f'<div class="y title">{escape(y.title)}</div><div class="area"{style}>'
+        f'<div class="y">{y_labels}</div>'
         f'<svg viewBox="0 0 {UNIT} {UNIT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{plain(caption)}">{grid}{drawing}</svg><div class="x">{x_labels}</div></div>'
-        f'<div class="x title">{plain(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
+        f'aria-label="{escape(caption)}">{grid}{drawing}</svg><div class="x">{x_labels}</div></div>'
+        f'<div class="x title">{escape(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
     )
 
 
 def title_of(*lines: str) -> str:
     """Make a tooltip of these lines."""
-    return f"<title>{chr(10).join(map(plain, lines))}</title>"
+    return f"<title>{chr(10).join(map(escape, lines))}</title>"
 
 
 def to_y(position: float) -> str:

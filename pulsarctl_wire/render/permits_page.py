@@ -8,7 +8,7 @@ from pulsarctl_wire.render import figure
 from pulsarctl_wire.render.columns import Column, count_text
 from pulsarctl_wire.render.figure import PALETTE, UNIT, Axis, Key, amount_axis, hovers, time_axis, to_x, to_y
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.page import document, plain, section, table
+from pulsarctl_wire.render.page import document, escape, section, table
 from pulsarctl_wire.render.permits import (
     ConsumerReport,
     choose_detailed,
@@ -36,7 +36,7 @@ def html_page(reports: Sequence[ConsumerReport], title: str, clock: Clock) -> st
     subtitle = count_text(len(consumers), "consumer")
     parts = [section("", "", _table(consumer_columns(consumers), consumers))] if len(reports) > 1 else []
     parts += [_consumer(report, clock) for report in choose_detailed(reports)]
-    parts += [section("", "", f"<p>{plain(note)}</p>") for note in [rest_note(reports)] if note]
+    parts += [section("", "", f"<p>{escape(note)}</p>") for note in [rest_note(reports)] if note]
     return document("permits", title, subtitle, "".join(parts), figure.STYLE + _STYLE)
 
 
@@ -48,15 +48,15 @@ def _consumer(report: ConsumerReport, clock: Clock) -> str:
         *(("bad", warning) for warning in warnings(consumer)),
         ("warn", doubt_text(consumer)),
     ]
-    paragraphs = "".join(f'<p class="{kind}">{plain(text)}</p>' for kind, text in lines if text)
-    span = f"<p>{plain(row_span(consumer))}</p>"
+    paragraphs = "".join(f'<p class="{kind}">{escape(text)}</p>' for kind, text in lines if text)
+    span = f"<p>{escape(row_span(consumer))}</p>"
     body = f"{paragraphs}{_plot(consumer, rows, clock)}{_table(row_columns(rows, clock), rows)}{span}"
     return section(name_of(consumer), "", body)
 
 
 def _table(columns: Iterable[Column], records: Sequence[Figures]) -> str:
     columns = list(columns)
-    rows = ("".join(f"<td>{plain(column.text(record))}</td>" for column in columns) for record in records)
+    rows = ("".join(f"<td>{escape(column.text(record))}</td>" for column in columns) for record in records)
     return table([column.title for column in columns], rows)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.page import document, plain
+from pulsarctl_wire.render.page import document, escape
 from pulsarctl_wire.render.sequence_rows import Row, Styled, lifelines
 from pulsarctl_wire.render.text import cells, cut_line, human_time
 
@@ -81,7 +81,7 @@ def _row(row: Row, layout: _Layout, top: float) -> str:
     kind = f"arrow {row.colour}"
     focus = f'<rect class="focus" y="{top:.1f}" width="{layout.width:.1f}" height="{_HEIGHT}"/>'
     return (
-        f"<g><title>{plain(_tooltip(row))}</title>{focus * row.is_focus}"
+        f"<g><title>{escape(_tooltip(row))}</title>{focus * row.is_focus}"
         + _text(layout.number, baseline, [("dim", str(row.number or ""))], "end")
         + _text(layout.time, baseline, [("dim", layout.clock(row.time_ns))], "end")
         + _text(layout.index, baseline, [("dim", row.index)], "end")
@@ -133,7 +133,7 @@ def _tooltip(row: Row) -> str:
 def _text(x: float, y: float, parts: Sequence[Styled], anchor: str = "") -> str:
     attribute = f' text-anchor="{anchor}"' if anchor else ""
     spans = " ".join(
-        f'<tspan class="{style}">{plain(part)}</tspan>' if style else plain(part) for style, part in parts
+        f'<tspan class="{style}">{escape(part)}</tspan>' if style else escape(part) for style, part in parts
     )
     return f'<text x="{x:.1f}" y="{y:.1f}"{attribute}>{spans}</text>'
 

@@ -95,7 +95,7 @@ def read_string(cursor: Cursor) -> str:
     return cursor.text(read_raw(cursor))
 
 
-def raw_fixed(size: int) -> Callable[[Cursor], bytes]:
+def fixed_reader(size: int) -> Callable[[Cursor], bytes]:
     """Make a reader of ``size`` bytes."""
     return lambda cursor: cursor.take(size)
 
@@ -231,7 +231,7 @@ def show(content: Content) -> Shown:
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Read:
     """Make the Read for payloads of an Avro schema; ValueError says what is wrong with ``schema_data``."""
-    return _Compiler().read(schema_json(schema.schema_data), "", 0)
+    return _Compiler().compile(schema_json(schema.schema_data), "", 0)
 
 
 _readers = SchemaCache(compile_schema)
@@ -243,46 +243,46 @@ class _Compiler:
     def __init__(self) -> None:
         self.types: dict[str, Read] = {}
 
-    def read(self, schema: Any, namespace: str, depth: int) -> Read:
+    def compile(self, schema: Any, namespace: str, depth: int) -> Read:
         if depth > MAX_DEPTH:
             raise ValueError(f"the schema is nested deeper than {MAX_DEPTH} levels")
         if isinstance(schema, str):
-            return self.reference(schema, namespace)
+            return self.resolve(schema, namespace)
         if isinstance(schema, list):
-            return union([self.read(branch, namespace, depth + 1) for branch in schema])
+            return union([self.compile(branch, namespace, depth + 1) for branch in schema])
         if not isinstance(schema, dict):
             raise ValueError(f"the schema has {quote(schema)} where a type is due")
-        return self.complex(schema, namespace, depth)
+        return self.compile_complex(schema, namespace, depth)
 
-    def reference(self, name: str, namespace: str) -> Read:
+    def resolve(self, name: str, namespace: str) -> Read:
         read = _PRIMITIVES.get(name) or self.types.get(_full_name(name, namespace)) or self.types.get(name)
         if read is None:
             raise ValueError(f"the schema does not define the type {quote(name)}")
         return read
 
-    def complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
+    def compile_complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
         kind = schema.get("type")
         if kind in ("record", "error"):
-            return self.record(schema, namespace, depth)
+            return self.compile_record(schema, namespace, depth)
         if kind == "array":
-            return array(self.read(schema.get("items"), namespace, depth + 1))
+            return array(self.compile(schema.get("items"), namespace, depth + 1))
         if kind == "map":
-            return mapping(self.read(schema.get("values"), namespace, depth + 1))
+            return mapping(self.compile(schema.get("values"), namespace, depth + 1))
         if kind in ("enum", "fixed"):
             is_enum = kind == "enum"
             read = enumeration(list(map(_short, _list(schema, "symbols")))) if is_enum else _fixed(schema)
             self.define(schema, namespace, read)
             return read
-        return _logical(schema) or self.read(kind, namespace, depth + 1)
+        return _logical(schema) or self.compile(kind, namespace, depth + 1)
 
-    def record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
+    def compile_record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
         record = RecordReader()
         # Defined before its fields, as they may refer to it, and inherit its namespace.
         inner = self.define(schema, namespace, record).rpartition(".")[0]
         for field in _list(schema, "fields"):
             if not isinstance(field, dict):
                 raise ValueError(f"the schema has {quote(field)} where a field is due")
-            read = self.read(field.get("type"), inner, depth + 1)
+            read = self.compile(field.get("type"), inner, depth + 1)
             name = _short(field.get("name"))
             record.fields.append((name, name_cost(name), read))
         return record
@@ -337,12 +337,12 @@ def _fixed(schema: dict[str, Any]) -> Read:
     if not isinstance(size, int) or size < 0:
         raise ValueError(f"the schema has a fixed of size {quote(size)}")
     if size == 12 and logical == "duration":
-        return convert_values(raw_fixed(size), iso_duration)
+        return convert_values(fixed_reader(size), iso_duration)
     if size == 16 and logical == "uuid":
-        return convert_values(raw_fixed(size), uuid_text)
+        return convert_values(fixed_reader(size), uuid_text)
     if logical == "decimal":
-        return _decimal(schema, raw_fixed(size))
-    return convert_values(raw_fixed(size), as_base64)
+        return _decimal(schema, fixed_reader(size))
+    return convert_values(fixed_reader(size), as_base64)
 
 
 def _decimal(schema: dict[str, Any], read: Callable[[Cursor], bytes]) -> Read:

@@ -66,7 +66,7 @@ def show(content: Content) -> Shown:
     assert content.schema is not None
     reader = Reader(content.payload, content.budget)
     fields: dict[str, Json] = {}
-    reader.message(_messages(content.schema), len(content.payload), fields)
+    reader.read_message(_messages(content.schema), len(content.payload), fields)
     return Shown("protobuf", fields, cut_note(reader.left))
 
 
@@ -136,18 +136,18 @@ class Reader(Cursor):
 
     __slots__ = ()
 
-    def sized(self, end: int) -> bytes:
+    def read_sized(self, end: int) -> bytes:
         """Read a varint size, and return that many bytes."""
         return self.take(self.varint(end), end)
 
-    def size(self, end: int) -> int:
+    def read_end(self, end: int) -> int:
         """Read a varint size, and return where that many bytes end; ValueError if that is after ``end``."""
         size = self.varint(end)
         if size > end - self.at:
             raise ValueError(f"{size} bytes wanted at byte {self.at}, {end - self.at} are left")
         return self.at + size
 
-    def message(self, message: Message, end: int, output: dict[str, Json], group: int = 0) -> None:
+    def read_message(self, message: Message, end: int, output: dict[str, Json], group: int = 0) -> None:
         """Add the fields up to ``end``, or to the end of group number ``group``, to ``output``.
 
         A field that is already there is merged as Protobuf does it: repeated fields grow, messages
@@ -164,32 +164,34 @@ class Reader(Cursor):
                 return
             known_field = message.fields.get(number)
             if known_field is None or not known_field.add(self, wire, number, end, output):
-                _add_unknown(output, str(number), self.unknown(wire, number, end))
+                _add_unknown(output, str(number), self.read_unknown(wire, number, end))
         if group:
             raise ValueError(f"group {group} does not end")
 
-    def nested(self, message: Message, wire: int, number: int, end: int, output: dict[str, Json]) -> None:
+    def read_nested(
+        self, message: Message, wire: int, number: int, end: int, output: dict[str, Json]
+    ) -> None:
         """Add the fields of a sized message or a group to ``output``; ValueError beyond MAX_DEPTH."""
         self.enter()
         if wire == GROUP:
-            self.message(message, end, output, number)
+            self.read_message(message, end, output, number)
         else:
-            self.message(message, self.size(end), output)
+            self.read_message(message, self.read_end(end), output)
         self.leave()
 
-    def unknown(self, wire: int, number: int, end: int) -> Json:
+    def read_unknown(self, wire: int, number: int, end: int) -> Json:
         """Read a value of which only the wire type is known."""
         if wire == VARINT:
             return self.varint(end)
         if wire in (FIXED_64, FIXED_32):
             return int.from_bytes(self.take(8 if wire == FIXED_64 else 4, end), "little")
         if wire == SIZED:
-            raw = self.sized(end)
+            raw = self.read_sized(end)
             text = plain_text(raw)
             return {"base64": as_base64(raw)} if text is None else text
         if wire == GROUP:
             fields: dict[str, Json] = {}
-            self.nested(UNKNOWN_MESSAGE, wire, number, end, fields)
+            self.read_nested(UNKNOWN_MESSAGE, wire, number, end, fields)
             return fields
         raise ValueError(f"wire type {wire} before byte {self.at}")
 
@@ -259,19 +261,19 @@ class Field:
     ) -> None:
         if message.is_map_entry:
             pair: dict[str, Json] = {}
-            reader.nested(message, wire, number, end, pair)
+            reader.read_nested(message, wire, number, end, pair)
             key, value = (_map_part(message, half, pair) for half in (1, 2))
             self._object(output)[str(key).lower() if isinstance(key, bool) else str(key)] = value
         elif self.is_repeated:
             fields: dict[str, Json] = {}
             self._list(output).append(fields)
-            reader.nested(message, wire, number, end, fields)
+            reader.read_nested(message, wire, number, end, fields)
         else:
-            reader.nested(message, wire, number, end, self._object(output))
+            reader.read_nested(message, wire, number, end, self._object(output))
 
     def _add_packed(self, reader: Reader, end: int, output: dict[str, Json]) -> None:
         values = self._list(output)
-        stop = reader.size(end)
+        stop = reader.read_end(end)
         while reader.at < stop and reader.spend():
             values.append(self.read(reader, stop))
 
@@ -337,8 +339,8 @@ _SCALARS: dict[str, tuple[int, Read, Json]] = {
     "SFIXED64": (FIXED_64, _fixed(8, signed=True), 0),
     "FLOAT": (FIXED_32, _float, 0.0),
     "DOUBLE": (FIXED_64, lambda reader, end: to_double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
-    "STRING": (SIZED, lambda reader, end: reader.text(reader.sized(end)), ""),
-    "BYTES": (SIZED, lambda reader, end: as_base64(reader.sized(end)), ""),
+    "STRING": (SIZED, lambda reader, end: reader.text(reader.read_sized(end)), ""),
+    "BYTES": (SIZED, lambda reader, end: as_base64(reader.read_sized(end)), ""),
 }
 """Wire type, reader and default of each scalar type, by its name in descriptors without ``TYPE_``."""
 

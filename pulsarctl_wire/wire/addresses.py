@@ -47,7 +47,7 @@ def rewrite(command: BaseCommand, change: Callable[[str, str], tuple[str, str]])
 
 
 def _rewrite(message: Any, change: Callable[[str, str], tuple[str, str]]) -> bool:
-    changed = False
+    is_changed = False
     for pair in _PAIRS[message.DESCRIPTOR]:
         addresses = [as_text(getattr(message, field.name)) for field in pair]
         if not any(addresses):
@@ -55,7 +55,7 @@ def _rewrite(message: Any, change: Callable[[str, str], tuple[str, str]]) -> boo
         for field, before, after in zip(pair, addresses, change(*addresses), strict=True):
             if after == before:
                 continue
-            changed = True
+            is_changed = True
             if after or field.is_required:
                 setattr(message, field.name, after)
             else:
@@ -63,5 +63,5 @@ def _rewrite(message: Any, change: Callable[[str, str], tuple[str, str]]) -> boo
     for field, value in message.ListFields():
         if field.message_type is not None:
             for nested in value if field.is_repeated else [value]:
-                changed = _rewrite(nested, change) or changed
-    return changed
+                is_changed = _rewrite(nested, change) or is_changed
+    return is_changed

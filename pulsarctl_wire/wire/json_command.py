@@ -50,7 +50,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, sized, tag, varint
+from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, sized_field, tag, varint
 
 Values = dict[str, Any]
 
@@ -354,15 +354,17 @@ def encode(descriptor: Any, values: Values, path: str = "") -> bytes:
 def _encode_field(field: Any, value: Any, path: str) -> bytes:
     """Encode one value of a field, with its tag."""
     if field.full_name in SECRETS:
-        return sized(field.number, _encode_secret(field, value, path))
+        return sized_field(field.number, _encode_secret(field, value, path))
     kind = field.type
     if kind == FieldDescriptor.TYPE_MESSAGE:
         if not isinstance(value, dict):
             raise ValueError(f"{path} is {_quote(value)}; expected an object")
-        return sized(field.number, encode(field.message_type, value, path))
+        return sized_field(field.number, encode(field.message_type, value, path))
     if kind in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         is_text = kind == FieldDescriptor.TYPE_STRING
-        return sized(field.number, _encode_text(value, path) if is_text else _decode_base64(value, path))
+        return sized_field(
+            field.number, _encode_text(value, path) if is_text else _decode_base64(value, path)
+        )
     number = _parse_number(field, value, path)
     if kind == FieldDescriptor.TYPE_DOUBLE:
         return tag(field.number, FIXED_64) + struct.pack("<d", number)
@@ -398,7 +400,7 @@ def _encode_unknown(number: int, value: Any, path: str) -> bytes:
     if isinstance(value, list):
         return b"".join(_encode_unknown(number, item, path) for item in value)
     if isinstance(value, str):
-        return sized(number, _decode_base64(value, path))
+        return sized_field(number, _decode_base64(value, path))
     if isinstance(value, dict):
         pieces = []
         for name, item in value.items():

@@ -206,6 +206,6 @@ def tag(number: int, wire: int) -> bytes:
     return varint(number << 3 | wire)
 
 
-def sized(number: int, data: bytes) -> bytes:
+def sized_field(number: int, data: bytes) -> bytes:
     """Encode a field of wire type SIZED, including its tag."""
     return tag(number, SIZED) + varint(len(data)) + data

@@ -76,13 +76,13 @@ class _Resolver:
     def __init__(self) -> None:
         self.types: dict[str, _Type] = {}
 
-    def type(self, schema: Any, namespace: str) -> _Type:
+    def resolve(self, schema: Any, namespace: str) -> _Type:
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return {"type": schema}
             return self.types.get(_full_name(schema, namespace)) or self.types[schema]
         if isinstance(schema, list):
-            branches = [self.type(branch, namespace) for branch in schema]
+            branches = [self.resolve(branch, namespace) for branch in schema]
             if any(branch["type"] == "union" for branch in branches):
                 raise _unusable("it has a union directly in a union")
             return {"type": "union", "branches": branches}
@@ -90,12 +90,12 @@ class _Resolver:
         if kind in ("record", "error", "enum", "fixed"):
             return self.define(kind, schema, namespace)
         if kind == "array":
-            return {"type": kind, "items": self.type(schema["items"], namespace)}
+            return {"type": kind, "items": self.resolve(schema["items"], namespace)}
         if kind == "map":
-            return {"type": kind, "values": self.type(schema["values"], namespace)}
+            return {"type": kind, "values": self.resolve(schema["values"], namespace)}
         if isinstance(kind, str) and kind in _PRIMITIVES:
             return {"type": kind, **_logical(schema)}
-        return self.type(kind, namespace)
+        return self.resolve(kind, namespace)
 
     def define(self, kind: str, schema: dict[str, Any], namespace: str) -> _Type:
         own_namespace = schema.get("namespace")
@@ -109,7 +109,7 @@ class _Resolver:
             resolved["type"] = "record"
             inner = full_name.rpartition(".")[0]
             resolved["fields"] = [
-                {**part, "type": self.type(part["type"], inner)} for part in schema["fields"]
+                {**part, "type": self.resolve(part["type"], inner)} for part in schema["fields"]
             ]
         return resolved
 
@@ -127,7 +127,7 @@ def _logical(schema: dict[str, Any]) -> dict[str, Any]:
 def _compile(schema: PulsarApi_pb2.Schema) -> _Type:
     avro.compile_schema(schema)  # raises if the schema is invalid; from here on it is well formed
     resolver = _Resolver()
-    root = resolver.type(schema_json(schema.schema_data), "")
+    root = resolver.resolve(schema_json(schema.schema_data), "")
     if schema.type == PulsarApi_pb2.Schema.Avro:
         for name, resolved in resolver.types.items():
             _check_symbols(name, resolved.get("symbols", []))
