@@ -11,13 +11,13 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 
-from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, Room, show, show_plain
+from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, ValueBudget, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.framing.redaction import hides_entry, shown
+from pulsarctl_wire.wire.framing.redaction import hides_entry, mask_event
 from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
 from pulsarctl_wire.wire.session.ending import PULSAR, Contents, EndedConnection
@@ -107,7 +107,7 @@ class Recorder:
         self.answers = answers
         # what is left for the current frame: bytes of payloads to show, values to build
         self._left = 0
-        self._room: Room | None = None
+        self._room: ValueBudget | None = None
         self._plain = True  # neither encrypted nor a marker
 
     def __call__(self, event: Event) -> Record:
@@ -118,7 +118,7 @@ class Recorder:
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
-            raw = shown(event, self.show_secrets)
+            raw = mask_event(event, self.show_secrets)
             record |= {"malformed": event.reason, "size": event.size, "bytes": as_base64(raw)}
         return record
 
@@ -165,7 +165,7 @@ class Recorder:
         if metadata is not None and not hidden:
             record["messages"] = self._messages(frame, record["metadata"], notes)
         if self._walk.is_used:
-            notes += self._walk.take_odd()
+            notes += self._walk.take_problems()
         if frame.checksum == "invalid":
             parts = frame.parts
             notes.append(f"CRC32-C is {parts.stored:08x}, the bytes have {parts.computed:08x}")
@@ -176,8 +176,8 @@ class Recorder:
     def notes(self, frame: Frame) -> Sequence[str]:
         """The notes of the frame's record. For most frames this is faster than making the record."""
         metadata, base = frame.metadata, frame.base
-        shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
-        if shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
+        is_shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
+        if is_shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
         self.budget.read(len(frame.raw))
@@ -206,7 +206,7 @@ class Recorder:
                 body = base
         values = walk(body)
         if walk is self._hide:
-            notes += walk.take_odd()
+            notes += walk.take_problems()
         return values
 
     def _walk_of(self, frame: Frame, notes: list[str]) -> Walker:
@@ -316,14 +316,14 @@ def weight(payload: bytes) -> int:
     return len(payload) if payload.isascii() else 2 * len(payload)
 
 
-def room_of(budget: Budget) -> Room:
+def room_of(budget: Budget) -> ValueBudget:
     """The limit of values to build from a frame's payloads: `MAX_FRAME_VALUES`, or what `budget` allows."""
-    return Room(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
+    return ValueBudget(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
 
 
-def pay(budget: Budget, room: Room) -> None:
+def pay(budget: Budget, room: ValueBudget) -> None:
     """Charge `budget` for the values built in `room`."""
-    budget.left -= (room.most - room.values) * VALUE_COST
+    budget.left -= (room.limit - room.values) * VALUE_COST
 
 
 def connection_record(ending: EndedConnection) -> Record:

@@ -24,7 +24,7 @@ from pulsarctl_wire.net.replay import remap
 from pulsarctl_wire.net.replay.differences import Difference
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.table import TableBuilder
-from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_PARSED, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, MAX_PARSED, Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import MAX_METADATA, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
@@ -389,7 +389,7 @@ def fed(data: bytes, limit: int) -> list[Event]:
 
 def test_a_command_that_is_too_large_to_parse() -> None:
     size = MAX_PARSED + 1
-    stream = FrameStream(Connection(0), True, limit=KEPT_FRAME)
+    stream = FrameStream(Connection(0), True, limit=MAX_KEPT_FRAME)
     events = stream.feed(struct.pack(">II", size + 4, size) + b"\x08\x12" + bytes(size - 2)) + stream.close()
     assert [event.__class__ for event in events] == [Malformed]
     assert isinstance(events[0], Malformed)
@@ -398,7 +398,7 @@ def test_a_command_that_is_too_large_to_parse() -> None:
 
 def test_metadata_that_is_too_large_to_parse() -> None:
     metadata = MessageMetadata(producer_name="p" * MAX_PARSED, sequence_id=0, publish_time=1)
-    [frame] = fed(build("SEND", metadata, b"", producer_id=0, sequence_id=0), KEPT_FRAME)
+    [frame] = fed(build("SEND", metadata, b"", producer_id=0, sequence_id=0), MAX_KEPT_FRAME)
     assert isinstance(frame, Frame)
     assert frame.metadata is None
     assert any(f"more than {MAX_PARSED} are not parsed" in note for note in frame.notes)
@@ -407,7 +407,7 @@ def test_metadata_that_is_too_large_to_parse() -> None:
 def test_metadata_of_a_batch_that_is_too_large() -> None:
     payload = b"\0\0\0\2\x18\0" + (MAX_METADATA + 1).to_bytes(4, "big") + bytes(MAX_METADATA + 1)
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
-    [frame] = fed(build("SEND", metadata, payload, producer_id=0, sequence_id=0), KEPT_FRAME)
+    [frame] = fed(build("SEND", metadata, payload, producer_id=0, sequence_id=0), MAX_KEPT_FRAME)
     assert isinstance(frame, Frame)
     opened = open_entry(frame)
     assert len(opened.messages) == 1
@@ -473,7 +473,7 @@ def test_gaps_that_are_collected() -> None:
 
 def test_payloads_that_are_collected() -> None:
     metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
-    frames = fed(build("SEND", metadata, bytes(1 << 20), producer_id=0, sequence_id=0), KEPT_FRAME) * 100
+    frames = fed(build("SEND", metadata, bytes(1 << 20), producer_id=0, sequence_id=0), MAX_KEPT_FRAME) * 100
     assert batches(frames, payload=True) == [64, 36]
 
 
@@ -517,7 +517,7 @@ def test_ids_that_a_replay_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     learning = remap.Remap(remap.Names())
     for number in range(1_000):
         old, new = (
-            fed(build("SEND_RECEIPT", producer_id=1, sequence_id=0, message_id=place), KEPT_FRAME)[0]
+            fed(build("SEND_RECEIPT", producer_id=1, sequence_id=0, message_id=place), MAX_KEPT_FRAME)[0]
             for place in ({"ledgerId": 1, "entryId": number}, {"ledgerId": 2, "entryId": number})
         )
         assert isinstance(old, Frame)

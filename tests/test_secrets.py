@@ -22,13 +22,13 @@ from pulsarctl_wire.render.sequence_text import text
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.wire.frame import Connection, Event, build_frame
-from pulsarctl_wire.wire.framing.redaction import Redacted
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.framing.redaction import Redactor
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.varint import VARINT, sized, tag, varint
+from pulsarctl_wire.wire.varint import VARINT, sized_field, tag, varint
 
 PIECE = 8
 """Bytes of a credential that must not be seen in a row."""
@@ -83,7 +83,7 @@ def decoded(data: bytes, to_broker: bool) -> list[Event]:
 
 
 def recorded(source: Random, data: bytes) -> bytes:
-    redacted = Redacted()
+    redacted = Redactor()
     at = 0
     shown: list[bytes] = []
     while at < len(data):
@@ -174,7 +174,7 @@ def test_no_secret_of_mutated_frames(seed: int) -> None:
 def test_no_secret_where_a_send_swallows_a_frame_of_unknown_type() -> None:
     """Found by `.ci/explore`: the size of a SEND is too large, the type of the next frame no number."""
     secret = bytes(BINARY[number % len(BINARY)] for number in range(61))
-    command = b"\x0a\x02\x12\x40" + sized(3, secret) + sized(5, b"token")
+    command = b"\x0a\x02\x12\x40" + sized_field(3, secret) + sized_field(5, b"token")
     connect = struct.pack(">II", len(command) + 4, len(command)) + command
     send = build_frame(BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=1)))
     entry = MAGIC_CHECKSUM + b"abcd" + struct.pack(">I", 0) + b"hello"
@@ -187,8 +187,8 @@ def test_no_secret_where_a_send_swallows_a_frame_of_unknown_type() -> None:
 def test_no_secret_where_type_and_tag_are_both_damaged() -> None:
     """Found by `.ci/explore`: neither the type nor the field is one that the schema has."""
     secret = b"4rJJP2vtwwxZc7miNHh8N5zXrpwR_TEW1bj"
-    body = sized(1, b"a topic") + tag(2, VARINT) + varint(1) + sized(4, secret)
-    command = sized(1941, body) + tag(1, VARINT) + varint(226492437)
+    body = sized_field(1, b"a topic") + tag(2, VARINT) + varint(1) + sized_field(4, secret)
+    command = sized_field(1941, body) + tag(1, VARINT) + varint(226492437)
     data = struct.pack(">II", len(command) + 4, len(command)) + command
     events = decoded(data, True)
     assert not leaks(_seen(DisplayOptions()(events, tree=True)), [secret])

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from pulsarctl_wire.capture.sources import Decoder, Source
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.render.line import Clock, LineRenderer
-from pulsarctl_wire.render.sequence import SHORT, Diagram
+from pulsarctl_wire.render.sequence import MAX_UNFOLDED, Diagram
 from pulsarctl_wire.render.sequence_rows import Row, lifelines
 from pulsarctl_wire.render.sequence_svg import svg
 from pulsarctl_wire.render.sequence_text import text
@@ -97,8 +97,8 @@ def drawn(rows: list[Row], width: int | None = 100) -> list[str]:
 def test_a_short_run_stays_as_it_is() -> None:
     traffic = Traffic()
     traffic.open(0)
-    events = [event for number in range(SHORT // 2) for event in traffic.publish(0, number)]
-    assert titles(diagram(events).rows) == [("SEND", 1), ("SEND_RECEIPT", 1)] * (SHORT // 2)
+    events = [event for number in range(MAX_UNFOLDED // 2) for event in traffic.publish(0, number)]
+    assert titles(diagram(events).rows) == [("SEND", 1), ("SEND_RECEIPT", 1)] * (MAX_UNFOLDED // 2)
 
 
 def test_a_long_run_has_a_row_for_all_frames_that_are_alike() -> None:
@@ -107,7 +107,7 @@ def test_a_long_run_has_a_row_for_all_frames_that_are_alike() -> None:
     events = [event for number in range(300) for event in traffic.publish(0, number)]
     mark, send, receipt = diagram(events).rows
     assert (mark.title, mark.fields) == ("connection", ["0", "from port 4000"])
-    assert (send.title, send.count, send.number, send.last) == ("SEND", 300, 1, 599)
+    assert (send.title, send.count, send.number, send.last_number) == ("SEND", 300, 1, 599)
     assert receipt.count == 300
     assert receipt.tail() == [("", "p50 1.00 ms, p99 1.00 ms")]
     assert send.tail() == [("dim", "in 598.00 ms")]
@@ -149,7 +149,7 @@ def test_a_damaged_frame_of_a_run_has_its_own_row() -> None:
     assert titles(rows) == [
         *[("SEND", 20), ("SEND_RECEIPT", 20), ("SEND", 1), ("SEND", 20), ("SEND_RECEIPT", 20)]
     ]
-    assert rows[3].wrong.startswith("CRC32-C is ")
+    assert rows[3].problem.startswith("CRC32-C is ")
 
 
 def test_a_redirect_loop_over_two_brokers_is_one_round_of_it() -> None:
@@ -185,7 +185,7 @@ def test_a_client_that_connects_again_and_again_is_one_round_of_it() -> None:
     ]
     assert all(row.index == "0+" for row in made.rows)
     assert made.rows[2].style == "red"
-    assert made.rows[3].closes
+    assert made.rows[3].is_end
 
 
 def test_a_few_rounds_stay_as_they_are() -> None:

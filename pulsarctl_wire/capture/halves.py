@@ -230,7 +230,7 @@ def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
 
 def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
     """Take the remaining events from a stream that has paused."""
-    while half.stream.pending:
+    while half.stream.has_more:
         events += half.stream.take_more()
         yield
 

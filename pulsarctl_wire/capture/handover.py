@@ -114,8 +114,8 @@ def _half_sync(half: Half) -> HalfSync | None:
         return None
     stream = half.stream
     if stream.untouched:
-        return HalfSync(FRESH if stream.in_step else IDLE, half.started, half.next, (), 0)
-    if stream.step is None or stream.in_debt:
+        return HalfSync(FRESH if stream.is_in_step else IDLE, half.started, half.next, (), 0)
+    if stream.step is None or stream.is_in_debt:
         return None
     return HalfSync(STEP, half.started, half.next, stream.sources, stream.position)
 
@@ -133,7 +133,7 @@ def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
         if mine.kind == IDLE:
             if stream is not None and not (half.stream.untouched or half.stream.step == 0):
                 return False  # its first bytes were in the middle of a frame
-            if half.stream.in_debt:
+            if half.stream.is_in_debt:
                 return False
         elif true is None or (true.kind, true.sources) != (mine.kind, mine.sources):
             return False

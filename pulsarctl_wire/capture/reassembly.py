@@ -14,7 +14,7 @@ Until then the other half's later segments wait too, so that answers never come 
 Memory: a connection holds at most `MAX_EARLY` early bytes and the beginning of one frame per direction
 (`FrameStream` bounds that). If all connections hold more than `MAX_HELD` bytes, those that hold most are
 ended. An ended connection is forgotten after `LINGER` later ones. If more than `MAX_CONNECTIONS` are open,
-those idle for longest are ended. A segment's events are returned about `PORTION` at a time.
+those idle for longest are ended. A segment's events are returned about `MAX_EVENTS` at a time.
 """
 
 import heapq
@@ -46,8 +46,8 @@ from pulsarctl_wire.capture.halves import (
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, OFFSET_BITS, Connection, Event
-from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
+from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -127,7 +127,7 @@ class Reassembler:
         half.next += len(payload)  # the usual case: the very next bytes
         events = half.stream.take(payload, time_ns, packet)
         if events:
-            if half.stream.pending:
+            if half.stream.has_more:
                 rest: list[Event] = []
                 self._steps = self._given(tcp, take_rest(half, rest), rest)
             track(tcp, events)
@@ -178,7 +178,7 @@ class Reassembler:
         """The events of `tcp` that `steps` puts into `events`, a portion at a time."""
         tcp.reported = 0
         for _ in steps:
-            if len(events) >= PORTION:
+            if len(events) >= MAX_EVENTS:
                 yield tracked(tcp, events)
         last = tracked(tcp, events)
         if tcp.ended:
@@ -238,7 +238,7 @@ class Reassembler:
             last: list[Event] = []
             tcp.reported = 0
             for _ in self._close_halves(tcp, last):
-                if len(last) >= PORTION:
+                if len(last) >= MAX_EVENTS:
                     yield tracked(tcp, last)
             if events := tracked(tcp, last):
                 yield events
@@ -278,7 +278,7 @@ class Reassembler:
         """Add a connection whose first packet has this key; `opened`: no byte of it was sent before."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
-        since = packet & OFFSET_BITS if time_ns is None else time_ns
+        since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         self.connections += 1
         half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))

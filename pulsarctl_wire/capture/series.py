@@ -27,7 +27,7 @@ from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, SideBySide
 from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, named, open_source, peel
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.wire.frame import PLACE_BITS, Event
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event
 
 MAX_OPEN_FILES: Final = 64
 """Maximum number of files read side by side; beyond that, those that began first are read to their ends."""
@@ -230,12 +230,12 @@ def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequenc
 
 
 def lane(stream: BinaryIO, file: int) -> Lane:
-    """The capture in `stream`, to be merged with others; `file` is its number in places (see `PLACE_BITS`).
+    """The capture in `stream`, to be merged; `file` is its number in places (see `PACKET_OFFSET_BITS`).
 
     Raises CaptureError if it is not a capture.
     """
     peeled, head = peel(stream)
-    return Lane(files.read_packets(head, reader(peeled)), file << PLACE_BITS)
+    return Lane(files.read_packets(head, reader(peeled)), file << PACKET_OFFSET_BITS)
 
 
 def read_all(

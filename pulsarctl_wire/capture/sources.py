@@ -27,8 +27,8 @@ from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PLACE_BITS, Connection, Event, Frame, Malformed
-from pulsarctl_wire.wire.framing.broken import is_clearly_a_frame
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -148,7 +148,7 @@ class Decoder:
     by default it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
     the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
     called with the number and content of every packet before its events are yielded. With `places`,
-    the `packet` of an event is the packet's place (see `PLACE_BITS`) instead of its number, except in
+    the `packet` of an event is the packet's place (see `PACKET_OFFSET_BITS`) instead of its number, except in
     a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
     gets places, too. `new_state` and `on_end` are as in `Reassembler`.
     """
@@ -230,7 +230,7 @@ class Decoder:
     @property
     def _place(self) -> int:
         """The place at which the source that is being read begins."""
-        return len(self.sources) - 1 << PLACE_BITS if self._places else 0
+        return len(self.sources) - 1 << PACKET_OFFSET_BITS if self._places else 0
 
     def _read(self, stream: BinaryIO) -> Iterator[list[Event]]:
         stream, head = peel(stream)
@@ -320,7 +320,7 @@ class Decoder:
         for data, time_ns in until:
             for at in range(0, len(data), _PIECE):
                 yield tracked(stream.take(data[at : at + _PIECE], time_ns, self._place))
-                while stream.pending:
+                while stream.has_more:
                     yield tracked(stream.take_more())
         while events := stream.settle():
             yield tracked(events)

@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.parts import locate
+from pulsarctl_wire.wire.frame_layout import locate
 from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.session.knowledge import bound

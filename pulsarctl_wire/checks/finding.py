@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import command_name
-from pulsarctl_wire.wire.fields import signed
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection
+from pulsarctl_wire.wire.fields import to_signed
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, PACKET_OFFSET_MASK, Connection
 
 CERTAIN: Final = "certain"
 """It follows from the bytes that were seen."""
@@ -136,7 +136,7 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """The rows of findings in a cluster, and one for those that were `left_out` (docs/reports.md).
 
-    `files` are the names of files, by the file numbers in places (see `PLACE_BITS`).
+    `files` are the names of files, by the file numbers in places (see `PACKET_OFFSET_BITS`).
     """
     for finding in findings:
         yield _row(finding, cluster, files)
@@ -147,7 +147,7 @@ def rows_of(
 def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> dict[str, Any]:
     connection, subject = finding.connection, finding.subject._asdict()
     for name in ("producer_id", "consumer_id", "sequence_id"):
-        subject[name] = None if subject[name] is None else signed(subject[name])
+        subject[name] = None if subject[name] is None else to_signed(subject[name])
     evidence = [_evidence(each, files) for each in finding.evidence]
     return {
         "cluster": cluster,
@@ -165,8 +165,8 @@ def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> 
 def _evidence(evidence: Evidence, files: Sequence[str | None]) -> dict[str, Any]:
     seen, why = evidence
     return {
-        "file": files[seen.packet >> PLACE_BITS],
-        "packet_offset": seen.packet & OFFSET_BITS,
+        "file": files[seen.packet >> PACKET_OFFSET_BITS],
+        "packet_offset": seen.packet & PACKET_OFFSET_MASK,
         "time_ns": seen.time_ns or None,
         "connection": seen.connection.index,
         "to_broker": seen.to_broker,

@@ -20,9 +20,17 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS
 from pulsarctl_wire.wire.fields import METHODS, as_base64
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import (
+    PACKET_OFFSET_BITS,
+    PACKET_OFFSET_MASK,
+    Connection,
+    Event,
+    Frame,
+    Gap,
+    Malformed,
+)
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.json_command import encode
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAck,
@@ -98,7 +106,7 @@ class Recall:
         if number is None:
             number = self._numbers[file] = len(self.files)
             self.files.append(file)
-        return number << PLACE_BITS | offset & OFFSET_BITS
+        return number << PACKET_OFFSET_BITS | offset & PACKET_OFFSET_MASK
 
     def event(self, rows: Columns, row: int, connection: Connection) -> Event:
         """The frame, gap or malformed stretch of a row. Raises CaptureError if its values cannot be."""

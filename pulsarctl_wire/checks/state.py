@@ -16,6 +16,7 @@ from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Sent
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import MAX_RETURNED, Consumer, Held, Producer, Returned, SightedState
 from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.fast_fields import Head
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
     MAX_FRAME_SIZE,
@@ -27,8 +28,7 @@ from pulsarctl_wire.wire.frame import (
     Malformed,
 )
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.payload import misstated
-from pulsarctl_wire.wire.quick import Head
+from pulsarctl_wire.wire.payload import find_misstated_size
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
@@ -284,7 +284,7 @@ class CheckState(SightedState):
     def misstated(self, frame: Frame) -> int | None:
         """The size of a compressed payload, if another one is stated; -1: its codec cannot read it."""
         assert frame.metadata is not None
-        return misstated(frame.metadata, frame.payload, self.facts.budget)
+        return find_misstated_size(frame.metadata, frame.payload, self.facts.budget)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
         if not isinstance(ledger, Producer):

@@ -13,9 +13,9 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from pulsarctl_wire.checks.recall import ACK_TYPES, CODECS, Columns, Recall, Recalled, command_of, metadata_of
 from pulsarctl_wire.wire.commands import ACK, MESSAGE, SEND, SEND_RECEIPT
-from pulsarctl_wire.wire.frame import OFFSET_BITS, Connection
+from pulsarctl_wire.wire.fast_fields import Head, Ids
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_MASK, Connection
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.quick import Head, Ids
 
 _TYPES: Final = {"SEND": SEND, "SEND_RECEIPT": SEND_RECEIPT, "MESSAGE": MESSAGE, "ACK": ACK}
 _RARE: Final = (
@@ -253,7 +253,7 @@ class _Columns:
         columns = {place: numbers(name) for place, name in _COLUMNS.items()} | {
             _TYPE: types,
             _FILE: self.texts("file")[0],
-            _PACKET: numbers("packet_offset") & OFFSET_BITS,
+            _PACKET: numbers("packet_offset") & PACKET_OFFSET_MASK,
             _OWNER: np.where(of_producer, numbers("producer_id"), numbers("consumer_id")),
             _COUNT: np.select(
                 [types == SEND, types == MESSAGE, types == ACK],

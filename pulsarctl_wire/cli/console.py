@@ -216,4 +216,4 @@ def event_renderer(
     from pulsarctl_wire.render.events import renderer
 
     paint, width = Paint(use_colour(stream)), partial(terminal_width, stream)
-    return renderer(output, recorder, paint, clock, width=width, before=before)
+    return renderer(output, recorder, paint, clock, width=width, prefix=before)

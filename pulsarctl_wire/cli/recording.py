@@ -7,7 +7,7 @@ from pathlib import Path
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.framing.redaction import Redacted
+from pulsarctl_wire.wire.framing.redaction import Redactor
 from pulsarctl_wire.wire.session.ledgers import LedgerState
 from pulsarctl_wire.wire.session.sinks import Sink
 
@@ -41,13 +41,13 @@ class RecordingSink(Sink):
         self._path, self._say, self._what = path, say, what
         self._show_secrets = show_secrets
         self._at_once = at_once
-        self._redacted: dict[tuple[int, bool], Redacted] = {}
+        self._redacted: dict[tuple[int, bool], Redactor] = {}
         self._held_since: dict[tuple[int, bool], int] = {}  # when the newest of the held bytes came
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState | None = None) -> None:
         """Write the connection's beginning."""
         if not self._show_secrets:
-            self._redacted.update({(connection.index, way): Redacted() for way in (False, True)})
+            self._redacted.update({(connection.index, way): Redactor() for way in (False, True)})
         self._write(self._writer.opened, connection, time_ns)
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
@@ -64,7 +64,7 @@ class RecordingSink(Sink):
         redacted = self._redacted.get((connection.index, to_broker))
         if redacted is not None:
             size += redacted.held
-            self._redacted[connection.index, to_broker] = Redacted()
+            self._redacted[connection.index, to_broker] = Redactor()
         self._write(self._writer.gap, connection, to_broker, size, time_ns)
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:

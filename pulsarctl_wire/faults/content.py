@@ -9,8 +9,8 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, Item, LaneContext, Unit, option
 from pulsarctl_wire.faults.values import one_of, whole
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.frame import Frame, with_command
-from pulsarctl_wire.wire.parts import Parts, locate
+from pulsarctl_wire.wire.frame import Frame, replace_command
+from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 _EPOCHS: Final = {
@@ -73,7 +73,7 @@ def _command_end(raw: bytes) -> int:
     return 8 + size
 
 
-def _parts(raw: bytes) -> Parts:
+def _parts(raw: bytes) -> FrameLayout:
     return locate(raw, _command_end(raw))
 
 
@@ -101,4 +101,4 @@ class StaleEpoch(Fault):
         body: Any = getattr(base, BODIES[unit.frame.type])
         field = _EPOCHS[unit.frame.type]
         setattr(body, field, max(getattr(body, field) - self.by, 0))
-        yield unit.changed(with_command(unit.data, base))
+        yield unit.changed(replace_command(unit.data, base))

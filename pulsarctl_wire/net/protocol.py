@@ -32,7 +32,7 @@ from pulsarctl_wire.wire.commands import (
 from pulsarctl_wire.wire.fields import REFRESH, as_text
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
-    KEPT_FRAME,
+    MAX_KEPT_FRAME,
     MAX_MESSAGE_SIZE,
     Connection,
     Event,
@@ -112,7 +112,7 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
             self._take(event)
         if self.failure:
             return
-        if not stream.in_step:
+        if not stream.is_in_step:
             for event in stream.close():  # the remaining event says why
                 self._take(event)
         elif stream.awaited > stream.limit:
@@ -245,7 +245,7 @@ class ClientProtocol(FrameProtocol):
         self.server_version = body.protocol_version
         self.features = body.feature_flags
         if body.max_message_size > 0:
-            self.max_message_size = min(body.max_message_size, KEPT_FRAME)
+            self.max_message_size = min(body.max_message_size, MAX_KEPT_FRAME)
             self._stream.limit = self.max_message_size + FRAME_PADDING
         self._done(HANDSHAKE, frame)  # does nothing in a replay, which does its own handshake
 

@@ -13,8 +13,8 @@ GAP: Final = 2
 PERSISTENT: Final = "persistent://"
 """The prefix of topic names that is not shown."""
 
-_LEAST: Final = 24  # minimum cells of a name, if a row has one
-_LEAST_OF_SEVERAL: Final = 15  # the same if it has several
+_MIN_NAME: Final = 24  # minimum cells of a name, if a row has one
+_MIN_NAME_OF_SEVERAL: Final = 15  # the same if it has several
 
 
 class Column(NamedTuple):
@@ -27,41 +27,41 @@ class Column(NamedTuple):
     is_name: bool = False
 
 
-def measured(columns: Sequence[Column], rows: Sequence[Any]) -> tuple[list[list[str]], list[int]]:
-    """The texts of all rows, and the width of each column in cells."""
+def measure(columns: Sequence[Column], rows: Sequence[Any]) -> tuple[list[list[str]], list[int]]:
+    """Return the texts of all rows, and the width of each column in cells."""
     texts = [[clean(column.text(row)) for column in columns] for row in rows]
     titles = [column.title for column in columns]
     return texts, [max(map(cell_len, column)) for column in zip(titles, *texts, strict=True)]
 
 
-def drop(columns: Sequence[Column], kept: list[int]) -> bool:
-    """Remove the least important column from `kept`; returns False if none may be dropped."""
-    least = max(kept, key=lambda at: columns[at].rank)
+def drop(columns: Sequence[Column], indices: list[int]) -> bool:
+    """Remove the least important column from `indices`; returns False if none may be dropped."""
+    least = max(indices, key=lambda index: columns[index].rank)
     if columns[least].rank:
-        kept.remove(least)
+        indices.remove(least)
     return columns[least].rank > 0
 
 
 def fit(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
-    """The columns that fit in `width`; names are narrowed in `widths`."""
-    kept = list(range(len(columns)))
-    while (excess := sum(widths[at] + GAP for at in kept) - GAP - width) > 0:
-        names = [at for at in kept if columns[at].is_name]
-        least = _LEAST if len(names) == 1 else _LEAST_OF_SEVERAL
-        slack = sum(max(0, widths[at] - least) for at in names)
-        if excess <= slack or not drop(columns, kept):
+    """Choose the columns that fit in `width`; names are narrowed in `widths`. Returns their indices."""
+    indices = list(range(len(columns)))
+    while (excess := sum(widths[index] + GAP for index in indices) - GAP - width) > 0:
+        names = [index for index in indices if columns[index].is_name]
+        least = _MIN_NAME if len(names) == 1 else _MIN_NAME_OF_SEVERAL
+        slack = sum(max(0, widths[index] - least) for index in names)
+        if excess <= slack or not drop(columns, indices):
             narrow(widths, names, excess, 1)
             break
-    return kept
+    return indices
 
 
 def grid() -> Table:
-    """A table without lines."""
+    """Make a table without lines."""
     return Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
 
 
-def counted(number: int, name: str, names: str = "") -> str:
-    """A number with its noun, as `count_of`, but with separators: 1 frame, 2,000 frames."""
+def count_text(number: int, name: str, names: str = "") -> str:
+    """Format a number with its noun, as `count_of`, but with separators: 1 frame, 2,000 frames."""
     return f"{number:,} {noun_of(number, name, names)}"
 
 

@@ -10,21 +10,21 @@ from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, count_of, cut_line, human_bytes, human_time
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR
 
-_SHOWN_CALMLY: Final = {CLOSED, OPEN}
+_NORMAL_ENDS: Final = {CLOSED, OPEN}
 _DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client")
 
 
 def connection_line(record: Record, paint: Paint, clock: Clock, width: int | None) -> str:
-    """The line of a connection, cut to `width` cells, but without cutting what went wrong."""
-    calm = record["end"] in _SHOWN_CALMLY
+    """Format the line of a connection, cut to `width` cells, but without cutting what went wrong."""
+    is_normal = record["end"] in _NORMAL_ENDS
     parts = [
         f"{record['connection']:6} {clock(record['time_ns'])} {record['client']} → {record['server']}",
         paint("bold" if record["protocol"] == PULSAR else "yellow", record["protocol"] or "no data"),
-        paint("" if calm else "red", record["how"]),
+        paint("" if is_normal else "red", record["how"]),
     ]
     if record["time_ns"] is not None and record["last_ns"] is not None:
         parts.append(human_time(record["last_ns"] - record["time_ns"]))
-    wrong = len(parts) if calm else 2
+    first_kept = len(parts) if is_normal else 2
     if record["protocol"]:
         parts += [_traffic(record, paint, "→", "broker"), _traffic(record, paint, "←", "client")]
     if record["client_version"] is not None:
@@ -35,17 +35,17 @@ def connection_line(record: Record, paint: Paint, clock: Clock, width: int | Non
     line = "  ".join(parts)
     if width is None:
         return line
-    if calm and not any(record[name] for name in _DAMAGE):
+    if is_normal and not any(record[name] for name in _DAMAGE):
         return cut_line(line, width)
-    return cut_line(line, width, "".join(f"  {part}" for part in parts[wrong:]))
+    return cut_line(line, width, "".join(f"  {part}" for part in parts[first_kept:]))
 
 
-def _traffic(record: Record, paint: Paint, arrow: str, to: str) -> str:
-    """The traffic in one direction."""
-    size = human_bytes(record[f"bytes_to_{to}"])
+def _traffic(record: Record, paint: Paint, arrow: str, receiver: str) -> str:
+    """Format the traffic in one direction."""
+    size = human_bytes(record[f"bytes_to_{receiver}"])
     if record["protocol"] != PULSAR:
         return f"{arrow} {size}"
-    frames, malformed, gaps = (record[f"{name}_to_{to}"] for name in ("frames", "malformed", "gaps"))
+    frames, malformed, gaps = (record[f"{name}_to_{receiver}"] for name in ("frames", "malformed", "gaps"))
     text = f"{arrow} {count_of(frames, 'frame')} {size}"
     if malformed:
         text += paint("red", f" {malformed} malformed")

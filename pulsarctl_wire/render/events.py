@@ -1,4 +1,4 @@
-"""Chooses and sets up the renderer of an output format, which turns events into bytes."""
+"""The renderers of the output formats, which turn events into bytes."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -9,7 +9,7 @@ from pulsarctl_wire.render.text import Paint, cut_line
 from pulsarctl_wire.wire.frame import Event
 
 Render = Callable[[list[Event]], Iterable[bytes]]
-"""Returns the output of events in pieces; if it may be large, each piece has one event."""
+"""A function that returns the output of events in pieces; if it may be large, one event a piece."""
 
 
 def renderer(
@@ -19,11 +19,11 @@ def renderer(
     clock: Clock,
     *,
     width: Callable[[], int | None] = lambda: None,
-    before: Callable[[Event], str] | None = None,
+    prefix: Callable[[Event], str] | None = None,
 ) -> Render:
-    """The renderer of the format `output` (line, tree, json, hex).
+    """Make the renderer of the format `output` (line, tree, json, hex).
 
-    `width` is called for each line, and returns its maximum width in cells, or None. `before` returns a
+    `width` is called for each line, and returns its maximum width in cells, or None. `prefix` returns a
     prefix for the output of an event; JSON has none.
     """
     if output == "json":
@@ -32,12 +32,12 @@ def renderer(
         return partial(map, JsonLines(recorder))
     notes, show_secrets = recorder.notes if output == "hex" else None, recorder.show_secrets
     line = LineRenderer(paint, clock, show_secrets=show_secrets, notes=notes)
-    prefix = before or (lambda event: "")
+    prefix_of = prefix or (lambda event: "")
 
-    def cut(event: Event) -> str:
-        most = width()
-        text = prefix(event)
-        return cut_line(text + line(event), most) if text and most else text + line(event, most)
+    def render_cut(event: Event) -> str:
+        limit = width()
+        text = prefix_of(event)
+        return cut_line(text + line(event), limit) if text and limit else text + line(event, limit)
 
     if output == "tree":
         from pulsarctl_wire.render.tree import TreeRenderer
@@ -47,12 +47,12 @@ def renderer(
         from pulsarctl_wire.render.hexview import HexRenderer
 
         render = HexRenderer(line, paint, show_secrets=show_secrets)
-    elif before is None and width() is None:
-        return lambda events: [_encoded("\n".join(map(line, events)))] if events else []
+    elif prefix is None and width() is None:
+        return lambda events: [_encode("\n".join(map(line, events)))] if events else []
     else:
-        return lambda events: (_encoded(cut(event)) for event in events)
-    return lambda events: (_encoded(prefix(event) + render(event)) for event in events)
+        return lambda events: (_encode(render_cut(event)) for event in events)
+    return lambda events: (_encode(prefix_of(event) + render(event)) for event in events)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return f"{text}\n".encode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.render.page import plain
+from pulsarctl_wire.render.page import escape
 
 PALETTE: Final = (
     *("#4c7ef3", "#f2994a", "#27ae84", "#c65fd8", "#e8c33a", "#3fb7d9", "#e2617f", "#8c9a3c", "#9a7bf0"),
@@ -48,9 +48,9 @@ class Key(NamedTuple):
 
 
 def time_axis(start: int, stop: int) -> Axis:
-    """An axis of times in UTC, in ns since 1970."""
+    """Make an axis of times in UTC, in ns since 1970."""
     stop = max(stop, start + 1)
-    step = next((each for each in _STEPS if stop - start <= 6 * each), (stop - start) // 6)
+    step = next((span for span in _STEPS if stop - start <= 6 * span), (stop - start) // 6)
     form, digits = "%H:%M:%S", max(0, 9 - len(str(step)) + 1)
     if step >= 24 * 3600 * _SECOND:
         form = "%m-%d"
@@ -58,23 +58,23 @@ def time_axis(start: int, stop: int) -> Axis:
         form = "%H:%M"
     labels: dict[float, str] = {}
     for time in range(-(-start // step) * step, stop + 1, step):
-        seconds, rest = divmod(time, _SECOND)
-        fraction = f".{rest:09d}"[: digits + 1] if step < _SECOND else ""
+        seconds, fraction_ns = divmod(time, _SECOND)
+        fraction = f".{fraction_ns:09d}"[: digits + 1] if step < _SECOND else ""
         labels[time] = f"{datetime.fromtimestamp(seconds, timezone.utc):{form}}{fraction}"
     days = {f"{datetime.fromtimestamp(time // _SECOND, timezone.utc):%Y-%m-%d}" for time in (start, stop)}
     title = f"time (UTC), {' to '.join(sorted(days))}"
     return Axis(title, labels, lambda time: (time - start) / (stop - start))
 
 
-def amount_axis(title: str, most: float, text: Callable[[float], str], *, whole: bool = False) -> Axis:
-    """An axis from 0 to `most`; `text` makes the labels."""
-    most = most or 1
-    step = 10 ** math.floor(math.log10(most / 4))
-    step *= next(factor for factor in (1, 2, 5, 10) if most <= 5 * factor * step)
-    step = max(step, 1) if whole else step
-    count = int(most / step)
+def amount_axis(title: str, maximum: float, text: Callable[[float], str], *, is_whole: bool = False) -> Axis:
+    """Make an axis from 0 to `maximum`; `text` makes the labels, of integers only if `is_whole`."""
+    maximum = maximum or 1
+    step = 10 ** math.floor(math.log10(maximum / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if maximum <= 5 * factor * step)
+    step = max(step, 1) if is_whole else step
+    count = int(maximum / step)
     return Axis(
-        title, {number * step: text(number * step) for number in range(count + 1)}, lambda n: n / most
+        title, {number * step: text(number * step) for number in range(count + 1)}, lambda n: n / maximum
     )
 
 
@@ -82,49 +82,50 @@ def amount_axis(title: str, most: float, text: Callable[[float], str], *, whole:
 
 
 def figure(caption: str, x: Axis, y: Axis, drawing: str, legend: Iterable[Key] = (), *, rows: int = 0) -> str:
-    """A plot: caption, drawing, axes and legend. `rows` is the number of rows of a timeline."""
+    """Draw a plot: caption, drawing, axes and legend. `rows` is the number of rows of a timeline."""
     grid = "".join(
-        f'<path class="grid" d="M0 {down(y.place(value))}H{UNIT}"/>' for value in (() if rows else y.labels)
+        f'<path class="grid" d="M0 {to_y(y.place(value))}H{UNIT}"/>' for value in (() if rows else y.labels)
     )
-    left = "".join(
-        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{plain(text)}</span>'
+    y_labels = "".join(
+        f'<span style="top:{100 - 100 * y.place(value):.2f}%">{escape(text)}</span>'
         for value, text in y.labels.items()
     )
-    below = "".join(
-        f'<span style="left:{100 * x.place(value):.2f}%">{plain(text)}</span>'
+    x_labels = "".join(
+        f'<span style="left:{100 * x.place(value):.2f}%">{escape(text)}</span>'
         for value, text in x.labels.items()
     )
-    keys = "".join(f'<li><i style="background:{key.colour}"></i>{plain(key.text)}</li>' for key in legend)
-    tall = f' style="height:{24 * rows + 12}px"' if rows else ""
+    keys = "".join(f'<li><i style="background:{key.colour}"></i>{escape(key.text)}</li>' for key in legend)
+    style = f' style="height:{24 * rows + 12}px"' if rows else ""
     return (
-        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{plain(caption)}</figcaption>'
-        f'<div class="y title">{plain(y.title)}</div><div class="area"{tall}><div class="y">{left}</div>'
+        f'<figure class="plot{" rows" if rows else ""}"><figcaption>{escape(caption)}</figcaption>'
+        f'<div class="y title">{escape(y.title)}</div><div class="area"{style}>'
+        f'<div class="y">{y_labels}</div>'
         f'<svg viewBox="0 0 {UNIT} {UNIT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{plain(caption)}">{grid}{drawing}</svg><div class="x">{below}</div></div>'
-        f'<div class="x title">{plain(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
+        f'aria-label="{escape(caption)}">{grid}{drawing}</svg><div class="x">{x_labels}</div></div>'
+        f'<div class="x title">{escape(x.title)}</div>{f"<ul>{keys}</ul>" if keys else ""}</figure>'
     )
 
 
 def title_of(*lines: str) -> str:
-    """A tooltip of these lines."""
-    return f"<title>{chr(10).join(map(plain, lines))}</title>"
+    """Make a tooltip of these lines."""
+    return f"<title>{chr(10).join(map(escape, lines))}</title>"
 
 
-def down(place: float) -> str:
-    """A position on the axis upwards, 0 to 1, in units of the drawing."""
-    return f"{UNIT - UNIT * place:.1f}"
+def to_y(position: float) -> str:
+    """Format a position on the axis upwards, 0 to 1, in units of the drawing."""
+    return f"{UNIT - UNIT * position:.1f}"
 
 
-def across(place: float) -> str:
-    """A position on the axis to the right, 0 to 1, in units of the drawing."""
-    return f"{UNIT * place:.2f}"
+def to_x(position: float) -> str:
+    """Format a position on the axis to the right, 0 to 1, in units of the drawing."""
+    return f"{UNIT * position:.2f}"
 
 
-def hits(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
-    """Invisible columns of `width` on the axis `x`, each with a tooltip of several lines."""
-    size = across(x.place(width) - x.place(0))
+def hovers(x: Axis, width: int, tooltips: dict[int, list[str]]) -> str:
+    """Draw invisible columns of `width` on the axis `x`, each with a tooltip of several lines."""
+    size = to_x(x.place(width) - x.place(0))
     return "".join(
-        f'<rect class="hit" x="{across(x.place(time))}" y="0" width="{size}" height="{UNIT}">'
+        f'<rect class="hit" x="{to_x(x.place(time))}" y="0" width="{size}" height="{UNIT}">'
         f"{title_of(*lines)}</rect>"
         for time, lines in tooltips.items()
     )

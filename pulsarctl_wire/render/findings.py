@@ -14,17 +14,17 @@ from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 
 Lines = Mapping[int, str]
-"""Frame number -> how the frame is shown, without colours or line end; it may have several lines."""
+"""Frame number -> the frame as text, without colours or line end; it may have several lines."""
 
 MAX_ALIKE: Final = 3
 """How many findings of a rule on a connection are shown to people."""
 
-_LONGEST_WHY: Final = 48  # cells that are kept for the reasons of all frames
+_MAX_REASON_WIDTH: Final = 48  # cells that are kept for the reasons of all frames
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def finding_record(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON values: docs/json.md."""
+    """Convert a finding to JSON values: docs/json.md."""
     return {
         "id": finding.rule,
         "certainty": finding.certainty,
@@ -41,9 +41,9 @@ def finding_record(finding: Finding) -> dict[str, Any]:
                 "to_broker": seen.to_broker,
                 "ordinal": seen.ordinal if seen.ordinal >= 0 else None,
                 "command": seen.command,
-                "why": why,
+                "why": reason,
             }
-            for seen, why in finding.evidence
+            for seen, reason in finding.evidence
         ],
         "explanation": finding.explanation,
         "advice": finding.advice,
@@ -51,9 +51,9 @@ def finding_record(finding: Finding) -> dict[str, Any]:
 
 
 def subject_text(finding: Finding) -> str:
-    """What a finding is about, in a few words."""
+    """Describe what a finding is about, in a few words."""
     subject = finding.subject
-    named = {
+    values = {
         "subscription": subject.subscription,
         "producer": subject.producer_id,
         "consumer": subject.consumer_id,
@@ -61,28 +61,28 @@ def subject_text(finding: Finding) -> str:
         "sequence": subject.sequence_id,
         "uuid": subject.uuid,
     }
-    words = [subject.topic or "", *(f"{name}={value}" for name, value in named.items() if value is not None)]
+    words = [subject.topic or "", *(f"{name}={value}" for name, value in values.items() if value is not None)]
     return clean(" ".join(filter(None, words)))
 
 
-def first_of_each(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
-    """The findings to show, at most `MAX_ALIKE` of a rule on a connection, and a line on the others."""
-    alike: Counter[tuple[str, int]] = Counter()
+def limit_findings(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
+    """Choose at most `MAX_ALIKE` findings of a rule on a connection, and make a line on the others."""
+    counts: Counter[tuple[str, int]] = Counter()
     left_out: Counter[str] = Counter()
-    chosen = []
+    selection = []
     for finding in findings:
         key = finding.rule, finding.connection.index
-        alike[key] += 1
-        if alike[key] <= MAX_ALIKE:
-            chosen.append(finding)
+        counts[key] += 1
+        if counts[key] <= MAX_ALIKE:
+            selection.append(finding)
         else:
             left_out[finding.rule] += 1
-    more = ", ".join(f"{count} more {rule}" for rule, count in left_out.items())
-    return chosen, f"… {more} (-o json has all)\n" if more else ""
+    rest = ", ".join(f"{count} more {rule}" for rule, count in left_out.items())
+    return selection, f"… {rest} (-o json has all)\n" if rest else ""
 
 
 class FindingText:
-    """Renders findings for people: sentences are wrapped, frames cut, to `width` cells."""
+    """A renderer of findings for people: sentences are wrapped and frames cut to `width` cells."""
 
     def __init__(self, paint: Paint, clock: Clock, width: int | None = None) -> None:
         self._paint = paint
@@ -90,29 +90,29 @@ class FindingText:
         self._width = width
 
     def __call__(self, finding: Finding, lines: Lines) -> str:
-        """A finding with its evidence; `lines` has the frames that can be shown in full."""
+        """Render a finding with its evidence; `lines` has the frames that can be shown in full."""
         paint, width = self._paint, self._width
         style = "red" if finding.severity == ERROR else "yellow"
-        about = subject_text(finding)
-        rows = [f"{paint(style, finding.rule)}  {finding.certainty}{f'  {about}' if about else ''}"]
-        rows += self._wrapped("  ", clean(finding.explanation))
-        rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._when(finding)}".rstrip()))
-        longest = max((len(clean(why)) for _, why in finding.evidence), default=0)
-        for each in finding.evidence:
-            first, *more = self._line(each, lines).split("\n")
-            why = f"{clean(each.why):<{min(longest, _LONGEST_WHY)}}"
-            rows += [f"    {paint('cyan', why)}  {first}", *(f"    {line}" for line in more)]
-        rows += self._wrapped(f"  {paint('green', '→')} ", clean(finding.advice))
+        subject = subject_text(finding)
+        rows = [f"{paint(style, finding.rule)}  {finding.certainty}{f'  {subject}' if subject else ''}"]
+        rows += self._wrap("  ", clean(finding.explanation))
+        rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._time_text(finding)}".rstrip()))
+        longest = max((len(clean(reason)) for _, reason in finding.evidence), default=0)
+        for evidence in finding.evidence:
+            first, *others = self._line(evidence, lines).split("\n")
+            reason = f"{clean(evidence.why):<{min(longest, _MAX_REASON_WIDTH)}}"
+            rows += [f"    {paint('cyan', reason)}  {first}", *(f"    {line}" for line in others)]
+        rows += self._wrap(f"  {paint('green', '→')} ", clean(finding.advice))
         return "\n".join(row if width is None else cut_line(row, width) for row in rows) + "\n"
 
-    def _wrapped(self, head: str, text: str) -> list[str]:
-        """A sentence after `head`, on as many lines as it needs."""
+    def _wrap(self, head: str, text: str) -> list[str]:
+        """Wrap a sentence after `head`, on as many lines as it needs."""
         if self._width is None:
             return [head + text]
-        first, *more = wrap(text, max(self._width - 4, 20))
-        return [head + first, *(f"    {line}" for line in more)]
+        first, *others = wrap(text, max(self._width - 4, 20))
+        return [head + first, *(f"    {line}" for line in others)]
 
-    def _when(self, finding: Finding) -> str:
+    def _time_text(self, finding: Finding) -> str:
         if not finding.first_ns:
             return ""
         text = f"since {self._clock(finding.first_ns)}"
@@ -125,29 +125,29 @@ class FindingText:
         if seen.number in lines:
             return lines[seen.number]
         arrow = "→" if seen.to_broker else "←"
-        what = seen.command or "bytes"
+        title = seen.command or "bytes"
         number = seen.number or "-"
-        return f"{number} {self._clock(seen.time_ns or None)} {seen.connection.index} {arrow} {what}"
+        return f"{number} {self._clock(seen.time_ns or None)} {seen.connection.index} {arrow} {title}"
 
 
 def findings_markdown(findings: Iterable[Finding], lines: Lines) -> str:
-    """Findings as Markdown, for a bug report."""
+    """Render findings as Markdown, for a bug report."""
     text = FindingText(Paint(False), Clock("date"))
     parts = []
-    chosen, more = first_of_each(findings)
-    for finding in chosen:
-        head = f"## {finding.rule} ({finding.certainty})\n\n{_escaped(finding.explanation)}\n\n"
+    selection, note = limit_findings(findings)
+    for finding in selection:
+        head = f"## {finding.rule} ({finding.certainty})\n\n{_escape(finding.explanation)}\n\n"
         block = text(finding, lines).replace("```", "'''")
-        parts.append(f"{head}{_escaped(finding.advice)}\n\n```\n{block}```\n")
-    return "\n".join([*parts, *filter(None, [more])])
+        parts.append(f"{head}{_escape(finding.advice)}\n\n```\n{block}```\n")
+    return "\n".join([*parts, *filter(None, [note])])
 
 
-def _escaped(text: str) -> str:
-    return "".join(f"\\{each}" if each in "\\`*_[]<>" else each for each in clean(text))
+def _escape(text: str) -> str:
+    return "".join(f"\\{character}" if character in "\\`*_[]<>" else character for character in clean(text))
 
 
 def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str) -> dict[str, Any]:
-    """Findings in `source` as a SARIF log. Source: SARIF 2.1.0, OASIS."""
+    """Render findings in `source` as a SARIF log. Source: SARIF 2.1.0, OASIS."""
     rows = [
         {
             "id": rule.id,
@@ -174,8 +174,8 @@ def _result(finding: Finding, source: str) -> dict[str, Any]:
     }
     text = f"{finding.explanation} {finding.advice}"
     if finding.first_ns:
-        since = datetime.fromtimestamp(finding.first_ns / 1e9, timezone.utc).isoformat()
-        text = f"{text} Since {since}."
+        start = datetime.fromtimestamp(finding.first_ns / 1e9, timezone.utc).isoformat()
+        text = f"{text} Since {start}."
     return {
         "ruleId": finding.rule,
         "level": level,

@@ -33,7 +33,7 @@ _TERMINAL: Final = re.compile(
 )
 """Characters that may affect a terminal but that JSON does not escape: DEL, C1, invisible, and bidi."""
 
-_LARGEST: Final = 1024 * 1024
+_MAX_ENTRY: Final = 1024 * 1024
 """Bytes of an entry up to which the fast path is used: such an entry is below all limits of what is shown."""
 
 _SLOTS: Final = (
@@ -51,14 +51,14 @@ _UNUSUAL: Final = {
 }
 """Fields that change the meaning of an entry: these take the slow path."""
 
-_dumps: Final = orjson.dumps
+_dump_json: Final = orjson.dumps
 
 _MAX_TEXTS: Final = 10_000
-_LONGEST: Final = 200  # bytes of a text that is cached
+_MAX_CACHED_TEXT: Final = 200  # bytes of a text that is cached
 
 
 def json_line(record: dict[str, Any]) -> bytes:
-    """`record` as one line of JSON, including the line end, safe to print."""
+    """Render `record` as one line of JSON, including the line end, safe to print."""
     line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE, default=str)
     if line.isascii():
         return line.replace(b"\x7f", b"\\u007f")
@@ -70,7 +70,7 @@ def json_line(record: dict[str, Any]) -> bytes:
 
 
 class JsonLines:
-    """Renders events as lines of JSON, the same as `json_line` makes from a recorder's records.
+    """A renderer of events as lines of JSON, the same as `json_line` makes from a recorder's records.
 
     Lines of usual frames are built directly from their bytes, without records (see `plan`).
     """
@@ -79,18 +79,18 @@ class JsonLines:
         self._recorder = recorder
         self._budget = recorder.budget
         self._plans: dict[str, Plan] = {}
-        self._commands = command_plans(self._plan)
-        self._metadata = self._plan(MessageMetadata.DESCRIPTOR)
-        self._single = self._plan(SingleMessageMetadata.DESCRIPTOR)
-        self._broker = self._plan(BrokerEntryMetadata.DESCRIPTOR)
+        self._commands = command_plans(self._plan_of)
+        self._metadata = self._plan_of(MessageMetadata.DESCRIPTOR)
+        self._single = self._plan_of(SingleMessageMetadata.DESCRIPTOR)
+        self._broker = self._plan_of(BrokerEntryMetadata.DESCRIPTOR)
         self._texts: dict[str | bytes | None, str] = {None: "null"}
         self._cost = 0  # of opening the entry of the current frame
 
     def __call__(self, event: Event) -> bytes:
-        """The line of `event`, including the line end."""
+        """Render the line of `event`, including the line end."""
         if isinstance(event, Frame):
             try:
-                line = self._usual(event)
+                line = self._render_fast(event)
             except UnicodeDecodeError:
                 line = None
             if line is not None:
@@ -99,12 +99,12 @@ class JsonLines:
 
     # -- plans
 
-    def _plan(self, descriptor: Any) -> Plan:
-        known = self._plans.get(descriptor.full_name)
-        if known is None:
-            known = self._plans[descriptor.full_name] = Plan(_gathered, braces=True)
-            known.fill(descriptor, self._step)
-        return known
+    def _plan_of(self, descriptor: Any) -> Plan:
+        plan = self._plans.get(descriptor.full_name)
+        if plan is None:
+            plan = self._plans[descriptor.full_name] = Plan(_join_list, has_braces=True)
+            plan.fill(descriptor, self._step)
+        return plan
 
     def _step(self, field: Any) -> Step | None:
         owner = field.containing_type.name
@@ -114,31 +114,31 @@ class JsonLines:
         # of messages in a batch, only the slots are shown
         prefix = None if owner == "SingleMessageMetadata" else f',"{field.name}":'
         if field.message_type is not None:
-            return Step(field, prefix, plan=self._plan(field.message_type), slot=slot)
+            return Step(field, prefix, plan=self._plan_of(field.message_type), slot=slot)
         if field.enum_type is not None:
             names = {value.number: f'"{value.name}"' for value in field.enum_type.values}
             return Step(field, prefix, number=names.get, slot=slot)
         if field.type == field.TYPE_BOOL:
             return Step(field, prefix, number=("false", "true").__getitem__, slot=slot)
         is_text = field.type == field.TYPE_STRING or field.name == "ordering_key"
-        return Step(field, prefix, sized=self._quoted if is_text else _base64, slot=slot)
+        return Step(field, prefix, sized=self._quote if is_text else _base64, slot=slot)
 
-    def _quoted(self, text: str | bytes | None) -> str:
-        """A text as a JSON string."""
-        known = self._texts.get(text)
-        if known is None:
+    def _quote(self, text: str | bytes | None) -> str:
+        """Render a text as a JSON string."""
+        quoted = self._texts.get(text)
+        if quoted is None:
             assert text is not None
-            known = _dumps(text if isinstance(text, str) else text.decode()).decode()
-            if len(text) <= _LONGEST:
+            quoted = _dump_json(text if isinstance(text, str) else text.decode()).decode()
+            if len(text) <= _MAX_CACHED_TEXT:
                 if len(self._texts) >= _MAX_TEXTS:
                     self._texts = {None: "null"}
-                self._texts[text] = known
-        return known
+                self._texts[text] = quoted
+        return quoted
 
     # -- frames
 
-    def _usual(self, frame: Frame) -> str | None:
-        """The line of a frame; None if it needs the slow path."""
+    def _render_fast(self, frame: Frame) -> str | None:
+        """Render the line of a frame; None if it needs the slow path."""
         plan = self._commands.get(frame.type)
         if plan is None or frame.notes or frame.partial or frame.base is None or frame.resend_of is not None:
             return None
@@ -148,18 +148,18 @@ class JsonLines:
         parts = [
             f'{{"number":{frame.number},"time_ns":{_number(frame.time_ns)},"connection":{connection.index},'
             f'"to_broker":{"true" if frame.to_broker else "false"},"packet":{frame.packet},'
-            f'"client":{self._quoted(connection.client)},"server":{self._quoted(connection.server)},'
+            f'"client":{self._quote(connection.client)},"server":{self._quote(connection.server)},'
             f'"command":"{NAMES[frame.type]}","total_size":{len(frame.raw) - 4},"fields":'
         ]
         if not walk_command(frame, plan, parts):
             return None
         if not has_entry:
             parts.append(',"broker_entry_metadata":null,"checksum":null,"metadata":null,"messages":[')
-        elif not self._entry(frame, parts):
+        elif not self._add_entry(frame, parts):
             return None
         parts.append(
             f'],"request":{_number(frame.request)},"latency_ns":{_number(frame.latency_ns)},'
-            f'"topic":{self._quoted(frame.topic)},"subscription":{self._quoted(frame.subscription)},'
+            f'"topic":{self._quote(frame.topic)},"subscription":{self._quote(frame.subscription)},'
             '"partial":false,"notes":[]'
         )
         if self._recorder.answers or frame.answer is not None:
@@ -178,7 +178,7 @@ class JsonLines:
             self._budget.left -= self._cost
         return line
 
-    def _entry(self, frame: Frame, parts: list[str]) -> bool:
+    def _add_entry(self, frame: Frame, parts: list[str]) -> bool:
         """Add a frame's entry to `parts`; returns False if it needs the slow path."""
         start = metadata_at(frame)
         if start < 0 or frame.schema is not None or self._recorder.schema is not None:
@@ -195,20 +195,20 @@ class JsonLines:
             return False
         parts.append(',"messages":[')
         self._cost = 0
-        payload = self._decompressed(slots[_CODEC], slots[_UNPACKED], raw[frame.payload_at :])
-        if payload is None or len(payload) > _LARGEST:
+        payload = self._decompress(slots[_CODEC], slots[_UNPACKED], raw[frame.payload_at :])
+        if payload is None or len(payload) > _MAX_ENTRY:
             return False
         if slots[_COUNT]:
-            return self._batch(int(slots[_COUNT]), payload, parts)
-        self._message(None, slots, payload, parts)
+            return self._add_batch(int(slots[_COUNT]), payload, parts)
+        self._add_message(None, slots, payload, parts)
         return True
 
-    def _decompressed(self, codec: str, unpacked: str, payload: bytes) -> bytes | None:
+    def _decompress(self, codec: str, unpacked: str, payload: bytes) -> bytes | None:
         """Decompress a payload; None: take the slow path. `codec` and `unpacked` (a size): from metadata."""
         if codec in ("", '"NONE"'):
             return payload
         size = int(unpacked or 0)
-        if size > min(_LARGEST, self._budget.left) or payload.startswith(SNAPPY_FRAMING):
+        if size > min(_MAX_ENTRY, self._budget.left) or payload.startswith(SNAPPY_FRAMING):
             return None
         self._cost = size
         try:
@@ -216,63 +216,63 @@ class JsonLines:
         except (PayloadError, MemoryError):
             return None
 
-    def _batch(self, count: int, payload: bytes, parts: list[str]) -> bool:
+    def _add_batch(self, count: int, payload: bytes, parts: list[str]) -> bool:
         """Add the messages of a batch to `parts`; returns False if they need the slow path."""
         if count > MAX_MESSAGES:
             return False
-        at, index, size = 0, 0, len(payload)
-        while size - at > 4:
-            start = at + 4
-            stop = start + int.from_bytes(payload[at:start], "big")
+        pos, index, size = 0, 0, len(payload)
+        while size - pos > 4:
+            start = pos + 4
+            stop = start + int.from_bytes(payload[pos:start], "big")
             slots = [""] * len(_SLOTS)
             if stop > size or not walk(payload, start, stop, self._single, [], slots):
                 return False
-            at = stop + int(slots[_SIZE])
-            if not stop <= at <= size or self._cost > self._budget.left:
+            pos = stop + int(slots[_SIZE])
+            if not stop <= pos <= size or self._cost > self._budget.left:
                 return False
             self._cost += message_cost(stop - start)
             if index:
                 parts.append(",")
-            self._message(index, slots, payload[stop:at], parts)
+            self._add_message(index, slots, payload[stop:pos], parts)
             index += 1
-        return at == size and index == count
+        return pos == size and index == count
 
-    def _message(self, index: int | None, slots: list[str], payload: bytes, parts: list[str]) -> None:
+    def _add_message(self, index: int | None, slots: list[str], payload: bytes, parts: list[str]) -> None:
         """Add a message to `parts`; `slots` are the texts of its metadata."""
-        properties, shown, more = "{}", "null", ""
+        properties, shown_payload, extra = "{}", "null", ""
         if slots[_PROPERTIES]:
             pairs = orjson.loads(slots[_PROPERTIES])
-            properties = orjson.dumps({each["key"]: each["value"] for each in pairs}).decode()
+            properties = orjson.dumps({pair["key"]: pair["value"] for pair in pairs}).decode()
             if index is not None:
                 self._cost += PROPERTY_COST * len(pairs)
         if slots[_ORDERING]:
-            more = f',"ordering_key":{slots[_ORDERING]}'
+            extra = f',"ordering_key":{slots[_ORDERING]}'
         if slots[_NULL] == "true":
-            more += ',"null_value":true'
+            extra += ',"null_value":true'
         else:
-            shown = _payload(payload)
+            shown_payload = _payload_json(payload)
             if not payload.isascii():
                 self._cost += WIDE_COST * len(payload)
         parts.append(
             f'{{"index":{_number(index)},"key":{slots[_KEY] or "null"},"properties":{properties},'
-            f'"event_time":{slots[_EVENT_TIME] or "null"},"size":{len(payload)},"payload":{shown},'
-            f'"sequence_id":{slots[_SEQUENCE] or "null"}{more}}}'
+            f'"event_time":{slots[_EVENT_TIME] or "null"},"size":{len(payload)},"payload":{shown_payload},'
+            f'"sequence_id":{slots[_SEQUENCE] or "null"}{extra}}}'
         )
 
 
-def _payload(payload: bytes) -> str:
-    """A payload without schema, shown as by `show_plain`."""
+def _payload_json(payload: bytes) -> str:
+    """Render a payload without schema, as by `show_plain`."""
     try:
-        quoted = _dumps(payload.decode())
+        string = _dump_json(payload.decode())
     except UnicodeDecodeError:
-        quoted = b""
+        string = b""
     # only the two quotes were added: nothing was escaped, so it has no control characters
-    if len(quoted) == len(payload) + 2 or plain_text(payload) is not None:
-        return f'{{"view":"text","value":{quoted.decode()}}}'
+    if len(string) == len(payload) + 2 or plain_text(payload) is not None:
+        return f'{{"view":"text","value":{string.decode()}}}'
     return f'{{"view":"hex","value":"{payload.hex()}"}}'
 
 
-def _gathered(texts: list[str]) -> str:
+def _join_list(texts: list[str]) -> str:
     return f"[{','.join(texts)}]"
 
 

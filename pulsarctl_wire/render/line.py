@@ -60,10 +60,10 @@ _HIDDEN: Final = {
     *("topic", "subscription", "metadata", "feature_flags", "properties", "subscription_properties"),
     *("num_messages", "is_chunk", "user_provided_producer_name"),
 }
-_SHOWN_AS_DEFAULT: Final = {
+_ALWAYS_SHOWN: Final = {
     "CommandPartitionedTopicMetadataResponse.partitions",
     "CommandLookupTopicResponse.response",  # Redirect is 0
-    *(f"CommandEndTxn{where}.txn_action" for where in ("", "OnPartition", "OnSubscription")),
+    *(f"CommandEndTxn{suffix}.txn_action" for suffix in ("", "OnPartition", "OnSubscription")),
 }
 """Fields that are shown even if they have their default value."""
 _ALL_ONES: Final = 2**64 - 1
@@ -74,60 +74,60 @@ _STYLES: Final = {
     "magenta": ("CLOSE_PRODUCER", "CLOSE_CONSUMER", "TOPIC_MIGRATED", "REACHED_END_OF_TOPIC"),
 }
 _PREVIEW: Final = 32
-_LARGEST_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
+_MAX_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a batch
 _BYTES: Final = 16  # shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
-_LONGEST: Final = 300
+_MAX_TEXT: Final = 300
 """The first characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
 
 
 def command_style(name: str) -> str:
-    """The style of a command's name."""
+    """Return the style of a command's name."""
     return next((style for style, names in _STYLES.items() if name in names), "bold")
 
 
 class Clock:
-    """Formats times: time of day (UTC or local), date in UTC, epoch seconds, or seconds since `origin`."""
+    """A format of times: time of day (UTC or local), date in UTC, epoch seconds, or s since `origin`."""
 
     def __init__(self, form: str = "utc", origin: Origin | None = None) -> None:
         self._form = form
         self._origin = origin or Origin()
         self._time_ns: int | None = None
-        self._whole = "-"
+        self._full_text = "-"
         self._second = -1
         self._text = ""
         self._zone = None if form == "local" else timezone.utc
         self._pattern = "%Y-%m-%dT%H:%M:%S" if form == "date" else "%H:%M:%S"
 
     def __call__(self, time_ns: int | None) -> str:
-        """`time_ns` (ns since the epoch) as text, to the microsecond; "-" for None."""
+        """Format `time_ns` (ns since the epoch), to the microsecond; "-" for None."""
         if time_ns != self._time_ns:  # frames of the same packet have the same time
             self._time_ns = time_ns
-            self._whole = "-" if time_ns is None else self._format(time_ns)
-        return self._whole
+            self._full_text = "-" if time_ns is None else self._format(time_ns)
+        return self._full_text
 
     def _format(self, time_ns: int) -> str:
         if self._form == "relative":
-            after = (time_ns - (self._origin.time_ns or 0)) // 1000
-            seconds, rest = divmod(abs(after), 1_000_000)
-            return f"{'-' if after < 0 else ''}{seconds}.{rest:06d}"
-        second, rest = divmod(time_ns, 1_000_000_000)
+            elapsed = (time_ns - (self._origin.time_ns or 0)) // 1000
+            seconds, fraction = divmod(abs(elapsed), 1_000_000)
+            return f"{'-' if elapsed < 0 else ''}{seconds}.{fraction:06d}"
+        second, fraction = divmod(time_ns, 1_000_000_000)
         if self._form == "epoch":
-            return f"{second}.{rest:09d}"
+            return f"{second}.{fraction:09d}"
         if second != self._second:
             self._second = second
             try:
                 self._text = datetime.fromtimestamp(second, self._zone).strftime(self._pattern)
             except (OverflowError, OSError, ValueError):
                 self._text = str(second)
-        return f"{self._text}.{str(rest // 1000).zfill(6)}"
+        return f"{self._text}.{str(fraction // 1000).zfill(6)}"
 
 
 class LineRenderer:
-    """Renders events as lines, without the line end."""
+    """A renderer of events as lines, without the line end."""
 
     def __init__(
         self,
@@ -143,8 +143,8 @@ class LineRenderer:
         self._show_secrets = show_secrets
         self._columns: dict[FieldDescriptor, Column] = {}
         self._ids = Plan(min).fill(MessageIdData.DESCRIPTOR, _step_of_id)
-        self._plans = command_plans(lambda message: Plan(_several).fill(message, self._step))
-        self._metadata = Plan(_several).fill(MessageMetadata.DESCRIPTOR, _step_of_metadata)
+        self._plans = command_plans(lambda message: Plan(_join).fill(message, self._step))
+        self._metadata = Plan(_join).fill(MessageMetadata.DESCRIPTOR, _step_of_metadata)
         self._topics: dict[str | None, str] = {None: ""}
         self._commands: dict[int, str] = {}
         self._arrows = (paint("cyan", "←"), paint("yellow", "→"))
@@ -156,7 +156,7 @@ class LineRenderer:
         }
 
     def __call__(self, event: Event, width: int | None = None, record: Record | None = None) -> str:
-        """The line of `event`, cut to `width` cells, but without cutting what is wrong with a frame.
+        """Render the line of `event`, cut to `width` cells, but without cutting what is wrong with a frame.
 
         A caller that already has the frame's `record` should pass it, to save time.
         """
@@ -173,9 +173,9 @@ class LineRenderer:
         ]
         if event.subscription is not None:
             parts.append(f" sub={clean(event.subscription)}")
-        usual = self._usual(event, parts)
-        if not usual:
-            self._unusual(event, parts)
+        is_fast = self._add_fast(event, parts)
+        if not is_fast:
+            self._add_slow(event, parts)
         size, checksum = len(event.raw), self._checksums[event.checksum]
         parts.append(f" {size} B{checksum}" if size < 1000 else f" {human_bytes(size)}{checksum}")
         if event.latency_ns is not None:
@@ -193,24 +193,24 @@ class LineRenderer:
         if self._notes is not None:
             notes = self._notes(event)
         else:
-            notes = event.notes if usual else notes_of(event, record)
+            notes = event.notes if is_fast else notes_of(event, record)
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         if event.findings:
             parts.append(self._paint("red", f" ✗ {' '.join(event.findings)}"))
         line = "".join(parts)
-        return line if width is None else cut_line(line, width, _wrong(event, parts, len(notes)))
+        return line if width is None else cut_line(line, width, _problem_tail(event, parts, len(notes)))
 
     def _damage(self, event: Event) -> str:
-        where = (
+        prefix = (
             f"     - {self._clock(event.time_ns)} {event.connection.index} {self._arrows[event.to_broker]} "
         )
         if isinstance(event, Gap):
-            return f"{where}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
+            return f"{prefix}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
         assert isinstance(event, Malformed)
         digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
         return (
-            f"{where}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
+            f"{prefix}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
             f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
         )
 
@@ -233,39 +233,39 @@ class LineRenderer:
 
     # -- the command and its entry
 
-    def _usual(self, frame: Frame, parts: list[str]) -> bool:
+    def _add_fast(self, frame: Frame, parts: list[str]) -> bool:
         """Add the fields of a command and its entry; returns False if they need the slow path."""
         plan = self._plans.get(frame.type)
         if plan is None or frame.partial or frame.base is None or frame.resend_of is not None:
             return False
-        before = len(parts)
+        count = len(parts)
         try:
             if walk_command(frame, plan, parts) and (
-                frame.checksum is None or self._usual_entry(frame, parts)
+                frame.checksum is None or self._add_entry_fast(frame, parts)
             ):
                 return True
         except UnicodeDecodeError:
             pass
-        del parts[before:]
+        del parts[count:]
         return False
 
-    def _usual_entry(self, frame: Frame, parts: list[str]) -> bool:
+    def _add_entry_fast(self, frame: Frame, parts: list[str]) -> bool:
         start, stop, slots = metadata_at(frame), frame.payload_at, [""]
         if start < 0 or not walk(frame.raw, start, stop, self._metadata, parts, slots):
             return False
         if slots[0]:
-            self._entry(frame, frame.metadata, parts)
+            self._add_entry(frame, frame.metadata, parts)
         else:
             parts.append(f" {_preview(frame.raw[stop : stop + _PREVIEW + 1])}")
         return True
 
     def fields(self, frame: Frame) -> list[str]:
-        """The texts of a command's fields and its entry, as they are in its line."""
+        """Return the texts of a command's fields and its entry, as they are in its line."""
         parts: list[str] = []
-        self._unusual(frame, parts)
+        self._add_slow(frame, parts)
         return [part[1:] for part in parts]
 
-    def _unusual(self, frame: Frame, parts: list[str]) -> None:
+    def _add_slow(self, frame: Frame, parts: list[str]) -> None:
         """Add the fields of any command and its entry: the slow path."""
         name = BODIES.get(frame.type)
         body = None if name is None or frame.base is None else getattr(frame.base, name)
@@ -273,91 +273,89 @@ class LineRenderer:
             parts.append(" [redacted]")
         elif body is not None:
             for field, value in body.ListFields():
-                label, show, boring = self._columns.get(field) or self._column(field)
-                if show is not None and (boring is None or value != boring):
-                    text = _several([show(each) for each in value]) if field.is_repeated else show(value)
+                label, show, hidden_value = self._columns.get(field) or self._column(field)
+                if show is not None and (hidden_value is None or value != hidden_value):
+                    text = _join([show(item) for item in value]) if field.is_repeated else show(value)
                     parts.append(f" {label}{text}")
         if frame.metadata is not None:
-            self._entry(frame, frame.metadata, parts)
+            self._add_entry(frame, frame.metadata, parts)
 
     def _column(self, field: FieldDescriptor) -> Column:
         label = _LABELS.get(field.name, field.name)
-        always = field.is_required or field.full_name.rpartition("pulsar.proto.")[2] in _SHOWN_AS_DEFAULT
+        is_shown = field.is_required or field.full_name.rpartition("pulsar.proto.")[2] in _ALWAYS_SHOWN
         self._columns[field] = column = (
             f"{label}=" if label else "",
-            None if field.name in _HIDDEN else _shower(field, self._show_secrets),
-            _ALL_ONES if field.name == "highest_sequence_id" else None if always else field.default_value,
+            None if field.name in _HIDDEN else _formatter(field, self._show_secrets),
+            _ALL_ONES if field.name == "highest_sequence_id" else None if is_shown else field.default_value,
         )
         return column
 
     def _step(self, field: Any) -> Step | None:
-        """The step of a field in the plan of a command, made from its column."""
-        label, show, boring = self._column(field)
+        """Make the step of a field in the plan of a command from its column."""
+        label, show, hidden_value = self._column(field)
         if show is None:
             return Step(field, None)
         if field.message_type is not None:
-            ids = field.message_type is MessageIdData.DESCRIPTOR
-            return Step(field, f" {label}", plan=self._ids) if ids else None
-        dull = ALWAYS
-        if isinstance(boring, int):
-            dull = -1 if boring == _ALL_ONES else boring
-        elif boring is not None and not field.is_repeated:
-            dull = 0  # its size
+            is_id = field.message_type is MessageIdData.DESCRIPTOR
+            return Step(field, f" {label}", plan=self._ids) if is_id else None
+        hidden = ALWAYS
+        if isinstance(hidden_value, int):
+            hidden = -1 if hidden_value == _ALL_ONES else hidden_value
+        elif hidden_value is not None and not field.is_repeated:
+            hidden = 0  # its size
         if field.type == FieldDescriptor.TYPE_STRING:
-            return Step(field, f" {label}", sized=lambda data: _text(data.decode()), boring=dull)
+            return Step(field, f" {label}", sized=lambda data: _text(data.decode()), hidden_value=hidden)
         number: Callable[[int], str | None] | None = None
         if field.enum_type is not None:
             number = {value.number: value.name for value in field.enum_type.values}.get
         elif field.type == FieldDescriptor.TYPE_BOOL:
             number = show
-        return Step(field, f" {label}", number=number, sized=show, boring=dull)
+        return Step(field, f" {label}", number=number, sized=show, hidden_value=hidden)
 
-    def _entry(self, frame: Frame, metadata: Any, parts: list[str]) -> None:
+    def _add_entry(self, frame: Frame, metadata: Any, parts: list[str]) -> None:
         if not self._show_secrets and hides_entry(frame):
             parts.append(" [redacted]")
             return
-        plain, batched = True, metadata.HasField("num_messages_in_batch")
-        if batched:
+        is_plain, is_batch = True, metadata.HasField("num_messages_in_batch")
+        if is_batch:
             parts.append(f" batch={metadata.num_messages_in_batch}")
         if metadata.num_chunks_from_msg > 1:
             parts.append(f" chunk={metadata.chunk_id + 1}/{metadata.num_chunks_from_msg}")
-            plain = False
+            is_plain = False
         if metadata.compression:
             parts.append(f" {CODECS[metadata.compression]}")
-            plain = False
+            is_plain = False
         if metadata.encryption_keys:
-            parts.append(
-                f" encrypted={_several([clean(as_text(key.key)) for key in metadata.encryption_keys])}"
-            )
-            plain = False
+            parts.append(f" encrypted={_join([clean(as_text(key.key)) for key in metadata.encryption_keys])}")
+            is_plain = False
         if metadata.marker_type:
             parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
         if metadata.partition_key:
             parts.append(f" key={_text(metadata.partition_key)}")
         if metadata.null_value:
             parts.append(" null")
-        elif plain and not frame.partial:
-            raw, at = frame.raw, frame.payload_at
-            if not batched:
-                parts.append(f" {_preview(raw[at : at + _PREVIEW + 1])}")
+        elif is_plain and not frame.partial:
+            raw, pos = frame.raw, frame.payload_at
+            if not is_batch:
+                parts.append(f" {_preview(raw[pos : pos + _PREVIEW + 1])}")
                 return
-            at, end = _first_of_batch(raw, at)
-            if at >= 0:
-                parts.append(f" {_preview(raw[at : min(at + _PREVIEW + 1, end)])}")
+            pos, end = _first_of_batch(raw, pos)
+            if pos >= 0:
+                parts.append(f" {_preview(raw[pos : min(pos + _PREVIEW + 1, end)])}")
             if end < len(raw):
                 parts.append(" …")
 
 
-def _wrong(frame: Frame, parts: list[str], notes: int) -> str:
-    """The end of a line, from its first part that says what is wrong with the frame; "" if none does."""
-    number = frame.partial + notes + bool(frame.findings)
+def _problem_tail(frame: Frame, parts: list[str], note_count: int) -> str:
+    """Return the end of a line, from its first part on what is wrong with the frame; "" if none is."""
+    count = frame.partial + note_count + bool(frame.findings)
     if frame.checksum == "invalid":
-        number += 1 + sum(value is not None for value in (frame.latency_ns, frame.request, frame.answer))
-    return "".join(parts[len(parts) - number :])
+        count += 1 + sum(value is not None for value in (frame.latency_ns, frame.request, frame.answer))
+    return "".join(parts[len(parts) - count :])
 
 
-def _shower(field: Any, show_secrets: bool) -> Callable[[Any], str]:
-    """The function that formats one value of `field`."""
+def _formatter(field: Any, show_secrets: bool) -> Callable[[Any], str]:
+    """Return the function that formats one value of `field`."""
     if field.full_name in SECRETS and not show_secrets:
         return lambda value: "[redacted]"
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
@@ -370,7 +368,7 @@ def _shower(field: Any, show_secrets: bool) -> Callable[[Any], str]:
         return _text
     if field.type == FieldDescriptor.TYPE_BOOL:
         return lambda value: "true" if value else "false"
-    return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else str
+    return _unsigned_text if field.type == FieldDescriptor.TYPE_UINT64 else str
 
 
 _ID: Final[dict[str, tuple[str, Callable[[int], str] | None]]] = {
@@ -385,42 +383,42 @@ _ID: Final[dict[str, tuple[str, Callable[[int], str] | None]]] = {
 
 def _step_of_id(field: Any) -> Step:
     prefix, number = _ID.get(field.name, (None, None))
-    return Step(field, prefix, number=number, boring=-1 if prefix and not field.is_required else ALWAYS)
+    return Step(field, prefix, number=number, hidden_value=-1 if prefix and not field.is_required else ALWAYS)
 
 
 _SHOWN: Final = {"num_messages_in_batch", "compression", "partition_key", "null_value"}
 """Fields of metadata that are shown in a line if they are set."""
-_RARE: Final = {"num_chunks_from_msg", "encryption_keys", "marker_type"}
+_SLOW_FIELDS: Final = {"num_chunks_from_msg", "encryption_keys", "marker_type"}
 
 
 def _step_of_metadata(field: Any) -> Step | None:
-    """The step of a metadata field: shows nothing, but fills the slot if the field is one of `_SHOWN`."""
-    if field.name in _RARE:
+    """Make the step of a metadata field: it shows nothing, but fills the slot for fields of `_SHOWN`."""
+    if field.name in _SLOW_FIELDS:
         return None
     if field.name not in _SHOWN:
         return Step(field, None)
     return Step(field, None, number=CODECS.get if field.enum_type else None, sized=repr, slot=0)
 
 
-def _unsigned(value: int) -> str:
+def _unsigned_text(value: int) -> str:
     return "-1" if value == _ALL_ONES else str(value)
 
 
 def _text(value: str | bytes) -> str:
-    text = clean(as_text(value[:_LONGEST]))
-    if len(value) > _LONGEST:
+    text = clean(as_text(value[:_MAX_TEXT]))
+    if len(value) > _MAX_TEXT:
         text += "…"
     return text if text and " " not in text else f'"{text}"'
 
 
-def _several(texts: list[str]) -> str:
+def _join(texts: list[str]) -> str:
     return ",".join(texts) if len(texts) <= 3 else f"{texts[0]},…,{texts[-1]}({len(texts)})"
 
 
 def _message_id(value: Any) -> str:
     ledger, entry, partition = value.ledgerId, value.entryId, value.partition
     if ledger == _ALL_ONES or entry == _ALL_ONES:
-        text = f"{_unsigned(ledger)}:{_unsigned(entry)}"
+        text = f"{_unsigned_text(ledger)}:{_unsigned_text(entry)}"
     else:
         text = f"{ledger}:{entry}"
     if partition >= 0:
@@ -439,17 +437,17 @@ _MESSAGES: Final[dict[str, Callable[[Any], str]]] = {
 }
 
 
-def _first_of_batch(raw: bytes, at: int) -> tuple[int, int]:
-    """Where the payload of the first message of the batch at `at` starts (-1: unknown) and ends."""
-    start = at + 4
-    size = int.from_bytes(raw[at:start], "big")
+def _first_of_batch(raw: bytes, pos: int) -> tuple[int, int]:
+    """Find where the payload of the first message of the batch at `pos` starts (-1: unknown) and ends."""
+    start = pos + 4
+    size = int.from_bytes(raw[pos:start], "big")
     try:
-        single = SingleMessageMetadata.FromString(raw[start : start + min(size, _LARGEST_METADATA)])
+        single = SingleMessageMetadata.FromString(raw[start : start + min(size, _MAX_METADATA)])
     except DecodeError:
         return -1, len(raw)
     end = start + size + single.payload_size
-    known = not single.null_value and start + size <= end <= len(raw)
-    return (start + size if known else -1), end
+    is_known = not single.null_value and start + size <= end <= len(raw)
+    return (start + size if is_known else -1), end
 
 
 def _preview(payload: bytes) -> str:

@@ -1,4 +1,4 @@
-"""`--stats`: renders a page of live counters.
+"""`--stats`: a page of live counters.
 
 It has a heading, the busiest topics and connections, and latencies. If space is short, fewer rows are shown,
 and less important columns are dropped. Long names are shortened in the middle, as names of partitions differ
@@ -12,39 +12,39 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pulsarctl_wire.render.columns import GAP, PERSISTENT, Column, counted, drop, grid, measured, rate_text
+from pulsarctl_wire.render.columns import GAP, PERSISTENT, Column, count_text, drop, grid, measure, rate_text
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.snapshot import ConnectionRow, Snapshot, Times
 
 _MAX_ROWS: Final = 20  # without a height
-_AROUND: Final = 3  # lines of a table apart from its rows
-_LEAST_ROWS: Final = 2
-_LEAST_NAME: Final = 33  # cells: fits two IPv4 addresses with ports
-_ERRORS: Final = 4  # codes that are listed
+_FRAME_LINES: Final = 3  # lines of a table apart from its rows
+_MIN_ROWS: Final = 2
+_MIN_NAME: Final = 33  # cells: fits two IPv4 addresses with ports
+_MAX_ERRORS: Final = 4  # codes that are listed
 _SECOND: Final = 1_000_000_000
 
 
-def page(found: Snapshot, width: int, height: int, *, recent: bool) -> RenderableType:
-    """The page of a snapshot, at most `width` cells wide and `height` lines high.
+def page(snapshot: Snapshot, width: int, height: int, *, recent: bool) -> RenderableType:
+    """Render the page of a snapshot, at most `width` cells wide and `height` lines high.
 
     If `height` is 0, tables have up to `_MAX_ROWS` rows. If `recent`, rates and latencies are those of the
     last seconds, else those of the whole time.
     """
     if not recent:
-        found = found.averaged()
-    heading = list(_heading(found, width))
-    times = list(_times(found, recent))
+        snapshot = snapshot.averaged()
+    heading = list(_heading(snapshot, width))
+    times = list(_times(snapshot, recent))
     latencies = connections = topics = _MAX_ROWS
     if height:
-        room = height - len(heading) - 3 * _AROUND
-        latencies = min(len(times), max(room // 4, 1))
-        room = max(room - latencies, 2 * _LEAST_ROWS)
-        connections = min(len(found.connections), max(room // 3, room - len(found.topics)))
-        topics = room - connections
+        lines_left = height - len(heading) - 3 * _FRAME_LINES
+        latencies = min(len(times), max(lines_left // 4, 1))
+        lines_left = max(lines_left - latencies, 2 * _MIN_ROWS)
+        connections = min(len(snapshot.connections), max(lines_left // 3, lines_left - len(snapshot.topics)))
+        topics = lines_left - connections
     return Group(
         *heading,
-        *_table(_TOPIC, found.topics, topics, len(found.topics), width),
-        *_table(_CONNECTION, found.connections, connections, found.kept_connections, width),
+        *_table(_TOPIC, snapshot.topics, topics, len(snapshot.topics), width),
+        *_table(_CONNECTION, snapshot.connections, connections, snapshot.kept_connections, width),
         *_table(_LATENCY, times, latencies, len(times), width),
     )
 
@@ -52,13 +52,13 @@ def page(found: Snapshot, width: int, height: int, *, recent: bool) -> Renderabl
 # -- the heading
 
 
-def _heading(found: Snapshot, width: int) -> Iterator[Text]:
-    seconds = max(found.now_ns - found.started_ns, 0) // _SECOND
-    backlog = found.backlog
-    opened = f"{found.open_connections:,} open of {counted(found.all_connections, 'connection')}"
-    owners = f"{counted(backlog.producers, 'producer')}, {counted(backlog.consumers, 'consumer')}"
-    yield _line(("bold", _clock_text(seconds)), ("", f"  {opened}, {owners}"), width=width)
-    for name, traffic in (("to broker", found.to_broker), ("to client", found.to_client)):
+def _heading(snapshot: Snapshot, width: int) -> Iterator[Text]:
+    seconds = max(snapshot.now_ns - snapshot.started_ns, 0) // _SECOND
+    backlog = snapshot.backlog
+    text = f"{snapshot.open_connections:,} open of {count_text(snapshot.all_connections, 'connection')}"
+    owners = f"{count_text(backlog.producers, 'producer')}, {count_text(backlog.consumers, 'consumer')}"
+    yield _line(("bold", _clock_text(seconds)), ("", f"  {text}, {owners}"), width=width)
+    for name, traffic in (("to broker", snapshot.to_broker), ("to client", snapshot.to_client)):
         yield _line(
             ("dim", f"{name}  "),
             ("cyan", f"{rate_text(traffic.messages_per_s):>7} msg/s "),
@@ -70,29 +70,29 @@ def _heading(found: Snapshot, width: int) -> Iterator[Text]:
     pending = f"{backlog.pending_sends:,} pending"
     if backlog.oldest_send_ns is not None:
         pending += f", the oldest {human_time(backlog.oldest_send_ns)}"
-    about = "" if backlog.exact else "about "
-    waits = f"; permits {about}{backlog.permits:,}, unacked {backlog.unacked:,}"
-    old = (backlog.oldest_send_ns or 0) > _SECOND
-    yield _line(("dim", "sends      "), ("yellow" if old else "", pending), ("", waits), width=width)
-    wrong = list(_wrongs(found))
-    if wrong:
-        yield _line(("dim", "trouble    "), ("bold red", ", ".join(wrong)), width=width)
+    prefix = "" if backlog.exact else "about "
+    waits = f"; permits {prefix}{backlog.permits:,}, unacked {backlog.unacked:,}"
+    is_old = (backlog.oldest_send_ns or 0) > _SECOND
+    yield _line(("dim", "sends      "), ("yellow" if is_old else "", pending), ("", waits), width=width)
+    problems = list(_problems(snapshot))
+    if problems:
+        yield _line(("dim", "trouble    "), ("bold red", ", ".join(problems)), width=width)
 
 
-def _wrongs(found: Snapshot) -> Iterator[str]:
-    ranked = sorted(found.errors.items(), key=lambda item: (-item[1], item[0]))
-    for name, count in ranked[:_ERRORS]:
+def _problems(snapshot: Snapshot) -> Iterator[str]:
+    ranked = sorted(snapshot.errors.items(), key=lambda item: (-item[1], item[0]))
+    for name, count in ranked[:_MAX_ERRORS]:
         yield f"{count:,} {clean(name)}"
-    if len(ranked) > _ERRORS:
-        yield f"{counted(sum(count for _, count in ranked[_ERRORS:]), 'other error')}"
-    if found.checksum_failures:
-        yield f"{found.checksum_failures:,} bad CRC"
-    if found.malformed:
-        yield f"{found.malformed:,} malformed ({_bytes(found.malformed_bytes)})"
-    if found.missed_frames:
-        yield f"{counted(found.missed_frames, 'frame')} not shown"
-    if found.gaps:
-        yield f"{counted(found.gaps, 'gap')} ({_bytes(found.missed_bytes)})"
+    if len(ranked) > _MAX_ERRORS:
+        yield f"{count_text(sum(count for _, count in ranked[_MAX_ERRORS:]), 'other error')}"
+    if snapshot.checksum_failures:
+        yield f"{snapshot.checksum_failures:,} bad CRC"
+    if snapshot.malformed:
+        yield f"{snapshot.malformed:,} malformed ({_bytes(snapshot.malformed_bytes)})"
+    if snapshot.missed_frames:
+        yield f"{count_text(snapshot.missed_frames, 'frame')} not shown"
+    if snapshot.gaps:
+        yield f"{count_text(snapshot.gaps, 'gap')} ({_bytes(snapshot.missed_bytes)})"
 
 
 def _line(*parts: tuple[str, str], width: int) -> Text:
@@ -107,36 +107,36 @@ def _line(*parts: tuple[str, str], width: int) -> Text:
 
 
 def _table(
-    columns: list[Column], rows: list[Any], shown: int, all_rows: int, width: int
+    columns: list[Column], rows: list[Any], row_count: int, all_rows: int, width: int
 ) -> list[RenderableType]:
-    """A blank line and a table of the first `shown` rows of `all_rows`; an empty list without rows."""
+    """Render a blank line and a table of the first `row_count` rows of `all_rows`; nothing without rows."""
     if not rows:
         return []
-    shown = min(shown, len(rows))
-    texts, widths = measured(columns, rows[:shown])
-    kept = list(range(len(columns)))
-    while (room := width - sum(widths[at] + GAP for at in kept[1:])) < min(widths[0], _LEAST_NAME):
-        if not drop(columns, kept):
+    row_count = min(row_count, len(rows))
+    texts, widths = measure(columns, rows[:row_count])
+    indices = list(range(len(columns)))
+    while (room := width - sum(widths[i] + GAP for i in indices[1:])) < min(widths[0], _MIN_NAME):
+        if not drop(columns, indices):
             break
     widths[0] = min(widths[0], max(room, 1))
     table = grid()
-    for at in kept:
+    for i in indices:
         table.add_column(
-            Text(columns[at].title, "bold" if at == 0 else "dim"),
-            justify="right" if at else "left",
-            width=widths[at],
+            Text(columns[i].title, "bold" if i == 0 else "dim"),
+            justify="right" if i else "left",
+            width=widths[i],
             no_wrap=True,
         )
     for row in texts:
-        cells = [Text(cut(row[0], widths[0]), columns[0].style)]
-        cells += [Text(row[at], "dim" if row[at] in ("0", "-") else columns[at].style) for at in kept[1:]]
+        cells = [Text(shorten(row[0], widths[0]), columns[0].style)]
+        cells += [Text(row[i], "dim" if row[i] in ("0", "-") else columns[i].style) for i in indices[1:]]
         table.add_row(*cells)
-    more = [Text(f"… and {all_rows - shown:,} more", "dim")] if all_rows > shown else []
-    return [Text(), table, *more]
+    note = [Text(f"… and {all_rows - row_count:,} more", "dim")] if all_rows > row_count else []
+    return [Text(), table, *note]
 
 
-def cut(text: str, width: int) -> str:
-    """`text`, shortened in the middle to at most `width` cells."""
+def shorten(text: str, width: int) -> str:
+    """Shorten `text` in the middle to at most `width` cells."""
     if cell_len(text) <= width:
         return text
     head, tail = text, text
@@ -147,15 +147,15 @@ def cut(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
-def _times(found: Snapshot, recent: bool) -> Iterator[tuple[str, int, dict[str, int] | None]]:
-    """Rows of latencies, the most frequent first: name, count, percentiles."""
+def _times(snapshot: Snapshot, recent: bool) -> Iterator[tuple[str, int, dict[str, int] | None]]:
+    """Yield rows of latencies, the most frequent first: name, count, percentiles."""
 
     def row(name: str, times: Times) -> tuple[str, int, dict[str, int] | None]:
         return name, times.count, times.recent if recent else times.whole
 
-    if found.publishes.count:
-        yield row("SEND", found.publishes)
-    for name, times in sorted(found.requests.items(), key=lambda item: (-item[1].count, item[0])):
+    if snapshot.publishes.count:
+        yield row("SEND", snapshot.publishes)
+    for name, times in sorted(snapshot.requests.items(), key=lambda item: (-item[1].count, item[0])):
         yield row(name, times)
 
 
@@ -172,7 +172,7 @@ def _ends(row: ConnectionRow) -> str:
     return f"{row.index} {ends}" if row.is_open else f"{row.index} {ends} (ended)"
 
 
-_WAITING: Final = [
+_BACKLOG: Final = [
     Column("prod", lambda row: f"{row.backlog.producers:,}", 3),
     Column("cons", lambda row: f"{row.backlog.consumers:,}", 3),
     Column("pending", lambda row: f"{row.backlog.pending_sends:,}", 0, "yellow"),
@@ -188,7 +188,7 @@ _TOPIC: Final = [
     Column("bytes/s", lambda row: f"{_bytes(row.sent.bytes_per_s + row.delivered.bytes_per_s)}/s", 4),
     Column("in", lambda row: f"{row.sent.messages:,}", 5),
     Column("out", lambda row: f"{row.delivered.messages:,}", 5),
-    *_WAITING,
+    *_BACKLOG,
 ]
 _CONNECTION: Final = [
     Column("connection", _ends, 0, "cyan"),
@@ -196,7 +196,7 @@ _CONNECTION: Final = [
     Column("to client", lambda row: f"{_bytes(row.to_client.bytes_per_s)}/s"),
     Column("sent", lambda row: _bytes(row.to_broker.size), 5),
     Column("received", lambda row: _bytes(row.to_client.size), 5),
-    *_WAITING,
+    *_BACKLOG,
 ]
 _LATENCY: Final = [
     Column("latency", lambda row: row[0], 0, "cyan"),

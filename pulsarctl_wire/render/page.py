@@ -11,33 +11,33 @@ from typing import Final
 from pulsarctl_wire.render.text import clean
 
 
-def plain(text: object) -> str:
+def escape(text: object) -> str:
     r"""Escape text from a capture for HTML and XML: control characters as \xNN, and markup."""
     return html.escape(clean(str(text)))
 
 
 def document(verb: str, title: str, subtitle: str, body: str, style: str = "") -> str:
-    """The page of `pwire VERB`. `body` is HTML, `style` the CSS that it needs beyond that of all pages."""
+    """Build the page of `pwire VERB`. `body` is HTML, `style` the CSS that it needs beyond the common CSS."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{plain(title)}</title><style>{_STYLE}{style}</style></head>"
-        f"<body><header><h1>{plain(title)}</h1><p>{plain(subtitle)}</p></header><main>{body}</main>"
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>"
+        f"<body><header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header><main>{body}</main>"
         f"<footer>pwire {verb}</footer></body></html>\n"
     )
 
 
 def section(title: str, note: str, body: str, *, wide: bool = True) -> str:
-    """A part of a page. `body` is HTML; `wide` parts take the whole width, others stand side by side."""
-    heading = f"<h2>{plain(title)} <small>{plain(note)}</small></h2>" if title else ""
+    """Build a part of a page. `body` is HTML; `wide` parts take the whole width, others are side by side."""
+    heading = f"<h2>{escape(title)} <small>{escape(note)}</small></h2>" if title else ""
     return f'<section class="{"wide" if wide else ""}">{heading}{body or _NOTHING}</section>'
 
 
 def table(titles: Iterable[str], rows: Iterable[str]) -> str:
-    """A table, whose rows are given as HTML: their cells."""
-    head = "".join(f"<th>{plain(title)}</th>" for title in titles)
+    """Build a table, whose rows are given as HTML: their cells."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 

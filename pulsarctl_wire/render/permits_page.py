@@ -5,24 +5,24 @@ from itertools import pairwise
 from typing import Final
 
 from pulsarctl_wire.render import figure
-from pulsarctl_wire.render.columns import Column, counted
-from pulsarctl_wire.render.figure import PALETTE, UNIT, Axis, Key, across, amount_axis, down, hits, time_axis
+from pulsarctl_wire.render.columns import Column, count_text
+from pulsarctl_wire.render.figure import PALETTE, UNIT, Axis, Key, amount_axis, hovers, time_axis, to_x, to_y
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.page import document, plain, section, table
+from pulsarctl_wire.render.page import document, escape, section, table
 from pulsarctl_wire.render.permits import (
-    Shown,
+    ConsumerReport,
+    choose_detailed,
     consumer_columns,
-    detailed,
-    doubts,
+    doubt_text,
     is_empty,
     moments,
     name_of,
+    rest_note,
     row_columns,
     row_span,
     subscription_of,
-    sums,
+    sums_text,
     warnings,
-    without_detail,
 )
 from pulsarctl_wire.stats.report import Figures
 
@@ -30,54 +30,57 @@ _LINES: Final = {"permits": PALETTE[0], "unacked": PALETTE[1]}
 _EMPTY: Final = PALETTE[6]
 
 
-def html_page(shown: Sequence[Shown], title: str, clock: Clock) -> str:
-    """The page of these consumers."""
-    consumers = [each.consumer for each in shown]
-    subtitle = counted(len(consumers), "consumer")
-    parts = [section("", "", _table(consumer_columns(consumers), consumers))] if len(shown) > 1 else []
-    parts += [_consumer(each, clock) for each in detailed(shown)]
-    parts += [section("", "", f"<p>{plain(more)}</p>") for more in [without_detail(shown)] if more]
+def html_page(reports: Sequence[ConsumerReport], title: str, clock: Clock) -> str:
+    """Build the page of these consumers."""
+    consumers = [report.consumer for report in reports]
+    subtitle = count_text(len(consumers), "consumer")
+    parts = [section("", "", _table(consumer_columns(consumers), consumers))] if len(reports) > 1 else []
+    parts += [_consumer(report, clock) for report in choose_detailed(reports)]
+    parts += [section("", "", f"<p>{escape(note)}</p>") for note in [rest_note(reports)] if note]
     return document("permits", title, subtitle, "".join(parts), figure.STYLE + _STYLE)
 
 
-def _consumer(shown: Shown, clock: Clock) -> str:
-    consumer, rows = shown
+def _consumer(report: ConsumerReport, clock: Clock) -> str:
+    consumer, rows = report
     lines = [
         ("", f"{subscription_of(consumer)}; {consumer['how']}"),
-        ("", sums(consumer)),
+        ("", sums_text(consumer)),
         *(("bad", warning) for warning in warnings(consumer)),
-        ("warn", doubts(consumer)),
+        ("warn", doubt_text(consumer)),
     ]
-    said = "".join(f'<p class="{kind}">{plain(text)}</p>' for kind, text in lines if text)
-    span = f"<p>{plain(row_span(consumer))}</p>"
-    body = f"{said}{_plot(consumer, rows, clock)}{_table(row_columns(rows, clock), rows)}{span}"
+    paragraphs = "".join(f'<p class="{kind}">{escape(text)}</p>' for kind, text in lines if text)
+    span = f"<p>{escape(row_span(consumer))}</p>"
+    body = f"{paragraphs}{_plot(consumer, rows, clock)}{_table(row_columns(rows, clock), rows)}{span}"
     return section(name_of(consumer), "", body)
 
 
 def _table(columns: Iterable[Column], records: Sequence[Figures]) -> str:
     columns = list(columns)
-    rows = ("".join(f"<td>{plain(column.text(record))}</td>" for column in columns) for record in records)
+    rows = ("".join(f"<td>{escape(column.text(record))}</td>" for column in columns) for record in records)
     return table([column.title for column in columns], rows)
 
 
 def _plot(consumer: Figures, rows: Sequence[Figures], clock: Clock) -> str:
-    """Permits and unacknowledged messages as step lines; where there are no permits, there is a bar below."""
+    """Draw permits and unacknowledged messages as step lines, and a bar below where there are no permits."""
     x, starts = _time(consumer, rows)
-    y = amount_axis("", max(0, *(row[name] for row in rows for name in _LINES)), "{:,.0f}".format, whole=True)
+    y = amount_axis(
+        "", max(0, *(row[name] for row in rows for name in _LINES)), "{:,.0f}".format, is_whole=True
+    )
     spans = list(zip(rows, pairwise(starts), strict=True))
     drawing = "".join(
-        f'<rect fill="{_EMPTY}" x="{across(x.place(start))}" y="{UNIT * 0.98:.0f}" '
-        f'width="{across(x.place(end) - x.place(start))}" height="{UNIT * 0.02:.0f}"/>'
+        f'<rect fill="{_EMPTY}" x="{to_x(x.place(start))}" y="{UNIT * 0.98:.0f}" '
+        f'width="{to_x(x.place(end) - x.place(start))}" height="{UNIT * 0.02:.0f}"/>'
         for row, (start, end) in spans
         if is_empty(row)
     )
     for name, colour in _LINES.items():
         steps = "V".join(
-            f"{down(y.place(max(row[name], 0)))}H{across(x.place(end))}" for row, (_, end) in spans
+            f"{to_y(y.place(max(row[name], 0)))}H{to_x(x.place(end))}" for row, (_, end) in spans
         )
         drawing += f'<path class="line" stroke="{colour}" d="M0 {steps}"/>'
     drawing += "".join(
-        hits(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]}) for row, (start, end) in spans
+        hovers(x, end - start, {start: [clock(row["time_ns"]), *_tooltip(row)]})
+        for row, (start, end) in spans
     )
     legend = [*(Key(colour, name) for name, colour in _LINES.items()), Key(_EMPTY, "no permits")]
     return figure.figure("Permits and unacknowledged messages over time", x, y, drawing, legend)
@@ -88,9 +91,9 @@ def _tooltip(row: Figures) -> list[str]:
 
 
 def _time(consumer: Figures, rows: Sequence[Figures]) -> tuple[Axis, list[int]]:
-    """The axis of time; when each row begins, and the last one ends. Without times rows are numbered."""
+    """Make the axis of time, and the times when rows begin and the last one ends; else row numbers."""
     if consumer["time_ns"] is None:
-        return Axis("rows", {}, lambda at: at / len(rows)), [*range(len(rows) + 1)]
+        return Axis("rows", {}, lambda row: row / len(rows)), [*range(len(rows) + 1)]
     starts = [row["time_ns"] for row in rows]
     return time_axis(starts[0], consumer["last_ns"]), [*starts, max(consumer["last_ns"], starts[-1] + 1)]
 

@@ -1,4 +1,4 @@
-"""Plots a consumer's permits and unacknowledged messages over time, in the terminal."""
+"""A plot of a consumer's permits and unacknowledged messages over time, in the terminal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.permits import Shown, is_empty
+from pulsarctl_wire.render.permits import ConsumerReport, is_empty
 from pulsarctl_wire.render.stats_page import LEVELS
 from pulsarctl_wire.stats.report import Figures
 
@@ -22,65 +22,65 @@ _MARKS: Final = {"S": "SUBSCRIBE", "C": "CLOSE_CONSUMER", "R": "REDELIVER", "F":
 _EMPTY: Final = "!"
 
 
-def plot(shown: Shown, width: int | None, clock: Clock) -> Iterator[Text]:
-    """The charts of a consumer, one below the other over the same time."""
-    consumer, rows = shown
+def plot(report: ConsumerReport, width: int | None, clock: Clock) -> Iterator[Text]:
+    """Yield the charts of a consumer, one below the other over the same time."""
+    consumer, rows = report
     labels = {name: f"{name} {max(0, *(row[name] for row in rows)):,}" for name in _CHARTS}
     margin = max(map(len, labels.values())) + 1
-    room = max((width or _WIDTH) - margin - 1, 10)
-    places = _places(consumer, rows, room)
-    columns = _columns(rows, places, room)
+    space = max((width or _WIDTH) - margin - 1, 10)
+    places = _places(consumer, rows, space)
+    columns = _columns(rows, places, space)
     for name, (height, colour, pick) in _CHARTS.items():
         values = [max(pick([row[name] for row in column]), 0) if column else 0 for column in columns]
         for number, line in enumerate(_chart(values, height)):
             label = labels[name] if number == 0 else "0" if number == height - 1 else ""
             yield Text.assemble((f"{label:>{margin - 1}} │", "dim"), (line, colour))
-    marks, stalls = _marks(rows, places, room), [bool(column) and is_empty(column[-1]) for column in columns]
+    marks, stalls = _marks(rows, places, space), [bool(column) and is_empty(column[-1]) for column in columns]
     start, end = clock(consumer["time_ns"]), clock(consumer["last_ns"])
     signs = [f"{sign} {text}" for sign, text in _MARKS.items() if sign in marks]
-    below = [
-        ("bold red", "".join(_EMPTY if each else " " for each in stalls)),
+    footer = [
+        ("bold red", "".join(_EMPTY if is_stalled else " " for is_stalled in stalls)),
         ("magenta", marks),
-        ("dim", start + end.rjust(room - len(start))),
+        ("dim", start + end.rjust(space - len(start))),
         ("dim", "  ".join([*signs, *([f"{_EMPTY} no permits"] if any(stalls) else [])])),
     ]
-    for style, text in below:
+    for style, text in footer:
         if text.strip():
             yield Text(" " * (margin + 1) + text.rstrip(), style)
 
 
-def _places(consumer: Figures, rows: Sequence[Figures], room: int) -> list[int]:
-    """The column in which each row begins: by time, or evenly where there are no times."""
+def _places(consumer: Figures, rows: Sequence[Figures], space: int) -> list[int]:
+    """Return the column in which each row begins: by time, or evenly where there are no times."""
     if consumer["time_ns"] is None:
-        return [at * room // len(rows) for at in range(len(rows))]
+        return [index * space // len(rows) for index in range(len(rows))]
     start = consumer["time_ns"]
     span = max(consumer["last_ns"] - start, 1)
-    return [min((row["time_ns"] - start) * room // span, room - 1) for row in rows]
+    return [min((row["time_ns"] - start) * space // span, space - 1) for row in rows]
 
 
-def _columns(rows: Sequence[Figures], places: Sequence[int], room: int) -> list[list[Figures]]:
-    """The rows of each column: those that begin there, or else the last one before, if any."""
-    columns: list[list[Figures]] = [[] for _ in range(room)]
+def _columns(rows: Sequence[Figures], places: Sequence[int], space: int) -> list[list[Figures]]:
+    """Return the rows of each column: those that begin there, or else the last one before, if any."""
+    columns: list[list[Figures]] = [[] for _ in range(space)]
     for row, place in zip(rows, places, strict=True):
         columns[place].append(row)
-    for before, column in pairwise(columns):
+    for previous, column in pairwise(columns):
         if not column:
-            column += before[-1:]
+            column += previous[-1:]
     return columns
 
 
 def _chart(values: Sequence[int], height: int) -> list[str]:
-    """Bars of these values, as lines from the top; the highest one is `height` cells high."""
-    most = max(values)
-    eighths = [-(-value * 8 * height // most) if most else 0 for value in values]
+    """Draw bars of these values, as lines from the top; the highest one is `height` cells high."""
+    highest = max(values)
+    eighths = [-(-value * 8 * height // highest) if highest else 0 for value in values]
     return [
-        "".join(LEVELS[min(max(each - 8 * below, 0), 8)] for each in eighths).rstrip()
-        for below in reversed(range(height))
+        "".join(LEVELS[min(max(size - 8 * level, 0), 8)] for size in eighths).rstrip()
+        for level in reversed(range(height))
     ]
 
 
-def _marks(rows: Sequence[Figures], places: Sequence[int], room: int) -> str:
-    marks = [" "] * room
+def _marks(rows: Sequence[Figures], places: Sequence[int], space: int) -> str:
+    marks = [" "] * space
     order = " " + "".join(reversed(_MARKS))
     for row, place in zip(rows, places, strict=True):
         for sign in _signs(row):
@@ -89,6 +89,6 @@ def _marks(rows: Sequence[Figures], places: Sequence[int], room: int) -> str:
 
 
 def _signs(row: Figures) -> Iterator[str]:
-    found: dict[str, Any] = {"F": row["flows"], "R": row["asked"]}
-    yield from (sign for sign, count in found.items() if count)
+    counts: dict[str, Any] = {"F": row["flows"], "R": row["asked"]}
+    yield from (sign for sign, count in counts.items() if count)
     yield from (text[0] for text in row["moments"] if text.startswith((_MARKS["S"], _MARKS["C"])))

@@ -1,4 +1,4 @@
-"""The fast path of rendering: turns encoded messages into text without parsing, by plans made of the schema.
+"""The fast path of rendering: encoded messages become text without parsing, by plans made of the schema.
 
 It handles what clients and brokers usually send: known fields in the order of their numbers, with all
 required ones, and values in the range of their types. For anything else `walk` returns False, and the caller
@@ -19,11 +19,11 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import SIZED, VARINT, read_signed, tag, varint, wire_type
 
-LARGEST: Final = 65_535
-"""Maximum bytes of a command or metadata; larger ones may have more items than are shown."""
+MAX_FAST: Final = 65_535
+"""Maximum bytes of a command or metadata; larger ones, which may have too many items, take the slow path."""
 
 ALWAYS: Final = -2
-"""`Step.boring` of fields that are always shown: no field has this value."""
+"""`Step.hidden_value` of fields that are always shown: no field has this value."""
 
 _RANGES: Final = {
     FieldDescriptor.TYPE_INT32: (-1, 2**31 - 1),
@@ -37,11 +37,11 @@ _RANGES: Final = {
 
 
 class Step:
-    """How to render a field: as `prefix` and the value's text. Without a prefix it is not shown.
+    """The rendering of a field: `prefix` and the value's text. Without a prefix it is not shown.
 
     `number` formats a varint (by default as digits; it returns None for unusual values), `sized` formats
-    bytes, and `plan` a message. Fields whose varint or size equals `boring` are not shown. If `slot` is not
-    negative, the text is also stored in that slot, for the caller.
+    bytes, and `plan` a message. Fields whose varint or size equals `hidden_value` are not shown. If `slot` is
+    not negative, the text is also stored in that slot, for the caller.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Step:
         number: Callable[[int], str | None] | None = None,
         sized: Callable[[bytes], str] | None = None,
         plan: "Plan | None" = None,
-        boring: int = ALWAYS,
+        hidden_value: int = ALWAYS,
         slot: int = -1,
     ) -> None:
         self.is_shown = prefix is not None
@@ -60,48 +60,48 @@ class Step:
         self.number = number
         self.sized = sized
         self.plan = plan
-        self.boring: i64 = boring
+        self.hidden_value: i64 = hidden_value
         self.slot: i64 = slot
         self.is_sized = wire_type(field) == SIZED
-        least, most = (0, LARGEST) if self.is_sized else _RANGES.get(field.type, (0, -1))
-        self.least: i64 = least
-        self.most: i64 = most
+        smallest, largest = (0, MAX_FAST) if self.is_sized else _RANGES.get(field.type, (0, -1))
+        self.smallest: i64 = smallest
+        self.largest: i64 = largest
         self.required: i64 = int(field.is_required)
-        self.repeated: bool = field.is_repeated
+        self.is_repeated: bool = field.is_repeated
         self.is_silent = prefix is None and slot < 0 and number is None
 
 
 class Plan:
-    """How to render the fields of one type of message. Fields without a step need the slow path.
+    """The rendering of one type of message. Fields without a step need the slow path.
 
-    `gather` joins the texts of a repeated field. With `braces`, the text of all fields is put in braces; the
-    first brace replaces the first character.
+    `gather` joins the texts of a repeated field. With `has_braces`, all fields are put in braces; the first
+    brace replaces the first character.
     """
 
-    def __init__(self, gather: Callable[[list[str]], str], *, braces: bool = False) -> None:
+    def __init__(self, gather: Callable[[list[str]], str], *, has_braces: bool = False) -> None:
         self.steps: list[Step | None] = []  # by tag
         self.gather = gather
-        self.braces = braces
-        self.needed: i64 = 0
+        self.has_braces = has_braces
+        self.required_count: i64 = 0
         self.head = b""
         """The first bytes of a command with this sub-message: its type, and the sub-message's tag."""
 
     def fill(self, descriptor: Any, step_of: Callable[[Any], Step | None]) -> "Plan":
-        """Add the steps that `step_of` returns for the fields; returns the plan."""
+        """Add the steps that `step_of` returns for the fields. Returns the plan."""
         for field in descriptor.fields:
-            self.needed += int(field.is_required)
+            self.required_count += int(field.is_required)
             step = step_of(field)
-            if step is not None and step.most >= 0:
+            if step is not None and step.largest >= 0:
                 key = field.number << 3 | wire_type(field)
                 self.steps += [None] * (key + 1 - len(self.steps))
                 self.steps[key] = step
-                if self.braces:
+                if self.has_braces:
                     step.opening = f"{{{step.prefix[1:]}"
         return self
 
 
 def command_plans(plan_of: Callable[[Any], Plan]) -> dict[int, Plan]:
-    """The plans of sub-messages by type number, for all commands that carry no credentials."""
+    """Make the plans of sub-messages by type number, for all commands that carry no credentials."""
     plans = {}
     for number in BODIES:
         if number not in WITH_SECRETS:
@@ -116,80 +116,80 @@ def walk_command(frame: Frame, plan: Plan, parts: list[str]) -> bool:
     Also returns False if the command has more than its type and the sub-message of `plan`.
     """
     raw, head = frame.raw, plan.head
-    at: i64 = 8 + len(head)
+    pos: i64 = 8 + len(head)
     end: i64 = 8 + (raw[6] << 8 | raw[7])
-    if at >= end or end > len(raw) or raw[4] or raw[5] or raw[8 : 8 + len(head)] != head:
+    if pos >= end or end > len(raw) or raw[4] or raw[5] or raw[8 : 8 + len(head)] != head:
         return False
-    size, begin = read_signed(raw, at, end)
-    return begin > at and begin + size == end and walk(raw, begin, end, plan, parts, [])
+    size, begin = read_signed(raw, pos, end)
+    return begin > pos and begin + size == end and walk(raw, begin, end, plan, parts, [])
 
 
 def metadata_at(frame: Frame) -> int:
-    """The offset of the metadata in a frame; -1 if it is large, or not covered by a valid checksum."""
+    """Return the offset of the metadata in a frame; -1 if it is large, or not covered by a valid checksum."""
     raw = frame.raw
     if frame.checksum != "valid" or frame.head is None or raw[4] or raw[5]:
         return -1
-    return frame.metadata_at if frame.payload_at - frame.metadata_at <= LARGEST else -1
+    return frame.metadata_at if frame.payload_at - frame.metadata_at <= MAX_FAST else -1
 
 
-def walk(data: bytes, at: i64, end: i64, plan: Plan, parts: list[str], slots: list[str]) -> bool:
-    """Add the text of the message at `data[at:end]` to `parts`.
+def walk(data: bytes, pos: i64, end: i64, plan: Plan, parts: list[str], slots: list[str]) -> bool:
+    """Add the text of the message at `data[pos:end]` to `parts`.
 
     Returns False if anything in it is unusual; `parts` may then have a part of it. Raises UnicodeDecodeError
     if a text is not UTF-8.
     """
-    steps, braces, needed = plan.steps, plan.braces, plan.needed
+    steps, has_braces, required_count = plan.steps, plan.has_braces, plan.required_count
     last: i64 = 0
-    several: list[str] | None = None
+    items: list[str] | None = None
     first = len(parts)
-    while at < end:
-        start = at
+    while pos < end:
+        start = pos
         key, begin = read_signed(data, start, end)
-        if begin >= end or key >= len(steps) or (key <= last and several is None):
+        if begin >= end or key >= len(steps) or (key <= last and items is None):
             return False
         step = steps[key]
-        value, at = read_signed(data, begin, end)
-        if step is None or at == begin or value < step.least or value > step.most:
+        value, pos = read_signed(data, begin, end)
+        if step is None or pos == begin or value < step.smallest or value > step.largest:
             return False
-        stop = at + value if step.is_sized else at
+        stop = pos + value if step.is_sized else pos
         if stop > end:
             return False
         last = key
-        needed -= step.required
-        if step.plan is not None and not step.repeated:
+        required_count -= step.required
+        if step.plan is not None and not step.is_repeated:
             parts.append(step.opening if len(parts) == first else step.prefix)
-            if not walk(data, at, stop, step.plan, parts, slots):
+            if not walk(data, pos, stop, step.plan, parts, slots):
                 return False
-            at = stop
+            pos = stop
             continue
-        shown = _shown(data, at, stop, value, step, slots)
-        if shown is None:
+        text = _field_text(data, pos, stop, value, step, slots)
+        if text is None:
             return False
-        at = stop
-        if step.repeated:
-            if several is None:
-                several = []
-            several.append(shown)
-            if at < end and data.startswith(data[start:begin], at):
+        pos = stop
+        if step.is_repeated:
+            if items is None:
+                items = []
+            items.append(text)
+            if pos < end and data.startswith(data[start:begin], pos):
                 continue
-            shown, several = plan.gather(several), None
+            text, items = plan.gather(items), None
         if step.slot >= 0:
-            slots[step.slot] = shown
-        if step.is_shown and value != step.boring:
+            slots[step.slot] = text
+        if step.is_shown and value != step.hidden_value:
             parts.append(step.opening if len(parts) == first else step.prefix)
-            parts.append(shown)
-    if braces:
+            parts.append(text)
+    if has_braces:
         parts.append("{}" if len(parts) == first else "}")
-    return at == end and needed == 0
+    return pos == end and required_count == 0
 
 
-def _shown(data: bytes, at: i64, stop: i64, value: i64, step: Step, slots: list[str]) -> str | None:
-    """The text of one field; None if it is unusual."""
+def _field_text(data: bytes, pos: i64, stop: i64, value: i64, step: Step, slots: list[str]) -> str | None:
+    """Render one field; None if it is unusual."""
     if step.plan is not None:
         parts: list[str] = []
-        return "".join(parts) if walk(data, at, stop, step.plan, parts, slots) else None
+        return "".join(parts) if walk(data, pos, stop, step.plan, parts, slots) else None
     if step.is_sized:
-        return "" if step.sized is None else step.sized(data[at:stop])
+        return "" if step.sized is None else step.sized(data[pos:stop])
     if step.number is not None:
         return step.number(value)
     return "" if step.is_silent else str(value)

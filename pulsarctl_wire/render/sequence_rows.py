@@ -1,4 +1,4 @@
-"""The rows of a sequence diagram (a frame, like frames, what happened to a connection), and its lifelines."""
+"""The rows of a sequence diagram (a frame, similar frames, beginnings and ends), and its lifelines."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,16 +10,16 @@ from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
-from pulsarctl_wire.wire.names import LONGEST_NAME
+from pulsarctl_wire.wire.names import MAX_NAME_LENGTH
 from pulsarctl_wire.wire.session.counts import error_of, latency_of, messages_in
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
 
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 """Stands before the number of frames, and where a connection ends."""
 
-_LONGEST: Final = 300  # characters of a name, of all fields, and of what is wrong
-_LONG: Final = 24  # characters of a field that follows the others, as it may be cut
-_NOT_SHOWN: Final = ("req=", "auth=", "authoritative=", "max_message_size=")
+_MAX_TEXT: Final = 300  # characters of a name, of all fields, and of what is wrong
+_MAX_SHORT_FIELD: Final = 24  # characters of a field that follows the others, as it may be cut
+_HIDDEN_FIELDS: Final = ("req=", "auth=", "authoritative=", "max_message_size=")
 _BEGINS: Final = "begins"
 _ENDS: Final = "ends"
 _FLOW: Final = NUMBERS["FLOW"]
@@ -27,14 +27,14 @@ _STYLES: Final = {CLOSED: "dim", OPEN: "dim"}
 """How connections usually end; everything else is red."""
 
 Key = tuple[object, ...]
-"""What rows have in common that are alike."""
+"""What similar rows have in common."""
 Styled = tuple[str, str]
 """A style of `render.text.Paint` and a text."""
 
 
 @dataclass(slots=True)
 class Row:
-    """An arrow: a frame or `count` like frames; damage (red), or what happened to a connection.
+    """An arrow: a frame or `count` similar frames; damage (red), or the beginning or end of a connection.
 
     `to_broker` is None if neither side did it. `number` is that of the first frame, 0 if it is no frame.
     Times are in ns since the epoch. All texts are clean.
@@ -49,7 +49,7 @@ class Row:
     number: int = 0
     topic: str = ""
     fields: list[str] = field(default_factory=list)
-    wrong: str = ""
+    problem: str = ""
     request: int | None = None
     """For an answer: number of its request's frame."""
     latency_ns: int | None = None
@@ -59,19 +59,19 @@ class Row:
     """Messages of SEND and MESSAGE, permits of FLOW."""
     count: int = 1
     last_ns: int | None = None
-    last: int = 0
+    last_number: int = 0
     """Number of the last frame."""
-    connections: bool = False
+    has_several_connections: bool = False
     """Whether it has frames of several connections."""
     latencies: Latencies | None = None
     is_focus: bool = False
     period: int = 0
     """How many rows are repeated together, if it is one of them."""
-    is_open: bool = False
+    is_in_run: bool = False
     """Whether it belongs to a run that may go on."""
 
     @property
-    def closes(self) -> bool:
+    def is_end(self) -> bool:
         """Whether it is the end of a connection."""
         return self.key[0] == _ENDS
 
@@ -83,7 +83,7 @@ class Row:
     @property
     def index(self) -> str:
         """The number of its connection, with + if there are more."""
-        return f"{self.connection.index}{'+' if self.connections else ''}"
+        return f"{self.connection.index}{'+' if self.has_several_connections else ''}"
 
     @property
     def colour(self) -> str:
@@ -93,26 +93,28 @@ class Row:
         return "yellow" if self.to_broker else "cyan"
 
     def merge(self, other: "Row") -> None:
-        """Add a later row that is like this one."""
+        """Add a later, similar row."""
         if self.latencies is None:
             self.latencies = Latencies()
             self._add_latency(self)
         self._add_latency(other)
         if other.latencies is not None:
             self.latencies.merge(other.latencies)
-        self.fields = [each for each in self.fields if each in other.fields]
-        self.connections |= other.connections or other.connection.index != self.connection.index
+        self.fields = [text for text in self.fields if text in other.fields]
+        self.has_several_connections |= (
+            other.has_several_connections or other.connection.index != self.connection.index
+        )
         self.count += other.count
         self.size += other.size
         self.amount += other.amount
-        self.last, self.last_ns = other.last, other.last_ns
+        self.last_number, self.last_ns = other.last_number, other.last_ns
 
     def _add_latency(self, row: "Row") -> None:
         if self.latencies is not None and row.latency_ns is not None and row.count == 1:
             self.latencies.add([row.latency_ns])
 
     def label(self) -> list[Styled]:
-        """What it is: command, number of frames, topic, fields."""
+        """Return what the row is: command, number of frames, topic, fields."""
         parts = [(self.style, self.title)]
         if self.count > 1:
             parts.append(("", f"{TIMES} {self.count:,}"))
@@ -121,7 +123,7 @@ class Row:
         parts += [("", " ".join(self.fields))] if self.fields else []
         parts += [topic] if self.topic and self.request is not None else []
         if self.count > 1 and self.number:
-            parts += [("", each) for each in self._sums()]
+            parts += [("", text) for text in self._sums()]
         return parts
 
     def _sums(self) -> Iterable[str]:
@@ -130,10 +132,10 @@ class Row:
         elif self.amount:
             yield from [f"{self.amount:,} messages"] * (self.amount != self.count)
             yield human_bytes(self.size)
-        yield f"to #{self.last}"
+        yield f"to #{self.last_number}"
 
     def tail(self) -> list[Styled]:
-        """How long it took, and what is wrong with it."""
+        """Return how long it took, and what is wrong with it."""
         parts = []
         times = self.latencies.record() if self.latencies is not None else None
         if times is not None:
@@ -141,35 +143,35 @@ class Row:
         elif self.count > 1 and self.time_ns is not None and self.last_ns is not None:
             parts.append(("dim", f"in {human_time(self.last_ns - self.time_ns)}"))
         elif self.latency_ns is not None:
-            parts.append(("", f"{'after ' * self.closes}{human_time(self.latency_ns)}"))
+            parts.append(("", f"{'after ' * self.is_end}{human_time(self.latency_ns)}"))
         if self.count == 1 and self.request is not None and self.request != self.number - 1:
             parts.append(("dim", f"after #{self.request}"))
-        return parts + ([("yellow", f"! {self.wrong}")] if self.wrong else [])
+        return parts + ([("yellow", f"! {self.problem}")] if self.problem else [])
 
 
-def row_of(event: Event, key: Key, wrong: str, line: LineRenderer) -> Row:
-    """The row of an event; `line` renders its fields."""
+def row_of(event: Event, key: Key, problem: str, line: LineRenderer) -> Row:
+    """Make the row of an event; `line` renders its fields."""
     if not isinstance(event, Frame):
-        row = Row(key, event.connection, event.to_broker, event.time_ns, wrong, "red")
+        row = Row(key, event.connection, event.to_broker, event.time_ns, problem, "red")
         row.size, row.last_ns = event.size, event.time_ns
         return row
-    fields = [each for each in line.fields(event) if not each.startswith(_NOT_SHOWN)]
-    fields.sort(key=lambda text: len(text) > _LONG)
-    shown = [each.removeprefix("brokerServiceUrl=").removeprefix("pulsar://") for each in fields]
-    row = _frame_row(event, key, _cut_all(shown))
-    row.wrong = wrong
+    fields = [text for text in line.fields(event) if not text.startswith(_HIDDEN_FIELDS)]
+    fields.sort(key=lambda text: len(text) > _MAX_SHORT_FIELD)
+    shortened = [text.removeprefix("brokerServiceUrl=").removeprefix("pulsar://") for text in fields]
+    row = _frame_row(event, key, _cut_all(shortened))
+    row.problem = problem
     return row
 
 
 def brief_row(frame: Any, key: Key) -> Row:
-    """The row of a frame, without the fields in which it differs from those that are like it."""
-    return _frame_row(frame, key, list(_alike(frame)))
+    """Make the row of a frame, without the fields in which similar frames differ."""
+    return _frame_row(frame, key, list(_shared_fields(frame)))
 
 
 def _frame_row(frame: Any, key: Key, fields: list[str]) -> Row:
     number, time_ns = frame.number, frame.time_ns
-    shows_sub = frame.subscription is not None and frame.request is None
-    sub = [f"sub={_short(frame.subscription)}"] if shows_sub else []
+    has_subscription = frame.subscription is not None and frame.request is None
+    sub = [f"sub={_short(frame.subscription)}"] if has_subscription else []
     return Row(
         key,
         frame.connection,
@@ -185,36 +187,36 @@ def _frame_row(frame: Any, key: Key, fields: list[str]) -> Row:
         size=len(frame.raw),
         amount=frame.base.flow.messagePermits if frame.type == _FLOW else messages_in(frame),
         last_ns=time_ns,
-        last=number,
+        last_number=number,
     )
 
 
 def beginning_of(event: Event) -> Row:
-    """The row of a connection's first event."""
+    """Make the row of a connection's first event."""
     connection = event.connection
     fields = [str(connection.index), f"from port {connection.client.rpartition(':')[2]}"]
-    row = Row((_BEGINS, *_ends_of(connection)), connection, True, event.time_ns, "connection", "dim")
+    row = Row((_BEGINS, *_ends(connection)), connection, True, event.time_ns, "connection", "dim")
     row.fields, row.last_ns = fields, event.time_ns
     return row
 
 
 def end_of(ending: EndedConnection) -> Row:
-    """The row of a connection's end; without a time if it did not end in the capture."""
+    """Make the row of a connection's end; without a time if it did not end in the capture."""
     connection = ending.connection
     time_ns = None if ending.end == OPEN else ending.end_ns or ending.last_ns
     to_broker = None if ending.by_broker is None else not ending.by_broker
     if ending.end in (REFUSED, UNANSWERED):
         to_broker = ending.end == UNANSWERED
     style = _STYLES.get(ending.end, "red")
-    key = (_ENDS, *_ends_of(connection), ending.how)
+    key = (_ENDS, *_ends(connection), ending.how)
     row = Row(key, connection, to_broker, time_ns, clean(ending.how), style, last_ns=time_ns)
     if ending.time_ns is not None and time_ns is not None:
         row.latency_ns = time_ns - ending.time_ns
     return row
 
 
-def wrong_of(event: Event) -> str:
-    """What is wrong with an event; "" if nothing is."""
+def problem_of(event: Event) -> str:
+    """Describe what is wrong with an event; "" if nothing is."""
     if isinstance(event, Frame):
         texts = [*(["PARTIAL"] if event.partial else []), *notes_of(event)]
         return _short(", ".join(texts))
@@ -223,25 +225,25 @@ def wrong_of(event: Event) -> str:
     return _short(f"MALFORMED {event.size:,} bytes: {event.reason}")
 
 
-def key_of(event: Event, wrong: str) -> Key:
-    """What an event has in common with those that are like it."""
-    ends = _ends_of(event.connection)
+def key_of(event: Event, problem: str) -> Key:
+    """Return the key that similar events share."""
+    ends = _ends(event.connection)
     if not isinstance(event, Frame):
-        return (*ends, event.to_broker, wrong)
-    subscription = event.subscription and event.subscription[:LONGEST_NAME]
-    return (*ends, event.to_broker, event.type, event.topic, subscription, _alike(event), wrong)
+        return (*ends, event.to_broker, problem)
+    subscription = event.subscription and event.subscription[:MAX_NAME_LENGTH]
+    return (*ends, event.to_broker, event.type, event.topic, subscription, _shared_fields(event), problem)
 
 
-def _alike(frame: Any) -> tuple[str, ...]:
-    """The fields that like frames have in common: who it is about, and the values of enums."""
+def _shared_fields(frame: Any) -> tuple[str, ...]:
+    """Return the fields that similar frames share: producer or consumer, and the values of enums."""
     body = frame.body
-    found = []
+    texts = []
     for field_of, value in () if body is None else body.ListFields():
         if field_of.name in ("producer_id", "consumer_id"):
-            found.append(f"{field_of.name[:8]}={value}")
+            texts.append(f"{field_of.name[:8]}={value}")
         elif field_of.enum_type is not None and not field_of.is_repeated:
-            found.append(field_of.enum_type.values_by_number[value].name)
-    return tuple(found)
+            texts.append(field_of.enum_type.values_by_number[value].name)
+    return tuple(texts)
 
 
 def _topic(topic: str | None) -> str:
@@ -250,19 +252,19 @@ def _topic(topic: str | None) -> str:
 
 
 def _short(text: str) -> str:
-    """The beginning of a text, clean."""
-    return clean(text) if len(text) <= _LONGEST else f"{clean(text[:_LONGEST])}…"
+    """Return the beginning of a text, clean."""
+    return clean(text) if len(text) <= _MAX_TEXT else f"{clean(text[:_MAX_TEXT])}…"
 
 
 def _cut_all(fields: list[str]) -> list[str]:
-    kept: list[str] = []
-    room = _LONGEST
+    result: list[str] = []
+    free = _MAX_TEXT
     for text in fields:
-        if room < len(text):
-            return [*kept, f"{text[:room]}…"]
-        kept.append(text)
-        room -= len(text)
-    return kept
+        if free < len(text):
+            return [*result, f"{text[:free]}…"]
+        result.append(text)
+        free -= len(text)
+    return result
 
 
 # -- lifelines
@@ -275,29 +277,29 @@ class Lifelines(NamedTuple):
     brokers: list[str]
 
     def of(self, row: Row) -> tuple[int, int]:
-        """The lines of a row's client and broker; the last one stands for all that have none of their own."""
-        client, broker = _ends_of(row.connection)
-        return _at(self.clients, client), _at(self.brokers, broker)
+        """Return the lines of a row's client and broker; the last line stands for all others."""
+        client, broker = _ends(row.connection)
+        return _index_of(self.clients, client), _index_of(self.brokers, broker)
 
 
-def lifelines(rows: Iterable[Row], most: int) -> Lifelines:
-    """The lifelines of `rows`, in the order of their first rows, at most `most` at each side."""
-    ends = [_ends_of(row.connection) for row in rows]
+def lifelines(rows: Iterable[Row], limit: int) -> Lifelines:
+    """Make the lifelines of `rows`, in the order of their first rows, at most `limit` at each side."""
+    ends = [_ends(row.connection) for row in rows]
     return Lifelines(
-        _limited([client for client, _ in ends], most), _limited([broker for _, broker in ends], most)
+        _limit([client for client, _ in ends], limit), _limit([broker for _, broker in ends], limit)
     )
 
 
-def _limited(names: list[str], most: int) -> list[str]:
+def _limit(names: list[str], limit: int) -> list[str]:
     names = list(dict.fromkeys(names))
-    return names if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
+    return names if len(names) <= limit else [*names[: limit - 1], f"{len(names) - limit + 1} others"]
 
 
-def _at(names: list[str], name: str) -> int:
+def _index_of(names: list[str], name: str) -> int:
     return names.index(name) if name in names else len(names) - 1
 
 
-def _ends_of(connection: Connection) -> tuple[str, str]:
-    """The names of a connection's client and broker."""
+def _ends(connection: Connection) -> tuple[str, str]:
+    """Return the names of a connection's client and broker."""
     client = connection.client.rpartition(":")[0] or connection.client
     return clean(client) or "client", clean(connection.server) or "broker"

@@ -1,4 +1,4 @@
-"""Draws a sequence diagram as SVG, for light and dark screens.
+"""A sequence diagram as SVG, for light and dark screens.
 
 Labels are cut as on a terminal, and tooltips have all of them. Whatever a capture holds, this is valid XML.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.page import document, plain
+from pulsarctl_wire.render.page import document, escape
 from pulsarctl_wire.render.sequence_rows import Row, Styled, lifelines
 from pulsarctl_wire.render.text import cells, cut_line, human_time
 
@@ -22,7 +22,7 @@ _MARGIN: Final = 14
 
 
 class _Layout:
-    """Where everything is, in pixels."""
+    """The positions of everything, in pixels."""
 
     def __init__(self, rows: Sequence[Row], clock: Clock, note: str) -> None:
         self.lines = lifelines(rows, LIFELINES)
@@ -31,9 +31,9 @@ class _Layout:
         self.number = _MARGIN + 7 * _CHARACTER  # right ends of the three columns
         self.time = self.number + (times + 1) * _CHARACTER
         self.index = self.time + (max((len(row.index) for row in rows), default=1) + 1) * _CHARACTER
-        self.clients = [self.index + 14 + at * _SPACE for at in range(len(self.lines.clients))]
+        self.clients = [self.index + 14 + index * _SPACE for index in range(len(self.lines.clients))]
         first = (self.clients or [self.index])[-1] + _LANE * _CHARACTER
-        self.brokers = [first + at * _SPACE for at in range(len(self.lines.brokers))]
+        self.brokers = [first + index * _SPACE for index in range(len(self.lines.brokers))]
         self.width = (self.brokers or [first])[-1] + _MARGIN
         self.top = _MARGIN + 18 * max(len(self.clients), len(self.brokers))
         self.bottom = self.top + _HEIGHT * len(rows) + 8
@@ -41,7 +41,7 @@ class _Layout:
 
 
 def svg(rows: Sequence[Row], clock: Clock, note: str = "") -> str:
-    """The diagram of `rows` as an SVG document; `note` is a line below it."""
+    """Draw the diagram of `rows` as an SVG document; `note` is a line below it."""
     layout = _Layout(rows, clock, note)
     width, height = round(layout.width), round(layout.height)
     parts = [
@@ -49,7 +49,7 @@ def svg(rows: Sequence[Row], clock: Clock, note: str = "") -> str:
         f'width="{width}" height="{height}"><style>{_STYLE}</style>'
         f'<rect class="paper" width="{width}" height="{height}"/>',
         *_lifelines(layout),
-        *(_row(row, layout, layout.top + _HEIGHT * at) for at, row in enumerate(rows)),
+        *(_row(row, layout, layout.top + _HEIGHT * index) for index, row in enumerate(rows)),
     ]
     if note:
         parts.append(_text(layout.index + 14, layout.bottom + 18, [("dim", note)]))
@@ -57,18 +57,18 @@ def svg(rows: Sequence[Row], clock: Clock, note: str = "") -> str:
 
 
 def page(rows: Sequence[Row], clock: Clock, title: str, subtitle: str, note: str = "") -> str:
-    """A page with the diagram."""
+    """Build a page with the diagram."""
     return document("sequence", title, subtitle, f"<section>{svg(rows, clock, note)}</section>", _PAGE_STYLE)
 
 
 def _lifelines(layout: _Layout) -> Iterator[str]:
     clients, brokers = layout.lines
-    for at, (name, x) in enumerate(zip(clients, layout.clients, strict=True)):
-        y = _MARGIN + 18 * at
+    for index, (name, x) in enumerate(zip(clients, layout.clients, strict=True)):
+        y = _MARGIN + 18 * index
         yield f'<path class="life" d="M{x:.1f} {y}V{layout.bottom:.1f}"/>'
         yield _text(x + 7, y + 10, [("bold", cut_line(name, _LANE // 2))])
-    for at, (name, x) in enumerate(zip(reversed(brokers), reversed(layout.brokers), strict=True)):
-        y = _MARGIN + 18 * at
+    for index, (name, x) in enumerate(zip(reversed(brokers), reversed(layout.brokers), strict=True)):
+        y = _MARGIN + 18 * index
         yield f'<path class="life" d="M{x:.1f} {y}V{layout.bottom:.1f}"/>'
         yield _text(x - 7, y + 10, [("bold", cut_line(name, _LANE // 2))], "end")
 
@@ -77,11 +77,11 @@ def _row(row: Row, layout: _Layout, top: float) -> str:
     client, broker = layout.lines.of(row)
     left, right = layout.clients[client], layout.brokers[broker]
     line, baseline = top + 19, top + 14
-    label, tail = _fitted(row)
+    label, tail = _fit(row)
     kind = f"arrow {row.colour}"
     focus = f'<rect class="focus" y="{top:.1f}" width="{layout.width:.1f}" height="{_HEIGHT}"/>'
     return (
-        f"<g><title>{plain(_tooltip(row))}</title>{focus * row.is_focus}"
+        f"<g><title>{escape(_tooltip(row))}</title>{focus * row.is_focus}"
         + _text(layout.number, baseline, [("dim", str(row.number or ""))], "end")
         + _text(layout.time, baseline, [("dim", layout.clock(row.time_ns))], "end")
         + _text(layout.index, baseline, [("dim", row.index)], "end")
@@ -94,32 +94,32 @@ def _row(row: Row, layout: _Layout, top: float) -> str:
 
 
 def _head(row: Row, left: float, right: float, y: float) -> str:
-    """The path of an arrow's head: a tip, a cross where a connection ends, nothing if neither side did it."""
+    """Return the path of an arrow's head: a tip; a cross at an end; nothing if neither side did it."""
     if row.to_broker is None:
         return ""
     tip, back = (right - 2, -7) if row.to_broker else (left + 2, 7)
-    if row.closes:
+    if row.is_end:
         middle = tip + back / 2
-        return "".join(f"M{middle - 4:.1f} {y - up:.1f}L{middle + 4:.1f} {y + up:.1f}" for up in (4, -4))
+        return "".join(f"M{middle - 4:.1f} {y - dy:.1f}L{middle + 4:.1f} {y + dy:.1f}" for dy in (4, -4))
     return f"M{tip + back:.1f} {y - 4:.1f}L{tip:.1f} {y:.1f}L{tip + back:.1f} {y + 4:.1f}"
 
 
-def _fitted(row: Row) -> tuple[list[Styled], list[Styled]]:
-    """The label and the tail of a row, cut to the lane; the tail gets half of it at most."""
-    room = _LANE - 4
-    tail = _cut(row.tail(), room // 2)
-    used = sum(cells(part) + 1 for _, part in tail)
-    return _cut(row.label(), room - used), tail
+def _fit(row: Row) -> tuple[list[Styled], list[Styled]]:
+    """Cut the label and the tail of a row to the lane; the tail gets half of it at most."""
+    width = _LANE - 4
+    tail = _cut(row.tail(), width // 2)
+    tail_width = sum(cells(part) + 1 for _, part in tail)
+    return _cut(row.label(), width - tail_width), tail
 
 
-def _cut(parts: list[Styled], room: int) -> list[Styled]:
-    kept = []
+def _cut(parts: list[Styled], width: int) -> list[Styled]:
+    result = []
     for style, part in parts:
-        if room <= 1:
+        if width <= 1:
             break
-        kept.append((style, cut_line(part, room)))
-        room -= cells(part) + 1
-    return kept
+        result.append((style, cut_line(part, width)))
+        width -= cells(part) + 1
+    return result
 
 
 def _tooltip(row: Row) -> str:
@@ -131,11 +131,11 @@ def _tooltip(row: Row) -> str:
 
 
 def _text(x: float, y: float, parts: Sequence[Styled], anchor: str = "") -> str:
-    where = f' text-anchor="{anchor}"' if anchor else ""
-    styled = " ".join(
-        f'<tspan class="{style}">{plain(part)}</tspan>' if style else plain(part) for style, part in parts
+    attribute = f' text-anchor="{anchor}"' if anchor else ""
+    spans = " ".join(
+        f'<tspan class="{style}">{escape(part)}</tspan>' if style else escape(part) for style, part in parts
     )
-    return f'<text x="{x:.1f}" y="{y:.1f}"{where}>{styled}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{attribute}>{spans}</text>'
 
 
 _LIGHT: Final = {
@@ -168,7 +168,7 @@ _DARK: Final = {
 
 
 def _rules(colours: dict[str, str]) -> str:
-    """CSS rules for text and arrows."""
+    """Return CSS rules for text and arrows."""
     rules = [f".sequence text{{fill:{colours['ink']}}}.sequence .life{{stroke:{colours['life']}}}"]
     rules += [f".sequence .{name}{{fill:{colours[name]}}}" for name in ("paper", "focus")]
     for name in ("dim", "red", "yellow", "cyan", "green", "blue", "magenta"):

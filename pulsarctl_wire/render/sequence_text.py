@@ -1,4 +1,4 @@
-"""Draws a sequence diagram with characters.
+"""A sequence diagram, drawn with characters.
 
      ┌ 127.0.0.1                                     127.0.0.1:7200 ┐
      │                                            127.0.0.1:7201 ┐  │
@@ -20,11 +20,11 @@ LIFELINES: Final = 4
 """Maximum number of lifelines at each side."""
 
 _SPACE: Final = 3  # from one lifeline to the next
-_LEAST: Final = 30  # cells between the last client and the first broker
+_MIN_LANE: Final = 30  # cells between the last client and the first broker
 
 
 class _Layout:
-    """Where everything is in a line of `width` cells; None: as wide as the longest label needs."""
+    """The positions in a line of `width` cells; None: as wide as the longest label needs."""
 
     def __init__(self, rows: Sequence[Row], clock: Clock, width: int | None) -> None:
         self.lines = lifelines(rows, LIFELINES)
@@ -36,13 +36,13 @@ class _Layout:
         self.gutter = self.numbers + self.times + self.indices + 3 + 2 * self.focus
         sides = _SPACE * (len(self.lines.clients) + len(self.lines.brokers) - 2) + 2
         if width is None:
-            self.lane = max(map(_width_of, rows), default=_LEAST)
+            self.lane = max(map(_width_of, rows), default=_MIN_LANE)
         else:
-            self.lane = max(width - self.gutter - sides, _LEAST)
+            self.lane = max(width - self.gutter - sides, _MIN_LANE)
         self.width = self.gutter + sides + self.lane
 
     def head(self, row: Row, paint: Paint) -> str:
-        """What is left of the lifelines: number, time, connection."""
+        """Return what is before the lifelines: number, time, connection."""
         sign = ("▶ " if row.is_focus else "  ") if self.focus else ""
         number = str(row.number or "-").rjust(self.numbers)
         text = f"{number} {self.clock(row.time_ns).rjust(self.times)} {row.index.rjust(self.indices)} "
@@ -50,7 +50,7 @@ class _Layout:
 
 
 def text(rows: Sequence[Row], paint: Paint, clock: Clock, width: int | None, note: str = "") -> Iterator[str]:
-    """The lines of a diagram, at most `width` cells wide; None: as many as needed. `note` is the last one."""
+    """Yield the lines of a diagram, at most `width` cells wide (None: any width), and `note` as the last."""
     layout = _Layout(rows, clock, width)
     lines = [*_names(layout), *(_line(row, layout, paint) for row in rows)]
     for line in [*lines, *([note] if note else [])]:
@@ -58,49 +58,49 @@ def text(rows: Sequence[Row], paint: Paint, clock: Clock, width: int | None, not
 
 
 def _names(layout: _Layout) -> Iterator[str]:
-    """The lines that name the lifelines, which begin there."""
+    """Yield the lines that name the lifelines, which begin there."""
     clients, brokers = layout.lines
-    room = layout.width - layout.gutter
-    for at in range(max(len(clients), len(brokers))):
-        left = ("│" + " " * (_SPACE - 1)) * min(at, len(clients))
-        right = ((" " * (_SPACE - 1)) + "│") * min(at, len(brokers))
-        if at < len(clients):
-            left += cut_line(f"┌ {clients[at]}", room // 2 - len(left))
-        if at < len(brokers):
-            right = cut_line(brokers[-1 - at], room // 2 - len(right) - 2) + " ┐" + right
+    width = layout.width - layout.gutter
+    for index in range(max(len(clients), len(brokers))):
+        left = ("│" + " " * (_SPACE - 1)) * min(index, len(clients))
+        right = ((" " * (_SPACE - 1)) + "│") * min(index, len(brokers))
+        if index < len(clients):
+            left += cut_line(f"┌ {clients[index]}", width // 2 - len(left))
+        if index < len(brokers):
+            right = cut_line(brokers[-1 - index], width // 2 - len(right) - 2) + " ┐" + right
         left = left.rstrip()
-        yield " " * layout.gutter + left + " " * (room - cell_len(left) - cell_len(right)) + right
+        yield " " * layout.gutter + left + " " * (width - cell_len(left) - cell_len(right)) + right
 
 
 def _line(row: Row, layout: _Layout, paint: Paint) -> str:
-    """A row: an arrow from lifeline to lifeline, with its label where all arrows pass."""
+    """Draw a row: an arrow from lifeline to lifeline, with its label where all arrows pass."""
     clients, brokers = layout.lines
     client, broker = layout.lines.of(row)
     stroke = "─" if row.number else "╌"
     to_broker, to_client = row.to_broker is True, row.to_broker is False
-    at_broker = (TIMES if row.closes else "►") if to_broker else stroke
-    at_client = (TIMES if row.closes else "◄") if to_client else stroke
+    at_broker = (TIMES if row.is_end else "►") if to_broker else stroke
+    at_client = (TIMES if row.is_end else "◄") if to_client else stroke
     left, right = "", ""
-    for at in range(len(clients)):
-        passed = "│  " if at < client else f"┼{stroke * 2}"
-        left += f"{'│' if to_client else '├'}{at_client}{stroke}" if at == client else passed
-    for at in reversed(range(len(brokers))):
-        passed = "  │" if at > broker else f"{stroke * 2}┼"
-        right = (f"{stroke}{at_broker}{'│' if to_broker else '┤'}" if at == broker else passed) + right
+    for index in range(len(clients)):
+        crossing = "│  " if index < client else f"┼{stroke * 2}"
+        left += f"{'│' if to_client else '├'}{at_client}{stroke}" if index == client else crossing
+    for index in reversed(range(len(brokers))):
+        crossing = "  │" if index > broker else f"{stroke * 2}┼"
+        right = (f"{stroke}{at_broker}{'│' if to_broker else '┤'}" if index == broker else crossing) + right
     first, last = left[3 * len(clients) - 2], right[1]
     begin, end = _SPACE * client, _SPACE * broker + 1
     left, right = left[: 1 - _SPACE], right[_SPACE - 1 :]
     colour = row.colour
     return (
         f"{layout.head(row, paint)}{left[:begin]}{paint(colour, left[begin:] + first)}"
-        f" {_labelled(row, layout.lane - 3, stroke, paint)}"
+        f" {_label(row, layout.lane - 3, stroke, paint)}"
         f"{paint(colour, last + right[:end])}{right[end:]}"
     )
 
 
-def _labelled(row: Row, width: int, stroke: str, paint: Paint) -> str:
-    """The label and the tail of a row, in exactly `width` cells; the label is cut first."""
-    label, tail = _painted(row.label(), paint), _painted(row.tail(), paint)
+def _label(row: Row, width: int, stroke: str, paint: Paint) -> str:
+    """Return the label and the tail of a row, in exactly `width` cells; the label is cut first."""
+    label, tail = _paint_all(row.label(), paint), _paint_all(row.tail(), paint)
     end = f" {tail} " if tail else ""
     free = width - cells(label) - 1 - cells(end)
     if free >= 0:
@@ -109,7 +109,7 @@ def _labelled(row: Row, width: int, stroke: str, paint: Paint) -> str:
     return line + " " * (width - cells(line))
 
 
-def _painted(parts: Sequence[Styled], paint: Paint) -> str:
+def _paint_all(parts: Sequence[Styled], paint: Paint) -> str:
     return " ".join(paint(style, part) for style, part in parts)
 
 

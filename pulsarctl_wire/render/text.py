@@ -22,54 +22,54 @@ _QUERY: Final = re.compile(r"(/[^\s?'\"]*\?)[^\s'\"]+")
 
 
 def without_passwords(text: str) -> str:
-    """`text` without user names, passwords and queries in URLs and addresses."""
+    """Remove user names, passwords and queries from URLs and addresses in `text`."""
     return _QUERY.sub(r"\1…", _USER.sub("…@", text))
 
 
 _SGR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
-def cut_line(line: str, width: int, kept: str = "") -> str:
-    """`line` cut to `width` cells, with … at the cut. `kept`, its end, keeps at least half of the width.
+def cut_line(line: str, width: int, end: str = "") -> str:
+    """Cut `line` to `width` cells, with … at the cut. `end`, its end, keeps at least half of the width.
 
     Wide characters take two cells, colour codes none.
     """
     if (len(line) <= width and line.isascii()) or cells(line) <= width:
         return line
-    if kept:
-        before = line.removesuffix(kept)
-        kept = cut_line(kept, max(width // 2, width - cells(before)))
-        return cut_line(before, width - cells(kept)) + kept
+    if end:
+        start = line.removesuffix(end)
+        end = cut_line(end, max(width // 2, width - cells(start)))
+        return cut_line(start, width - cells(end)) + end
     from rich.cells import cell_len, set_cell_size
 
     parts = _SGR.split(line)
-    shown: list[str] = []
-    room = width - 1
+    pieces: list[str] = []
+    free = width - 1
     for text, colour in zip(parts[::2], [*parts[1::2], ""], strict=True):
         size = cell_len(text)
-        if size > room:
-            shown.append(set_cell_size(text, room))
+        if size > free:
+            pieces.append(set_cell_size(text, free))
             break
-        shown += (text, colour)
-        room -= size
-    return "".join(shown) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
+        pieces += (text, colour)
+        free -= size
+    return "".join(pieces) + "…" + ("\x1b[0m" if len(parts) > 1 else "")
 
 
 def cells(line: str) -> int:
-    """The width of `line` in cells: wide characters take two, colour codes none."""
+    """Return the width of `line` in cells: wide characters take two, colour codes none."""
     from rich.cells import cell_len
 
     return sum(map(cell_len, _SGR.split(line)[::2]))
 
 
 class Paint:
-    """Wraps text in colour codes if `colour` is true."""
+    """A painter: it wraps text in colour codes if `colour` is true."""
 
     def __init__(self, colour: bool) -> None:
         self.colour = colour
 
     def __call__(self, style: str, text: str) -> str:
-        """`text` in `style` (a key of the table above)."""
+        """Return `text` in `style` (a key of the table above)."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text and style else text
 
 
@@ -80,7 +80,7 @@ class Origin:
 
 
 def clean(text: str) -> str:
-    r"""`text` with all characters that may affect a terminal escaped as \xNN or \uNNNN."""
+    r"""Escape all characters of `text` that may affect a terminal, as \xNN or \uNNNN."""
     if text.isprintable():
         return text
     if text.isascii():
@@ -90,19 +90,19 @@ def clean(text: str) -> str:
 
 
 def count_of(number: int, name: str, names: str = "") -> str:
-    """A number with its noun: 1 frame, 2 frames. `names` is the plural if it is not `name` with an s."""
+    """Format a number with its noun: 1 frame, 2 frames. `names` is the plural if not `name` with an s."""
     return f"{number} {noun_of(number, name, names)}"
 
 
 def noun_of(number: int, name: str, names: str = "") -> str:
-    """The singular or plural that goes with a number, as `count_of`."""
+    """Return the singular or plural that goes with a number, as `count_of`."""
     return name if number == 1 else names or f"{name}s"
 
 
 def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> None:
     """Take `excess` cells from the widest of the columns `names`, but leave `least` for each."""
     while excess > 0 and names:
-        ranked = sorted((widths[at] for at in names), reverse=True)
+        ranked = sorted((widths[index] for index in names), reverse=True)
         widest = max(names, key=widths.__getitem__)
         step = min(excess, max(ranked[0] - (ranked[1] if len(ranked) > 1 else 0), 1), ranked[0] - least)
         if step <= 0:
@@ -111,13 +111,13 @@ def narrow(widths: list[int], names: Sequence[int], excess: int, least: int) -> 
         excess -= step
 
 
-def did_you_mean(typo: str, known: Iterable[str]) -> str:
-    """The suggestion for an unknown name: "; did you mean …?", or "" if no known name is similar."""
+def did_you_mean(typo: str, candidates: Iterable[str]) -> str:
+    """Return a suggestion for an unknown name: "; did you mean …?", or "" if no known name is similar."""
     from difflib import get_close_matches
 
-    names = {name.lower(): name for name in known}
-    near = get_close_matches(typo[:100].lower(), names, 1)
-    return f"; did you mean {names[near[0]]}?" if near else ""
+    names = {name.lower(): name for name in candidates}
+    matches = get_close_matches(typo[:100].lower(), names, 1)
+    return f"; did you mean {names[matches[0]]}?" if matches else ""
 
 
 def human_bytes(size: int) -> str:
@@ -150,7 +150,7 @@ PLAIN: Final[dict[str, Any]] = {"highlight": False, "markup": False, "emoji": Fa
 
 
 def rich_text(parts: "Iterable[RenderableType]", width: int, color_system: str | None = None) -> str:
-    """`parts` rendered by rich, `width` cells wide; without escape codes if there is no `color_system`."""
+    """Render `parts` by rich, `width` cells wide; without escape codes if there is no `color_system`."""
     from io import StringIO
 
     from rich.console import Console

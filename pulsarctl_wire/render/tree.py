@@ -1,4 +1,4 @@
-"""`-o tree`: renders all fields of a frame, its messages and payloads, as a tree.
+"""`-o tree`: all fields of a frame, its messages and payloads, as a tree.
 
 A frame may have a hundred thousand fields, so the guides are drawn here: rich would take 0.1 ms per line.
 """
@@ -9,7 +9,7 @@ from pulsarctl_wire.record import Record, Recorder
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, human_time
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
-from pulsarctl_wire.wire.framing.annotate import annotated
+from pulsarctl_wire.wire.framing.annotate import annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
@@ -24,7 +24,7 @@ _Lines: TypeAlias = "list[str | tuple[str, _Lines]]"
 
 
 class TreeRenderer:
-    """Renders events as trees, below the line of the event."""
+    """A renderer of events as trees, below the line of the event."""
 
     def __init__(
         self, line: LineRenderer, recorder: Recorder, paint: Paint, *, show_secrets: bool = False
@@ -35,62 +35,64 @@ class TreeRenderer:
         self._paint = paint
 
     def __call__(self, event: Event) -> str:
-        """The tree of `event`, without a final line end."""
+        """Render the tree of `event`, without a final line end."""
         connection, packets = event.connection, event.packets or (event.packet,)
-        where = f"{connection.client} {'→' if event.to_broker else '←'} {connection.server}"
+        direction = f"{connection.client} {'→' if event.to_broker else '←'} {connection.server}"
         span = f"packet {packets[-1]}" if len(packets) == 1 else f"packets {packets[0]}…{packets[-1]}"
-        below: _Lines = [self._paint("dim", f"{where}, {span}, offset {event.offset}")]
+        children: _Lines = [self._paint("dim", f"{direction}, {span}, offset {event.offset}")]
         record = None
         if isinstance(event, Frame):
             record = self._recorder(event)
-            self._frame(below, record)
+            self._add_frame(children, record)
         elif isinstance(event, Malformed):
-            self._broken(below, event)
+            self._add_malformed(children, event)
         else:
-            self._values(below, {"gap": event.size})
-        drawn = [self._line(event, record=record)]
-        self._draw(below, "", drawn)
-        return "\n".join(drawn)
+            self._add_values(children, {"gap": event.size})
+        output = [self._line(event, record=record)]
+        self._draw(children, "", output)
+        return "\n".join(output)
 
-    def _draw(self, lines: _Lines, guides: str, drawn: list[str]) -> None:
-        """Add `lines` to `drawn`, each after `guides`."""
-        before, inside, last = self._paint("dim", f"{guides}├── "), f"{guides}│   ", len(lines) - 1
+    def _draw(self, lines: _Lines, guides: str, output: list[str]) -> None:
+        """Add `lines` to `output`, each after `guides`."""
+        prefix, inside, last = self._paint("dim", f"{guides}├── "), f"{guides}│   ", len(lines) - 1
         for number, line in enumerate(lines):
             if number == last:
-                before, inside = self._paint("dim", f"{guides}└── "), f"{guides}    "
+                prefix, inside = self._paint("dim", f"{guides}└── "), f"{guides}    "
             if isinstance(line, str):
-                drawn.append(before + line)
+                output.append(prefix + line)
             else:
-                text, below = line
-                drawn.append(before + text)
-                if below:
-                    self._draw(below, inside, drawn)
+                text, children = line
+                output.append(prefix + text)
+                if children:
+                    self._draw(children, inside, output)
 
-    def _broken(self, lines: _Lines, event: Malformed) -> None:
+    def _add_malformed(self, lines: _Lines, event: Malformed) -> None:
         """Add the reason and the bytes of a malformed stretch, split as in `-o hex`."""
         paint = self._paint
-        self._values(lines, {"malformed": event.reason, "size": event.size})
+        self._add_values(lines, {"malformed": event.reason, "size": event.size})
         hidden = [] if self._show_secrets else event_spans(event)
         digits = hex_digits(event.raw, hidden)
-        below: _Lines = []
-        for start, stop, label in annotated(event, hidden):
+        children: _Lines = []
+        for start, stop, label in annotate(event, hidden):
             first = digits[3 * start : 3 * min(stop, start + _DIGITS) - 1]
-            more = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
-            below.append(f"{paint('dim', f'{start:08x} ')}{first}{more} {paint('cyan', clean(label))}")
-        lines.append((paint("blue", "bytes"), below))
+            rest = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
+            children.append(f"{paint('dim', f'{start:08x} ')}{first}{rest} {paint('cyan', clean(label))}")
+        lines.append((paint("blue", "bytes"), children))
 
-    def _frame(self, lines: _Lines, record: Record) -> None:
+    def _add_frame(self, lines: _Lines, record: Record) -> None:
         paint = self._paint
-        self._branch(lines, paint("bold", record["command"]), record["fields"] or {})
+        self._add_branch(lines, paint("bold", record["command"]), record["fields"] or {})
         for part in ("broker_entry_metadata", "metadata"):
             if record[part] is not None:
-                self._branch(lines, paint("bold", part), record[part])
+                self._add_branch(lines, paint("bold", part), record[part])
         if record["checksum"]:
             style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
             lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
         for message in record["messages"]:
             index = message.pop("index")
-            self._branch(lines, paint("bold", "message" if index is None else f"message {index}"), message)
+            self._add_branch(
+                lines, paint("bold", "message" if index is None else f"message {index}"), message
+            )
         if record["request"] is not None:
             took = "" if record["latency_ns"] is None else f" after {human_time(record['latency_ns'])}"
             since = f" that repeats frame {record['resend_of']}" if "resend_of" in record else ""
@@ -99,32 +101,32 @@ class TreeRenderer:
             lines.append(paint("cyan", f"repeats frame {record['resend_of']}"))
         lines += [paint("yellow", f"! {clean(note)}") for note in record["notes"]]
 
-    def _branch(self, lines: _Lines, text: str, values: dict[str, Any]) -> None:
+    def _add_branch(self, lines: _Lines, text: str, values: dict[str, Any]) -> None:
         """Add a line with `values` below it."""
-        below: _Lines = []
-        self._values(below, values)
-        lines.append((text, below))
+        children: _Lines = []
+        self._add_values(children, values)
+        lines.append((text, children))
 
-    def _values(self, lines: _Lines, values: dict[str, Any]) -> None:
+    def _add_values(self, lines: _Lines, values: dict[str, Any]) -> None:
         for name, value in values.items():
             if value is None or (not value and isinstance(value, (dict, list))):
                 continue
-            self._value(lines, clean(str(name)), value)
+            self._add_value(lines, clean(str(name)), value)
 
-    def _value(self, lines: _Lines, name: str, value: Any) -> None:
+    def _add_value(self, lines: _Lines, name: str, value: Any) -> None:
         if isinstance(value, dict):
             if "view" in value and "value" in value:
-                self._value(lines, f"{name} ({clean(str(value['view']))})", value["value"])
+                self._add_value(lines, f"{name} ({clean(str(value['view']))})", value["value"])
                 if len(value) > 2:
-                    rest = {key: each for key, each in value.items() if key not in ("view", "value")}
-                    self._values(lines, rest)
+                    details = {key: member for key, member in value.items() if key not in ("view", "value")}
+                    self._add_values(lines, details)
             else:
-                self._branch(lines, self._paint("blue", name), value)
+                self._add_branch(lines, self._paint("blue", name), value)
         elif isinstance(value, list) and not _NESTED.isdisjoint(map(type, value)):
-            below: _Lines = []
+            children: _Lines = []
             for index, item in enumerate(value):
-                self._value(below, f"[{index}]", item)
-            lines.append((self._paint("blue", f"{name} ({len(value)})"), below))
+                self._add_value(children, f"[{index}]", item)
+            lines.append((self._paint("blue", f"{name} ({len(value)})"), children))
         else:
             lines.append(self._paint("blue", f"{name}: ") + _text(value))
 
@@ -138,5 +140,5 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     else:
         return str(value)
-    rest = len(text) - _SHOWN
-    return clean(text) if rest <= 0 else f"{clean(text[:_SHOWN])}… and {rest} characters more"
+    cut_count = len(text) - _SHOWN
+    return clean(text) if cut_count <= 0 else f"{clean(text[:_SHOWN])}… and {cut_count} characters more"

@@ -21,7 +21,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024  # of payloads and distinct texts
 class TableBuilder:
     """Collects events; `frames`, `gaps`, … return the rows of one table and start over, `take` those of all.
 
-    `sources` are file names, by the file numbers in the events' places (see `PLACE_BITS`); it may grow
+    `sources` are file names, by the file numbers in events' places (see `PACKET_OFFSET_BITS`); it may grow
     while rows are collected. `payload`: keep the payload of each frame, as it was on the wire, except that
     possible credentials are masked. `cluster` is the label of all rows, `host` the option of `host_of`.
     `messages`: collect messages, too. `detail` is one of `DETAILS`.

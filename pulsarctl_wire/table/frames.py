@@ -44,10 +44,11 @@ from pulsarctl_wire.wire.commands import (
 )
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS, is_doubtful, token_expiry
 from pulsarctl_wire.wire.detail import ALL, EXCHANGES, is_exchange
-from pulsarctl_wire.wire.fields import Walker, signed
+from pulsarctl_wire.wire.fast_fields import Head, Ids
+from pulsarctl_wire.wire.fields import Walker, to_signed
 from pulsarctl_wire.wire.fixed import u32_at
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame
-from pulsarctl_wire.wire.framing.redaction import shown
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, PACKET_OFFSET_MASK, Connection, Event, Frame
+from pulsarctl_wire.wire.framing.redaction import mask_event
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandAck,
@@ -55,7 +56,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     ServerError,
 )
-from pulsarctl_wire.wire.quick import Head, Ids
 from pulsarctl_wire.wire.session.counts import latency_of, messages_in, ones, permits_used
 from pulsarctl_wire.wire.session.state import FIELDS
 
@@ -200,11 +200,11 @@ class FrameRows:
         is_send = number == SEND
         if is_send:
             if ids.highest is not None:
-                self._keep(row, "highest_sequence_id", signed(ids.highest))
+                self._keep(row, "highest_sequence_id", to_signed(ids.highest))
         elif not ids.is_plain:
             message: Any = frame.body
             if message is not None and message.HasField("consumer_epoch"):
-                self._keep(row, "consumer_epoch", signed(message.consumer_epoch))
+                self._keep(row, "consumer_epoch", to_signed(message.consumer_epoch))
             if message is not None and message.ack_set:
                 self._keep_set(row, message.ack_set)
         records = self._entries.writer
@@ -320,7 +320,7 @@ class FrameRows:
         number = frame.type
         for name in _IDS_OF[number]:
             if body.HasField(name):
-                self._keep(row, name, signed(getattr(body, name)))
+                self._keep(row, name, to_signed(getattr(body, name)))
         field = ERROR_FIELDS.get(number)
         if field is not None and body.HasField(field):
             code = getattr(body, field)
@@ -332,7 +332,7 @@ class FrameRows:
             text = orjson.dumps(walk(body)).decode()
             self._keep(row, "command_json", text)
             self._bytes += len(text)
-            walk.take_odd()
+            walk.take_problems()
 
     def _keep_set(self, row: int, ack_set: Iterable[int]) -> None:
         words = array("q", ack_set)
@@ -355,8 +355,8 @@ class FrameRows:
         order[captured] = np.arange(len(captured))
         common = chosen(common, captured)
         columns = Columns(len(common), self._sparse, order, Columns(len(common), self._unusual, order))
-        self._files(columns, common["place"] >> PLACE_BITS)
-        columns.numbers("packet_offset", common["place"] & OFFSET_BITS)
+        self._files(columns, common["place"] >> PACKET_OFFSET_BITS)
+        columns.numbers("packet_offset", common["place"] & PACKET_OFFSET_MASK)
         columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
         columns.numbers("time", microseconds(common["time"]), common["time"] != _NO_TIME)
         columns.numbers("start_time_ns", common["start"], common["start"] != common["time"])
@@ -474,9 +474,9 @@ class FrameRows:
 
 def fitted(number: int) -> i64:
     """An uint64 as the int64 with the same bits."""
-    return number if number <= _LARGEST_SHORT else signed(number)
+    return number if number <= _LARGEST_SHORT else to_signed(number)
 
 
 def _payload(frame: Frame) -> bytes:
     """The payload of a frame as it was on the wire, except that possible credentials are masked."""
-    return (frame.raw if frame.checksum == "valid" else shown(frame))[frame.payload_at :]
+    return (frame.raw if frame.checksum == "valid" else mask_event(frame))[frame.payload_at :]

@@ -10,7 +10,7 @@ from pulsarctl_wire.table.metadata import has_key, key_hash
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.detail import JSON, RAW, MessageOptions
-from pulsarctl_wire.wire.fields import as_base64, as_text, signed
+from pulsarctl_wire.wire.fields import as_base64, as_text, to_signed
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.framing.redaction import hides_entry
 from pulsarctl_wire.wire.payload import Budget, Message, open_entry
@@ -75,25 +75,25 @@ class MessageRows:
             "topic": frame.topic,
             "subscription": frame.subscription,
             "producer": as_text(metadata.producer_name),
-            "publish_time": signed(metadata.publish_time),
+            "publish_time": to_signed(metadata.publish_time),
             "compression": CompressionType.Name(metadata.compression),
         }
         has = metadata.HasField
         for name in ("deliver_at_time", "marker_type", "num_chunks_from_msg", "num_messages_in_batch"):
             if has(name):
-                row[name] = signed(getattr(metadata, name))
+                row[name] = to_signed(getattr(metadata, name))
         if has("schema_version"):
             row["schema_version"] = as_base64(metadata.schema_version)
         if metadata.encryption_keys:
             row["encrypted"] = True
         base: Any = frame.base
         if frame.type == _SEND:
-            return row | {"producer_id": signed(base.send.producer_id)}
+            return row | {"producer_id": to_signed(base.send.producer_id)}
         body = base.message
         return row | {
-            "consumer_id": signed(body.consumer_id),
-            "ledger_id": signed(body.message_id.ledgerId),
-            "entry_id": signed(body.message_id.entryId),
+            "consumer_id": to_signed(body.consumer_id),
+            "ledger_id": to_signed(body.message_id.ledgerId),
+            "entry_id": to_signed(body.message_id.entryId),
             "redelivery_count": body.redelivery_count,
         }
 
@@ -114,7 +114,7 @@ class MessageRows:
     def _of_metadata(self, metadata: Any) -> Row:
         """The fields that messages in a batch have of their own."""
         has = metadata.HasField
-        row: Row = {name: signed(getattr(metadata, name)) for name in _NUMBERS if has(name)}
+        row: Row = {name: to_signed(getattr(metadata, name)) for name in _NUMBERS if has(name)}
         if metadata.null_value:
             row["null_value"] = True
         if metadata.properties:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mmh3 import hash as murmur3
 
-from pulsarctl_wire.wire.fields import as_base64, as_text, signed
+from pulsarctl_wire.wire.fields import as_base64, as_text, to_signed
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 _NUMBERS_OF_METADATA: Final = (
@@ -21,7 +21,7 @@ def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
     """Column -> value, of the fields that metadata has besides the usual ones."""
     has = metadata.HasField
     found: dict[str, Any] = {
-        name: signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
+        name: to_signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
     }
     if metadata.encryption_keys:
         found["encrypted"] = True

@@ -6,7 +6,7 @@ from typing import Final
 from crc32c import crc32c
 
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import Budget, misstated
+from pulsarctl_wire.wire.payload import Budget, find_misstated_size
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _MAX_ENTRIES: Final = 16_384  # whose payloads are known to decompress
@@ -29,13 +29,13 @@ class Examiner:
             yield "head_crc", crc32c(frame.raw[frame.entry_at : frame.payload_at or len(frame.raw)])
 
     def _misstated(self, frame: Frame) -> int | None:
-        """What the payload's size is, if not uncompressed_size (see `misstated`)."""
+        """What the payload's size is, if not uncompressed_size (see `find_misstated_size`)."""
         metadata, key = frame.metadata, frame.stored_checksum
         if metadata is None or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
             return None
         if key in self._right:
             return None
-        size = misstated(metadata, frame.payload, self._budget)
+        size = find_misstated_size(metadata, frame.payload, self._budget)
         if size is None:
             self._right[key] = None
             bound(self._right, _MAX_ENTRIES)

@@ -6,9 +6,9 @@ from typing import Any
 
 from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Event, Malformed
-from pulsarctl_wire.wire.framing.foreign import ENOUGH
-from pulsarctl_wire.wire.framing.redaction import shown
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, PACKET_OFFSET_MASK, Event, Malformed
+from pulsarctl_wire.wire.framing.foreign import SIGNATURE_SIZE
+from pulsarctl_wire.wire.framing.redaction import mask_event
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.greeting import Greeting
@@ -28,13 +28,13 @@ class RowMaker:
         self._host = host
 
     def _place(self, packet: int, time_ns: int | None) -> Row:
-        file = self._sources[packet >> PLACE_BITS]
+        file = self._sources[packet >> PACKET_OFFSET_BITS]
         return {
             "file": file,
             "series": series(file),
             "cluster": self._cluster,
             "host": host_of(file, self._host),
-            "packet_offset": packet & OFFSET_BITS,
+            "packet_offset": packet & PACKET_OFFSET_MASK,
             "time_ns": time_ns,
         }
 
@@ -57,7 +57,7 @@ class RowMaker:
         row |= {"kind": "gap", "size": event.size, "reported_ns": reported_ns, "reported_place": place}
         if isinstance(event, Malformed):
             row |= {"kind": "malformed", "reason": event.reason}
-            row |= {"protocol": event.protocol or None, "head": shown(event)[:ENOUGH]}
+            row |= {"protocol": event.protocol or None, "head": mask_event(event)[:SIGNATURE_SIZE]}
         return row
 
     def of_connection(self, ending: EndedConnection) -> Row:

@@ -17,7 +17,15 @@ number of values. Libraries that a schema type needs are imported when the first
 from __future__ import annotations
 
 from pulsarctl_wire.views import avro, json_view, primitives, protobuf
-from pulsarctl_wire.views.content import FAILED_COST, MAX_FRAME_VALUES, Content, Room, Shown, View, reason
+from pulsarctl_wire.views.content import (
+    FAILED_COST,
+    MAX_FRAME_VALUES,
+    Content,
+    Shown,
+    ValueBudget,
+    View,
+    reason,
+)
 from pulsarctl_wire.views.encoding import Encoded, encode
 from pulsarctl_wire.views.keyvalue import KeyValueView
 from pulsarctl_wire.views.schemas import parse_schema
@@ -29,8 +37,8 @@ __all__ = [
     "VIEWS",
     "Content",
     "Encoded",
-    "Room",
     "Shown",
+    "ValueBudget",
     "View",
     "encode",
     "parse_schema",
@@ -40,7 +48,7 @@ __all__ = [
 
 
 def show_plain(payload: bytes) -> tuple[str, str]:
-    """The view and value of a payload without schema (the usual case): text, or else hexadecimal digits."""
+    """Return the view and value of a payload without schema (the usual case): text, or hexadecimal digits."""
     text_value = plain_text(payload)
     return ("hex", payload.hex()) if text_value is None else ("text", text_value)
 
@@ -52,13 +60,13 @@ def show(content: Content) -> Shown:
     failed, a note says why.
     """
     schema = content.schema
-    view = None if schema is None else next((each for each in VIEWS if each.fits(schema)), None)
+    view = None if schema is None else next((view for view in VIEWS if view.fits(schema)), None)
     note = None
     if schema is not None and view is not None:
         try:
             return view.show(content)
         except Exception as error:  # hostile bytes may cause any kind of error
-            content.room.values -= FAILED_COST
+            content.budget.values -= FAILED_COST
             kind = PulsarApi_pb2.Schema.Type.Name(schema.type)
             note = f"Not shown by its {kind} schema: {reason(error)}."
     return Shown(*show_plain(content.payload), note)

@@ -26,17 +26,17 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, Content, Json, Shown, cut, name_cost, quoted
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, Content, Json, Shown, cut_note, name_cost, quote
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import (
     MAX_SCALE,
     decimal_text,
-    double,
     iso_date,
     iso_duration,
     iso_time,
     iso_timestamp,
-    single,
+    to_double,
+    to_single,
     uuid_text,
 )
 from pulsarctl_wire.wire import PulsarApi_pb2
@@ -52,17 +52,17 @@ Read: TypeAlias = Callable[[Cursor], Json]
 
 
 def read_long(cursor: Cursor) -> int:
-    """A zigzag varint of at most ten bytes; ValueError if it does not end."""
+    """Read a zigzag varint of at most ten bytes; ValueError if it does not end."""
     number = cursor.varint()
     return (number >> 1) ^ -(number & 1)
 
 
 def read_null(cursor: Cursor) -> None:
-    """No bytes."""
+    """Read no bytes."""
 
 
 def read_boolean(cursor: Cursor) -> bool:
-    """One byte. ValueError unless it is 0 or 1: another value is a clear sign of a wrong schema."""
+    """Read one byte; ValueError unless it is 0 or 1: another value is a clear sign of a wrong schema."""
     byte = cursor.take(1)[0]
     if byte > 1:
         raise ValueError(f"a boolean of {byte} at byte {cursor.at - 1}")
@@ -70,42 +70,42 @@ def read_boolean(cursor: Cursor) -> bool:
 
 
 def read_float(cursor: Cursor) -> float | str:
-    """Four bytes."""
+    """Read four bytes."""
     cursor.work()
-    return single(_FLOAT.unpack(cursor.take(4))[0])
+    return to_single(_FLOAT.unpack(cursor.take(4))[0])
 
 
 def read_double(cursor: Cursor) -> float | str:
-    """Eight bytes."""
-    return double(_DOUBLE.unpack(cursor.take(8))[0])
+    """Read eight bytes."""
+    return to_double(_DOUBLE.unpack(cursor.take(8))[0])
 
 
 def read_raw(cursor: Cursor) -> bytes:
-    """A size and that many bytes."""
+    """Read a size and that many bytes."""
     return cursor.take(read_long(cursor))
 
 
 def read_bytes(cursor: Cursor) -> str:
-    """A size and that many bytes, in base64."""
+    """Read a size and that many bytes, in base64."""
     return as_base64(read_raw(cursor))
 
 
 def read_string(cursor: Cursor) -> str:
-    """A size and that many bytes of UTF-8."""
+    """Read a size and that many bytes of UTF-8."""
     return cursor.text(read_raw(cursor))
 
 
-def raw_fixed(size: int) -> Callable[[Cursor], bytes]:
-    """Makes a reader of ``size`` bytes."""
+def fixed_reader(size: int) -> Callable[[Cursor], bytes]:
+    """Make a reader of ``size`` bytes."""
     return lambda cursor: cursor.take(size)
 
 
-def converted(read: Callable[[Cursor], Part], convert: Callable[[Part], Json]) -> Read:
-    """Makes a Read that applies ``convert`` to each value, for logical types."""
+def convert_values(read: Callable[[Cursor], Part], convert: Callable[[Part], Json]) -> Read:
+    """Make a Read that applies ``convert`` to each value, for logical types."""
     return lambda cursor: convert(read(cursor))
 
 
-def _chosen(cursor: Cursor, options: list[Part]) -> Part:
+def _choose(cursor: Cursor, options: list[Part]) -> Part:
     index = read_long(cursor)
     if not 0 <= index < len(options):
         raise ValueError(f"choice {index} of {len(options)} before byte {cursor.at}")
@@ -113,11 +113,11 @@ def _chosen(cursor: Cursor, options: list[Part]) -> Part:
 
 
 def enumeration(symbols: list[str]) -> Read:
-    """Makes a Read of an index into ``symbols``."""
+    """Make a Read of an index into ``symbols``."""
     costs = [(symbol, name_cost(symbol) - 1) for symbol in symbols]
 
     def read(cursor: Cursor) -> str:
-        symbol, cost = _chosen(cursor, costs)
+        symbol, cost = _choose(cursor, costs)
         cursor.spend(cost)
         return symbol
 
@@ -125,12 +125,12 @@ def enumeration(symbols: list[str]) -> Read:
 
 
 def union(branches: list[Read]) -> Read:
-    """Makes a Read of an index and that branch's value. It does not show which branch it was."""
-    return lambda cursor: _chosen(cursor, branches)(cursor)
+    """Make a Read of an index and that branch's value. It does not show which branch it was."""
+    return lambda cursor: _choose(cursor, branches)(cursor)
 
 
 def _items(cursor: Cursor) -> Iterator[None]:
-    """Yields before each item of an array or a map, until the budget is used up."""
+    """Yield before each item of an array or a map, until the budget is used up."""
     cursor.enter()
     while count := read_long(cursor):
         if count < 0:
@@ -143,17 +143,17 @@ def _items(cursor: Cursor) -> Iterator[None]:
 
 
 def array(items: Read) -> Read:
-    """Makes a Read of blocks of items, as a list; it stops when the budget is used up."""
+    """Make a Read of blocks of items, as a list; it stops when the budget is used up."""
     return lambda cursor: [items(cursor) for _ in _items(cursor)]
 
 
 def mapping(values: Read) -> Read:
-    """Makes a Read of blocks of keys and values, as an object; it stops when the budget is used up."""
+    """Make a Read of blocks of keys and values, as an object; it stops when the budget is used up."""
     return lambda cursor: {read_string(cursor): values(cursor) for _ in _items(cursor)}
 
 
 class RecordReader:
-    """Reads a record's fields, in the schema's order, as an object.
+    """A Read of a record's fields, in the schema's order, as an object.
 
     ``fields`` are their names, costs and Reads. A Read may refer to this RecordReader.
     """
@@ -189,7 +189,7 @@ _PRIMITIVES: dict[str, Read] = {
 }
 
 
-def _local(nanos: int) -> str | None:
+def _format_local(nanos: int) -> str | None:
     return iso_timestamp(nanos, zone="")
 
 
@@ -201,130 +201,130 @@ _TIMES: dict[tuple[str, str], tuple[int, Callable[[int], str | None]]] = {
     ("long", "timestamp-millis"): (1_000_000, iso_timestamp),
     ("long", "timestamp-micros"): (1_000, iso_timestamp),
     ("long", "timestamp-nanos"): (1, iso_timestamp),
-    ("long", "local-timestamp-millis"): (1_000_000, _local),
-    ("long", "local-timestamp-micros"): (1_000, _local),
-    ("long", "local-timestamp-nanos"): (1, _local),
+    ("long", "local-timestamp-millis"): (1_000_000, _format_local),
+    ("long", "local-timestamp-micros"): (1_000, _format_local),
+    ("long", "local-timestamp-nanos"): (1, _format_local),
 }
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Whether it is an Avro schema."""
+    """Return whether it is an Avro schema."""
     return schema.type == PulsarApi_pb2.Schema.Avro
 
 
 def show(content: Content) -> Shown:
-    """The payload's value; ValueError if the schema or the payload is broken or nested too deeply.
+    """Read the payload's value; ValueError if the schema or the payload is broken or nested too deeply.
 
     Bytes and fixed are shown in base64, dates and times in ISO 8601, decimals as digits, a union as its
     branch's value. A note says if values were left out, or if bytes were left over.
     """
     assert content.schema is not None
-    cursor = Cursor(content.payload, content.room)
+    cursor = Cursor(content.payload, content.budget)
     value = _readers(content.schema)(cursor)
     if cursor.left < 0:
-        return Shown("avro", value, cut(cursor.left))
+        return Shown("avro", value, cut_note(cursor.left))
     if cursor.at < len(content.payload):
-        rest = len(content.payload) - cursor.at
-        return Shown("avro", value, f"Bytes left over after the value: {rest}.")
+        size = len(content.payload) - cursor.at
+        return Shown("avro", value, f"Bytes left over after the value: {size}.")
     return Shown("avro", value)
 
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Read:
-    """The Read for payloads of an Avro schema; ValueError says what is wrong with ``schema_data``."""
-    return _Compiler().read(schema_json(schema.schema_data), "", 0)
+    """Make the Read for payloads of an Avro schema; ValueError says what is wrong with ``schema_data``."""
+    return _Compiler().compile(schema_json(schema.schema_data), "", 0)
 
 
 _readers = SchemaCache(compile_schema)
 
 
 class _Compiler:
-    """Turns a schema's JSON into Reads, and remembers the named types."""
+    """A compiler of a schema's JSON to Reads; `types` are the named types."""
 
     def __init__(self) -> None:
-        self.named: dict[str, Read] = {}
+        self.types: dict[str, Read] = {}
 
-    def read(self, schema: Any, namespace: str, depth: int) -> Read:
+    def compile(self, schema: Any, namespace: str, depth: int) -> Read:
         if depth > MAX_DEPTH:
             raise ValueError(f"the schema is nested deeper than {MAX_DEPTH} levels")
         if isinstance(schema, str):
-            return self.reference(schema, namespace)
+            return self.resolve(schema, namespace)
         if isinstance(schema, list):
-            return union([self.read(branch, namespace, depth + 1) for branch in schema])
+            return union([self.compile(branch, namespace, depth + 1) for branch in schema])
         if not isinstance(schema, dict):
-            raise ValueError(f"the schema has {quoted(schema)} where a type is due")
-        return self.complex(schema, namespace, depth)
+            raise ValueError(f"the schema has {quote(schema)} where a type is due")
+        return self.compile_complex(schema, namespace, depth)
 
-    def reference(self, name: str, namespace: str) -> Read:
-        found = _PRIMITIVES.get(name) or self.named.get(_full_name(name, namespace)) or self.named.get(name)
-        if found is None:
-            raise ValueError(f"the schema does not define the type {quoted(name)}")
-        return found
+    def resolve(self, name: str, namespace: str) -> Read:
+        read = _PRIMITIVES.get(name) or self.types.get(_full_name(name, namespace)) or self.types.get(name)
+        if read is None:
+            raise ValueError(f"the schema does not define the type {quote(name)}")
+        return read
 
-    def complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
+    def compile_complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
         kind = schema.get("type")
         if kind in ("record", "error"):
-            return self.record(schema, namespace, depth)
+            return self.compile_record(schema, namespace, depth)
         if kind == "array":
-            return array(self.read(schema.get("items"), namespace, depth + 1))
+            return array(self.compile(schema.get("items"), namespace, depth + 1))
         if kind == "map":
-            return mapping(self.read(schema.get("values"), namespace, depth + 1))
+            return mapping(self.compile(schema.get("values"), namespace, depth + 1))
         if kind in ("enum", "fixed"):
             is_enum = kind == "enum"
             read = enumeration(list(map(_short, _list(schema, "symbols")))) if is_enum else _fixed(schema)
             self.define(schema, namespace, read)
             return read
-        return _logical(schema) or self.read(kind, namespace, depth + 1)
+        return _logical(schema) or self.compile(kind, namespace, depth + 1)
 
-    def record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
+    def compile_record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
         record = RecordReader()
         # Defined before its fields, as they may refer to it, and inherit its namespace.
         inner = self.define(schema, namespace, record).rpartition(".")[0]
         for field in _list(schema, "fields"):
             if not isinstance(field, dict):
-                raise ValueError(f"the schema has {quoted(field)} where a field is due")
-            read = self.read(field.get("type"), inner, depth + 1)
+                raise ValueError(f"the schema has {quote(field)} where a field is due")
+            read = self.compile(field.get("type"), inner, depth + 1)
             name = _short(field.get("name"))
             record.fields.append((name, name_cost(name), read))
         return record
 
     def define(self, schema: dict[str, Any], namespace: str, read: Read) -> str:
-        """Remember ``read`` under the full name in ``schema``, and return that name."""
+        """Remember ``read`` under the full_name name in ``schema``, and return that name."""
         own = schema.get("namespace")
-        full = _full_name(_short(schema.get("name")), namespace if own is None else _short(own))
-        self.named[full] = read
-        return full
+        full_name = _full_name(_short(schema.get("name")), namespace if own is None else _short(own))
+        self.types[full_name] = read
+        return full_name
 
 
 def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _list(schema: dict[str, Any], part: str) -> list[Any]:
-    found = schema.get(part)
-    if not isinstance(found, list):
-        raise ValueError(f"the schema lacks a list of {part}")
-    return found
+def _list(schema: dict[str, Any], name: str) -> list[Any]:
+    items = schema.get(name)
+    if not isinstance(items, list):
+        raise ValueError(f"the schema lacks a list of {name}")
+    return items
 
 
 def _short(name: Any) -> str:
     """Check a name. Its length is limited, as every use of a long name costs memory again."""
     if not isinstance(name, str) or len(name) > MAX_NAME:
-        raise ValueError(f"the schema has {quoted(name)} where a name of up to {MAX_NAME} characters is due")
+        raise ValueError(f"the schema has {quote(name)} where a name of up to {MAX_NAME} characters is due")
     return name
 
 
 def _logical(schema: dict[str, Any]) -> Read | None:
-    """The Read for a primitive's logical type; None if it has none, or an unknown one."""
+    """Make the Read for a primitive's logical type; None if it has none, or an unknown one."""
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str) or not isinstance(logical, str):
         return None
     if (kind, logical) in _TIMES:
-        unit, readable = _TIMES[kind, logical]
+        unit, convert = _TIMES[kind, logical]
 
         def read(cursor: Cursor) -> Json:
             cursor.work()
             number = read_long(cursor)
-            return readable(number * unit) or number
+            return convert(number * unit) or number
 
         return read
     if kind == "bytes" and logical == "decimal":
@@ -335,18 +335,18 @@ def _logical(schema: dict[str, Any]) -> Read | None:
 def _fixed(schema: dict[str, Any]) -> Read:
     size, logical = schema.get("size"), schema.get("logicalType")
     if not isinstance(size, int) or size < 0:
-        raise ValueError(f"the schema has a fixed of size {quoted(size)}")
+        raise ValueError(f"the schema has a fixed of size {quote(size)}")
     if size == 12 and logical == "duration":
-        return converted(raw_fixed(size), iso_duration)
+        return convert_values(fixed_reader(size), iso_duration)
     if size == 16 and logical == "uuid":
-        return converted(raw_fixed(size), uuid_text)
+        return convert_values(fixed_reader(size), uuid_text)
     if logical == "decimal":
-        return _decimal(schema, raw_fixed(size))
-    return converted(raw_fixed(size), as_base64)
+        return _decimal(schema, fixed_reader(size))
+    return convert_values(fixed_reader(size), as_base64)
 
 
 def _decimal(schema: dict[str, Any], read: Callable[[Cursor], bytes]) -> Read:
     scale: Json = schema.get("scale", 0)
     if not isinstance(scale, int) or not 0 <= scale <= MAX_SCALE:
-        return converted(read, as_base64)
-    return converted(read, partial(decimal_text, scale=scale))
+        return convert_values(read, as_base64)
+    return convert_values(read, partial(decimal_text, scale=scale))

@@ -34,13 +34,13 @@ NAME_STEP = 16
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
-class Room:
-    """A limit shared by the payloads of one frame: `values` may still be built, of `most` at first."""
+class ValueBudget:
+    """A limit shared by the payloads of one frame: `values` may still be built, of `limit` at first."""
 
-    __slots__ = ("most", "values")
+    __slots__ = ("limit", "values")
 
     def __init__(self, values: int = MAX_FRAME_VALUES) -> None:
-        self.most = self.values = values
+        self.limit = self.values = values
 
 
 @dataclass(slots=True)
@@ -48,13 +48,13 @@ class Content:
     """One message's payload: the application's bytes, decompressed, not encrypted, taken from its batch.
 
     ``schema`` was seen for the topic, or given by the user. ``key`` is the message's key, not in base64, for
-    KeyValue in SEPARATED encoding. ``room`` limits what is built from it.
+    KeyValue in SEPARATED encoding. ``budget`` limits what is built from it.
     """
 
     payload: bytes
     schema: PulsarApi_pb2.Schema | None = None
     key: bytes | None = None
-    room: Room = field(default_factory=Room)
+    budget: ValueBudget = field(default_factory=ValueBudget)
 
 
 class Shown(NamedTuple):
@@ -72,10 +72,10 @@ class Shown(NamedTuple):
 
 
 class View(Protocol):
-    """What each module or object in the VIEWS tuple must have."""
+    """The interface of each module or object in the VIEWS tuple."""
 
     def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
-        """Whether this view is for payloads with this schema. Must not raise."""
+        """Return whether this view is for payloads with this schema. Must not raise."""
 
     def show(self, content: Content) -> Shown:
         """Show ``content``, whose schema fits. May raise ValueError (or anything else) if it cannot."""
@@ -85,24 +85,24 @@ CUT = "Cut after"
 """The beginning of the note for a payload that was not read to its end."""
 
 
-def cut(left: int) -> str | None:
-    """The note for a payload, if a negative ``left`` says that it was cut; otherwise None."""
-    return f"{CUT} {MAX_VALUES} values, or {MAX_FRAME_VALUES} of its frame." if left < 0 else None
+def cut_note(values_left: int) -> str | None:
+    """Return the note for a payload, if a negative ``values_left`` says that it was cut; otherwise None."""
+    return f"{CUT} {MAX_VALUES} values, or {MAX_FRAME_VALUES} of its frame." if values_left < 0 else None
 
 
 def name_cost(name: str) -> int:
-    """How many values a value called ``name`` counts as; every item may repeat a long name."""
+    """Return how many values a value called ``name`` counts as; every item may repeat a long name."""
     return 1 + len(name) // NAME_STEP
 
 
 def reason(error: Exception) -> str:
-    """An error as part of a note: one line, printable, at most MAX_REASON characters."""
+    """Format an error as part of a note: one line, printable, at most MAX_REASON characters."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     text = str(error) if isinstance(error, ValueError) else type(error).__name__
-    return quoted(text, MAX_REASON)[1:-1]
+    return quote(text, MAX_REASON)[1:-1]
 
 
-def quoted(name: object, limit: int = MAX_NAME // 4) -> str:
-    """A name from untrusted bytes, in quotes, cut at ``limit`` characters, and safe on a terminal."""
+def quote(name: object, limit: int = MAX_NAME // 4) -> str:
+    """Format a name from untrusted bytes: quoted, cut at ``limit`` characters, and safe on a terminal."""
     return ascii(str(name)[:limit])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsarctl_wire.views.content import ESCAPED_STEP, MAX_DEPTH, MAX_VALUES, Room
+from pulsarctl_wire.views.content import ESCAPED_STEP, MAX_DEPTH, MAX_VALUES, ValueBudget
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.varint import read_varint
 
@@ -13,17 +13,17 @@ class Cursor:
     ``left`` values may still be built from the payload; it is negative once the limit was exceeded.
     """
 
-    __slots__ = ("at", "data", "depth", "left", "room")
+    __slots__ = ("at", "budget", "data", "depth", "left")
 
-    def __init__(self, data: bytes, room: Room) -> None:
+    def __init__(self, data: bytes, budget: ValueBudget) -> None:
         self.data = data
         self.at = 0
-        self.room = room
-        self.left = min(MAX_VALUES, room.values)
+        self.budget = budget
+        self.left = min(MAX_VALUES, budget.values)
         self.depth = 0
 
     def take(self, size: int, end: int | None = None) -> bytes:
-        """The next ``size`` bytes; ValueError if there are fewer before ``end`` (default: the payload's)."""
+        """Take the next ``size`` bytes; ValueError if there are fewer before ``end`` (default: all)."""
         end = len(self.data) if end is None else end
         start, stop = self.at, self.at + size
         if size < 0 or stop > end:
@@ -32,7 +32,7 @@ class Cursor:
         return self.data[start:stop]
 
     def varint(self, end: int | None = None) -> int:
-        """An unsigned varint of at most ten bytes, modulo 2^64; ValueError if it does not end."""
+        """Read an unsigned varint of at most ten bytes, modulo 2^64; ValueError if it does not end."""
         end = len(self.data) if end is None else end
         data, start = self.data, self.at
         if start < end and data[start] < 0x80:
@@ -44,23 +44,23 @@ class Cursor:
         raise ValueError(f"no complete number at byte {self.at}")
 
     def text(self, raw: bytes) -> str:
-        """``raw`` as text. If it is not UTF-8, its bytes cost extra, and it is cut to what is left."""
+        """Return ``raw`` as text. If it is not UTF-8, its bytes cost extra, and it is cut to what is left."""
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            shown = raw[: max(self.left, 0) * ESCAPED_STEP]
+            head = raw[: max(self.left, 0) * ESCAPED_STEP]
             self.spend(len(raw) // ESCAPED_STEP)
-            return as_text(shown)
+            return as_text(head)
 
     def spend(self, cost: int = 1) -> bool:
         """Count a value with that cost. Returns False if it must not be built."""
         self.left -= cost
-        self.room.values -= cost
+        self.budget.values -= cost
         return self.left >= 0
 
     def work(self) -> None:
         """Count one more value for the frame, as the current one takes long to write."""
-        self.room.values -= 1
+        self.budget.values -= 1
 
     def enter(self) -> None:
         """Enter a nested value; ValueError beyond MAX_DEPTH."""

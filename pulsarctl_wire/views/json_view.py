@@ -32,38 +32,38 @@ _decode = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constan
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Whether it is a Json schema. Without one no payload is treated as JSON."""
+    """Return whether it is a Json schema. Without one no payload is treated as JSON."""
     return schema.type == PulsarApi_pb2.Schema.Json
 
 
 def show(content: Content) -> Shown:
-    """The parsed payload; ValueError if it is not JSON, too deep, or may hold too many values."""
-    payload, room = content.payload, content.room
+    """Parse the payload; ValueError if it is not JSON, too deep, or may hold too many values."""
+    payload, budget = content.payload, content.budget
     openings = payload.count(b"[") + payload.count(b"{")
     # Counted before parsing, so commas inside strings count too: this errs on the safe side.
-    most = openings + payload.count(b",")
-    if most >= min(MAX_VALUES, room.values):
-        raise ValueError(f"it may hold more than {min(MAX_VALUES, room.values)} values")
-    room.values -= most
+    cost = openings + payload.count(b",")
+    if cost >= min(MAX_VALUES, budget.values):
+        raise ValueError(f"it may hold more than {min(MAX_VALUES, budget.values)} values")
+    budget.values -= cost
     value: Json = _decode(payload.decode())
     # Only deep nesting and lone surrogates cannot be written as JSON again.
     if openings > MAX_DEPTH or b"\\ud" in payload or b"\\uD" in payload:
-        value = _tamed(value, MAX_DEPTH)
+        value = _escape_surrogates(value, MAX_DEPTH)
     return Shown("json", value)
 
 
-def _tamed(value: Json, depth: int) -> Json:
-    """``value`` with lone surrogates escaped; ValueError if it is nested deeper than ``depth``."""
+def _escape_surrogates(value: Json, depth: int) -> Json:
+    """Escape lone surrogates in ``value``; ValueError if it is nested deeper than ``depth``."""
     if isinstance(value, str):
-        return _without_surrogates(value)
+        return _escape_text(value)
     if not isinstance(value, list | dict):
         return value
     if not depth:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, list):
-        return [_tamed(item, depth - 1) for item in value]
-    return {_without_surrogates(name): _tamed(item, depth - 1) for name, item in value.items()}
+        return [_escape_surrogates(item, depth - 1) for item in value]
+    return {_escape_text(name): _escape_surrogates(item, depth - 1) for name, item in value.items()}
 
 
-def _without_surrogates(text: str) -> str:
+def _escape_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import Content, Json, Room, Shown, quoted
+from pulsarctl_wire.views.content import Content, Json, Shown, ValueBudget, quote
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 
@@ -27,7 +27,7 @@ from pulsarctl_wire.wire import PulsarApi_pb2
 class _Pair:
     """A compiled KeyValue schema."""
 
-    separated: bool
+    is_separate: bool
     key: PulsarApi_pb2.Schema
     value: PulsarApi_pb2.Schema
 
@@ -39,50 +39,55 @@ class KeyValueView:
         self._show_part = show_part
 
     def fits(self, schema: PulsarApi_pb2.Schema) -> bool:
-        """Whether it is a KeyValue schema."""
+        """Return whether it is a KeyValue schema."""
         return schema.type == PulsarApi_pb2.Schema.KeyValue
 
     def show(self, content: Content) -> Shown:
-        """``{"key": {"view", "value"}, "value": {"view", "value"}}``, each shown by its own schema.
+        """Show ``{"key": {"view", "value"}, "value": {"view", "value"}}``, each by its own schema.
 
         A null key or value has the view "null", and so has a separated key that the message lacks.
         ValueError if the schema, or a length in an inline payload, is wrong.
         """
         assert content.schema is not None
-        pair = _pairs(content.schema)
-        separate = (content.key, content.payload)
-        key, value = separate if pair.separated else _split(content.payload, "the payload")
+        pair = _compiled_pairs(content.schema)
+        from_message = (content.key, content.payload)
+        key, value = from_message if pair.is_separate else _split(content.payload, "the payload")
         notes: list[str] = []
         parts: dict[str, Json] = {
-            "key": self._part("Key", key, pair.key, content.room, notes),
-            "value": self._part("Value", value, pair.value, content.room, notes),
+            "key": self._part("Key", key, pair.key, content.budget, notes),
+            "value": self._part("Value", value, pair.value, content.budget, notes),
         }
         return Shown("keyvalue", parts, " ".join(notes) or None)
 
     def _part(
-        self, name: str, raw: bytes | None, schema: PulsarApi_pb2.Schema, room: Room, notes: list[str]
+        self,
+        name: str,
+        raw: bytes | None,
+        schema: PulsarApi_pb2.Schema,
+        budget: ValueBudget,
+        notes: list[str],
     ) -> Json:
         if raw is None:
             return {"view": "null", "value": None}
-        shown = self._show_part(Content(raw, schema, room=room))
+        shown = self._show_part(Content(raw, schema, budget=budget))
         if shown.note:
             notes.append(f"{name}: {shown.note}")
         return {"view": shown.view, "value": shown.value}
 
 
-def _split(raw: bytes, what: str) -> tuple[bytes | None, bytes | None]:
-    """Key and value, each after its length; None for a length of -1."""
+def _split(raw: bytes, title: str) -> tuple[bytes | None, bytes | None]:
+    """Split ``raw`` into key and value, each after its length; None for a length of -1."""
     halves: list[bytes | None] = []
-    at = 0
+    offset = 0
     for _ in range(2):
-        size = int.from_bytes(raw[at : at + 4], "big", signed=True)
-        at += 4
-        if size < -1 or at + max(size, 0) > len(raw):
-            raise ValueError(f"{what} has {max(len(raw) - at, 0)} bytes for a key or value of {size}")
-        halves.append(None if size == -1 else raw[at : at + size])
-        at += max(size, 0)
-    if at < len(raw):
-        raise ValueError(f"{what} has {len(raw) - at} bytes left over after key and value")
+        size = int.from_bytes(raw[offset : offset + 4], "big", signed=True)
+        offset += 4
+        if size < -1 or offset + max(size, 0) > len(raw):
+            raise ValueError(f"{title} has {max(len(raw) - offset, 0)} bytes for a key or value of {size}")
+        halves.append(None if size == -1 else raw[offset : offset + size])
+        offset += max(size, 0)
+    if offset < len(raw):
+        raise ValueError(f"{title} has {len(raw) - offset} bytes left over after key and value")
     return halves[0], halves[1]
 
 
@@ -91,39 +96,43 @@ def _compile(schema: PulsarApi_pb2.Schema) -> _Pair:
     key, value = _split(schema.schema_data, "the schema")
     encoding = properties.get("kv.encoding.type") or "INLINE"
     if encoding not in ("INLINE", "SEPARATED"):
-        raise ValueError(f"the schema has the unknown encoding {quoted(encoding)}")
-    return _Pair(encoding == "SEPARATED", _half("key", key, properties), _half("value", value, properties))
+        raise ValueError(f"the schema has the unknown encoding {quote(encoding)}")
+    return _Pair(
+        encoding == "SEPARATED",
+        _half_schema("key", key, properties),
+        _half_schema("value", value, properties),
+    )
 
 
-_pairs = SchemaCache(_compile)
+_compiled_pairs = SchemaCache(_compile)
 
 
-def _half(half: str, schema_data: bytes | None, properties: dict[str, str]) -> PulsarApi_pb2.Schema:
-    """The schema of a key or a value.
+def _half_schema(half: str, schema_data: bytes | None, properties: dict[str, str]) -> PulsarApi_pb2.Schema:
+    """Make the schema of a key or a value.
 
     Nested KeyValue schemas need no depth limit: each level escapes the properties of the levels
     below as a JSON string again, which doubles their length.
     """
-    what = f"the schema's property {half}.schema.properties"
-    own = schema_json(properties.get(f"{half}.schema.properties") or "{}", what)
-    if not isinstance(own, dict):
-        raise ValueError(f"{what} is not a JSON object")
+    title = f"the schema's property {half}.schema.properties"
+    own_properties = schema_json(properties.get(f"{half}.schema.properties") or "{}", title)
+    if not isinstance(own_properties, dict):
+        raise ValueError(f"{title} is not a JSON object")
     return PulsarApi_pb2.Schema(
         name=half,
         schema_data=schema_data or b"",
         type=_type(properties.get(f"{half}.schema.type", "BYTES")),
         properties=[
             PulsarApi_pb2.KeyValue(key=name, value=text)
-            for name, text in own.items()
+            for name, text in own_properties.items()
             if isinstance(text, str)
         ],
     )
 
 
 def _type(name: str) -> Any:
-    """The type for a Java name such as KEY_VALUE or BOOLEAN; unknown names mean bytes."""
-    plain = name.replace("_", "").lower()
-    return _TYPES.get("bool" if plain == "boolean" else plain, _TYPES["none"])
+    """Return the type for a Java name such as KEY_VALUE or BOOLEAN; unknown names mean bytes."""
+    lower_name = name.replace("_", "").lower()
+    return _TYPES.get("bool" if lower_name == "boolean" else lower_name, _TYPES["none"])
 
 
 _TYPES = {name.lower(): number for name, number in PulsarApi_pb2.Schema.Type.items()}

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsarctl_wire.views.content import Content, Json, Shown
-from pulsarctl_wire.views.values import DAY, NANOS, double, iso_date, iso_time, iso_timestamp, single
+from pulsarctl_wire.views.values import DAY, NANOS, iso_date, iso_time, iso_timestamp, to_double, to_single
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 _MILLI = 1_000_000  # nanoseconds
@@ -54,8 +54,8 @@ FORMS: dict[int, tuple[struct.Struct, Callable[..., Json]]] = {
     _Schema.Int16: (struct.Struct(">h"), _number),
     _Schema.Int32: (struct.Struct(">i"), _number),
     _Schema.Int64: (struct.Struct(">q"), _number),
-    _Schema.Float: (struct.Struct(">f"), single),
-    _Schema.Double: (struct.Struct(">d"), double),
+    _Schema.Float: (struct.Struct(">f"), to_single),
+    _Schema.Double: (struct.Struct(">d"), to_double),
     _Schema.Date: (struct.Struct(">q"), _timestamp),
     _Schema.Time: (struct.Struct(">q"), _time),
     _Schema.Timestamp: (struct.Struct(">q"), _timestamp),
@@ -68,23 +68,23 @@ FORMS: dict[int, tuple[struct.Struct, Callable[..., Json]]] = {
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Whether it is a primitive schema."""
+    """Return whether it is a primitive schema."""
     return schema.type == _Schema.String or schema.type in FORMS
 
 
 def show(content: Content) -> Shown:
-    """The text, number, boolean, date or time; ValueError if it is not UTF-8, or has the wrong size.
+    """Read the text, number, boolean, date or time; ValueError if it is not UTF-8, or has the wrong size.
 
     A date that ISO 8601 cannot write is shown as the stored integer, or list of integers.
     """
     assert content.schema is not None
     if content.schema.type == _Schema.String:
         return Shown("text", content.payload.decode())
-    form, readable = FORMS[content.schema.type]
+    form, convert = FORMS[content.schema.type]
     if len(content.payload) != form.size:
         raise ValueError(f"the payload has {len(content.payload)} bytes, not {form.size}")
-    stored: tuple[Any, ...] = form.unpack(content.payload)
-    name, value = _Schema.Type.Name(content.schema.type).lower(), readable(*stored)
+    numbers: tuple[Any, ...] = form.unpack(content.payload)
+    name, value = _Schema.Type.Name(content.schema.type).lower(), convert(*numbers)
     if value is not None:
         return Shown(name, value)
-    return Shown(name, stored[0] if len(stored) == 1 else list(stored), "Out of range: shown as stored.")
+    return Shown(name, numbers[0] if len(numbers) == 1 else list(numbers), "Out of range: shown as stored.")

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import MAX_NAME, Content, Json, Shown, cut, name_cost, quoted
+from pulsarctl_wire.views.content import MAX_NAME, Content, Json, Shown, cut_note, name_cost, quote
 from pulsarctl_wire.views.cursor import Cursor
-from pulsarctl_wire.views.values import double, plain_text, single
+from pulsarctl_wire.views.values import plain_text, to_double, to_single
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.fields import as_base64
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_32, FIXED_64, GROUP, SIZED, VARINT
@@ -53,31 +53,31 @@ MAX_TYPES = 10_000
 
 
 def fits(schema: PulsarApi_pb2.Schema) -> bool:
-    """Whether it is a ProtobufNative or Protobuf schema."""
+    """Return whether it is a ProtobufNative or Protobuf schema."""
     return schema.type in (PulsarApi_pb2.Schema.ProtobufNative, PulsarApi_pb2.Schema.Protobuf)
 
 
 def show(content: Content) -> Shown:
-    """The message as an object, by field names; ValueError if the schema or the payload is broken.
+    """Read the message as an object, by field names; ValueError if the schema or the payload is broken.
 
     Absent fields are left out, 64-bit integers are integers, bytes are base64, enums are their names.
     Unknown fields are shown by number.
     """
     assert content.schema is not None
-    reader = Reader(content.payload, content.room)
+    reader = Reader(content.payload, content.budget)
     fields: dict[str, Json] = {}
-    reader.message(_messages(content.schema), len(content.payload), fields)
-    return Shown("protobuf", fields, cut(reader.left))
+    reader.read_message(_messages(content.schema), len(content.payload), fields)
+    return Shown("protobuf", fields, cut_note(reader.left))
 
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Message:
-    """The message type that a schema defines; ValueError says what is wrong with the schema."""
+    """Make the message type that a schema defines; ValueError says what is wrong with the schema."""
     if schema.type == PulsarApi_pb2.Schema.Protobuf:
         return _from_parsing_info(schema)
-    described = schema_json(schema.schema_data)
-    if not isinstance(described, dict):
+    definition = schema_json(schema.schema_data)
+    if not isinstance(definition, dict):
         raise ValueError("the schema is not a JSON object")
-    encoded, root = described.get("fileDescriptorSet"), described.get("rootMessageTypeName")
+    encoded, root = definition.get("fileDescriptorSet"), definition.get("rootMessageTypeName")
     if not isinstance(encoded, str) or not isinstance(root, str):
         raise ValueError("the schema lacks fileDescriptorSet or rootMessageTypeName")
     return Types(read_descriptors(a2b_base64(encoded))).message(root)
@@ -101,54 +101,54 @@ def read_descriptors(data: bytes) -> FileDescriptorSet:
 
 
 def _from_parsing_info(schema: PulsarApi_pb2.Schema) -> Message:
-    described = [entry.value for entry in schema.properties if entry.key == PARSING_INFO]
-    if not described:
+    field_lists = [entry.value for entry in schema.properties if entry.key == PARSING_INFO]
+    if not field_lists:
         raise ValueError(f"the schema lacks the property {PARSING_INFO}, so field numbers are not known")
-    fields = schema_json(described[0], f"the schema's property {PARSING_INFO}")
+    fields = schema_json(field_lists[0], f"the schema's property {PARSING_INFO}")
     if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
         raise ValueError(f"the schema's property {PARSING_INFO} is not a list of fields")
-    return Message(dict(_parsed_field(field) for field in fields))
+    return Message(dict(_parse_field(field) for field in fields))
 
 
-def _parsed_field(described: dict[str, Any]) -> tuple[int, Field]:
-    number, name, kind = (described.get(part) for part in ("number", "name", "type"))
-    repeated = described.get("label") == "LABEL_REPEATED"
+def _parse_field(info: dict[str, Any]) -> tuple[int, Field]:
+    number, name, kind = (info.get(part) for part in ("number", "name", "type"))
+    is_repeated = info.get("label") == "LABEL_REPEATED"
     if not isinstance(number, int) or not isinstance(name, str) or not isinstance(kind, str):
-        raise ValueError(f"the schema has a field {quoted(name)} of type {quoted(kind)}")
-    return number, _field(name, kind, repeated, NOTHING_KNOWN)
+        raise ValueError(f"the schema has a field {quote(name)} of type {quote(kind)}")
+    return number, _field(name, kind, is_repeated, UNKNOWN_MESSAGE)
 
 
-def _field(name: str, kind: str, repeated: bool, message: Message | None) -> Field:
+def _field(name: str, kind: str, is_repeated: bool, message: Message | None) -> Field:
     name = name[:MAX_NAME]
     if kind in ("MESSAGE", "GROUP"):
-        return Field(name, repeated, message)
+        return Field(name, is_repeated, message)
     if kind not in _SCALARS:
-        raise ValueError(f"the schema has a field {quoted(name)} of type {quoted(kind)}")
+        raise ValueError(f"the schema has a field {quote(name)} of type {quote(kind)}")
     wire, read, default = _SCALARS[kind]
-    return Field(name, repeated, None, wire, read, default)
+    return Field(name, is_repeated, None, wire, read, default)
 
 
 # -- messages (protobuf.dev, "Encoding")
 
 
 class Reader(Cursor):
-    """Reads messages from a payload."""
+    """A cursor that reads messages from a payload."""
 
     __slots__ = ()
 
-    def sized(self, end: int) -> bytes:
+    def read_sized(self, end: int) -> bytes:
         """Read a varint size, and return that many bytes."""
         return self.take(self.varint(end), end)
 
-    def size(self, end: int) -> int:
+    def read_end(self, end: int) -> int:
         """Read a varint size, and return where that many bytes end; ValueError if that is after ``end``."""
         size = self.varint(end)
         if size > end - self.at:
             raise ValueError(f"{size} bytes wanted at byte {self.at}, {end - self.at} are left")
         return self.at + size
 
-    def message(self, message: Message, end: int, into: dict[str, Json], group: int = 0) -> None:
-        """Add the fields up to ``end``, or to the end of group number ``group``, to ``into``.
+    def read_message(self, message: Message, end: int, output: dict[str, Json], group: int = 0) -> None:
+        """Add the fields up to ``end``, or to the end of group number ``group``, to ``output``.
 
         A field that is already there is merged as Protobuf does it: repeated fields grow, messages
         get more fields, and others are replaced.
@@ -162,48 +162,50 @@ class Reader(Cursor):
                 raise ValueError(f"field number 0 at byte {start}")
             if wire == END_OF_GROUP and number == group:
                 return
-            known = message.fields.get(number)
-            if known is None or not known.add(self, wire, number, end, into):
-                _gather(into, str(number), self.unknown(wire, number, end))
+            known_field = message.fields.get(number)
+            if known_field is None or not known_field.add(self, wire, number, end, output):
+                _add_unknown(output, str(number), self.read_unknown(wire, number, end))
         if group:
             raise ValueError(f"group {group} does not end")
 
-    def nested(self, message: Message, wire: int, number: int, end: int, into: dict[str, Json]) -> None:
-        """Add the fields of a sized message or a group to ``into``; ValueError beyond MAX_DEPTH."""
+    def read_nested(
+        self, message: Message, wire: int, number: int, end: int, output: dict[str, Json]
+    ) -> None:
+        """Add the fields of a sized message or a group to ``output``; ValueError beyond MAX_DEPTH."""
         self.enter()
         if wire == GROUP:
-            self.message(message, end, into, number)
+            self.read_message(message, end, output, number)
         else:
-            self.message(message, self.size(end), into)
+            self.read_message(message, self.read_end(end), output)
         self.leave()
 
-    def unknown(self, wire: int, number: int, end: int) -> Json:
+    def read_unknown(self, wire: int, number: int, end: int) -> Json:
         """Read a value of which only the wire type is known."""
         if wire == VARINT:
             return self.varint(end)
         if wire in (FIXED_64, FIXED_32):
             return int.from_bytes(self.take(8 if wire == FIXED_64 else 4, end), "little")
         if wire == SIZED:
-            raw = self.sized(end)
+            raw = self.read_sized(end)
             text = plain_text(raw)
             return {"base64": as_base64(raw)} if text is None else text
         if wire == GROUP:
             fields: dict[str, Json] = {}
-            self.nested(NOTHING_KNOWN, wire, number, end, fields)
+            self.read_nested(UNKNOWN_MESSAGE, wire, number, end, fields)
             return fields
         raise ValueError(f"wire type {wire} before byte {self.at}")
 
 
-def _gather(into: dict[str, Json], name: str, value: Json) -> None:
-    """Add an unknown field's value to ``into``. If the same field occurs again, its values make a list."""
-    if name not in into:
-        into[name] = value
+def _add_unknown(output: dict[str, Json], name: str, value: Json) -> None:
+    """Add an unknown field's value to ``output``. If the same field occurs again, its values make a list."""
+    if name not in output:
+        output[name] = value
         return
-    there = into[name]
-    if isinstance(there, list):
-        there.append(value)
+    values = output[name]
+    if isinstance(values, list):
+        values.append(value)
     else:
-        into[name] = [there, value]
+        output[name] = [values, value]
 
 
 Read: TypeAlias = Callable[[Reader, int], Json]
@@ -222,79 +224,79 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A known field. ``repeated``: its values make a list, or an object if it is a map.
+    """A known field. ``is_repeated``: its values make a list, or an object if it is a map.
 
     ``message`` is the type of a message or a group. For a scalar, ``wire`` is the wire type, ``read`` reads a
     value that ends before an index, and ``default`` is the value of an absent one in a map's pair.
     """
 
     name: str
-    repeated: bool
+    is_repeated: bool
     message: Message | None = None
     wire: int = VARINT
     read: Read = Reader.varint
     default: Json = 0
 
-    def add(self, reader: Reader, wire: int, number: int, end: int, into: dict[str, Json]) -> bool:
-        """Read the field into ``into``; returns False if the wire type is wrong for this field."""
+    def add(self, reader: Reader, wire: int, number: int, end: int, output: dict[str, Json]) -> bool:
+        """Read the field into ``output``; returns False if the wire type is wrong for this field."""
         reader.spend(name_cost(self.name) - 1)
         if self.message is not None:
             if wire not in (SIZED, GROUP):
                 return False
-            self._add_message(self.message, reader, wire, number, end, into)
+            self._add_message(self.message, reader, wire, number, end, output)
         elif wire == self.wire:
             value = self.read(reader, end)
-            if self.repeated:
-                self._list(into).append(value)
+            if self.is_repeated:
+                self._list(output).append(value)
             else:
-                into[self.name] = value
-        elif wire == SIZED and self.repeated:
-            self._add_packed(reader, end, into)
+                output[self.name] = value
+        elif wire == SIZED and self.is_repeated:
+            self._add_packed(reader, end, output)
         else:
             return False
         return True
 
     def _add_message(
-        self, message: Message, reader: Reader, wire: int, number: int, end: int, into: dict[str, Json]
+        self, message: Message, reader: Reader, wire: int, number: int, end: int, output: dict[str, Json]
     ) -> None:
         if message.is_map_entry:
             pair: dict[str, Json] = {}
-            reader.nested(message, wire, number, end, pair)
-            key, value = (_half(message, half, pair) for half in (1, 2))
-            self._object(into)[str(key).lower() if isinstance(key, bool) else str(key)] = value
-        elif self.repeated:
+            reader.read_nested(message, wire, number, end, pair)
+            key, value = (_map_part(message, half, pair) for half in (1, 2))
+            self._object(output)[str(key).lower() if isinstance(key, bool) else str(key)] = value
+        elif self.is_repeated:
             fields: dict[str, Json] = {}
-            self._list(into).append(fields)
-            reader.nested(message, wire, number, end, fields)
+            self._list(output).append(fields)
+            reader.read_nested(message, wire, number, end, fields)
         else:
-            reader.nested(message, wire, number, end, self._object(into))
+            reader.read_nested(message, wire, number, end, self._object(output))
 
-    def _add_packed(self, reader: Reader, end: int, into: dict[str, Json]) -> None:
-        values = self._list(into)
-        stop = reader.size(end)
+    def _add_packed(self, reader: Reader, end: int, output: dict[str, Json]) -> None:
+        values = self._list(output)
+        stop = reader.read_end(end)
         while reader.at < stop and reader.spend():
             values.append(self.read(reader, stop))
 
-    def _list(self, into: dict[str, Json]) -> list[Json]:
-        there = into.get(self.name)
-        if not isinstance(there, list):
-            there = into[self.name] = []
-        return there
+    def _list(self, output: dict[str, Json]) -> list[Json]:
+        values = output.get(self.name)
+        if not isinstance(values, list):
+            values = output[self.name] = []
+        return values
 
-    def _object(self, into: dict[str, Json]) -> dict[str, Json]:
-        there = into.get(self.name)
-        if not isinstance(there, dict):
-            there = into[self.name] = {}
-        return there
-
-
-def _half(entry: Message, number: int, pair: dict[str, Json]) -> Json:
-    """A map entry's key or value; its type's default if it was not sent."""
-    known = entry.fields[number]
-    return pair.get(known.name, {} if known.message is not None else known.default)
+    def _object(self, output: dict[str, Json]) -> dict[str, Json]:
+        values = output.get(self.name)
+        if not isinstance(values, dict):
+            values = output[self.name] = {}
+        return values
 
 
-NOTHING_KNOWN = Message()
+def _map_part(entry: Message, number: int, pair: dict[str, Json]) -> Json:
+    """Return a map entry's key or value; its type's default if it was not sent."""
+    field = entry.fields[number]
+    return pair.get(field.name, {} if field.message is not None else field.default)
+
+
+UNKNOWN_MESSAGE = Message()
 """The type of messages whose fields are unknown."""
 
 
@@ -304,12 +306,12 @@ _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 
 
-def _signed(number: int, bits: int) -> int:
+def _to_signed(number: int, bits: int) -> int:
     number &= (1 << bits) - 1
     return number - (1 << bits) if number >> (bits - 1) else number
 
 
-def _zigzag(number: int) -> int:
+def _decode_zigzag(number: int) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
@@ -319,35 +321,35 @@ def _fixed(size: int, signed: bool) -> Read:
 
 def _float(reader: Reader, end: int) -> Json:
     reader.work()
-    return single(_FLOAT.unpack(reader.take(4, end))[0])
+    return to_single(_FLOAT.unpack(reader.take(4, end))[0])
 
 
 _SCALARS: dict[str, tuple[int, Read, Json]] = {
-    "INT32": (VARINT, lambda reader, end: _signed(reader.varint(end), 32), 0),
-    "INT64": (VARINT, lambda reader, end: _signed(reader.varint(end), 64), 0),
+    "INT32": (VARINT, lambda reader, end: _to_signed(reader.varint(end), 32), 0),
+    "INT64": (VARINT, lambda reader, end: _to_signed(reader.varint(end), 64), 0),
     "UINT32": (VARINT, lambda reader, end: reader.varint(end) & 0xFFFFFFFF, 0),
     "UINT64": (VARINT, Reader.varint, 0),
-    "SINT32": (VARINT, lambda reader, end: _zigzag(reader.varint(end) & 0xFFFFFFFF), 0),
-    "SINT64": (VARINT, lambda reader, end: _zigzag(reader.varint(end)), 0),
+    "SINT32": (VARINT, lambda reader, end: _decode_zigzag(reader.varint(end) & 0xFFFFFFFF), 0),
+    "SINT64": (VARINT, lambda reader, end: _decode_zigzag(reader.varint(end)), 0),
     "BOOL": (VARINT, lambda reader, end: reader.varint(end) != 0, False),
-    "ENUM": (VARINT, lambda reader, end: _signed(reader.varint(end), 32), 0),
+    "ENUM": (VARINT, lambda reader, end: _to_signed(reader.varint(end), 32), 0),
     "FIXED32": (FIXED_32, _fixed(4, signed=False), 0),
     "FIXED64": (FIXED_64, _fixed(8, signed=False), 0),
     "SFIXED32": (FIXED_32, _fixed(4, signed=True), 0),
     "SFIXED64": (FIXED_64, _fixed(8, signed=True), 0),
     "FLOAT": (FIXED_32, _float, 0.0),
-    "DOUBLE": (FIXED_64, lambda reader, end: double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
-    "STRING": (SIZED, lambda reader, end: reader.text(reader.sized(end)), ""),
-    "BYTES": (SIZED, lambda reader, end: as_base64(reader.sized(end)), ""),
+    "DOUBLE": (FIXED_64, lambda reader, end: to_double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
+    "STRING": (SIZED, lambda reader, end: reader.text(reader.read_sized(end)), ""),
+    "BYTES": (SIZED, lambda reader, end: as_base64(reader.read_sized(end)), ""),
 }
 """Wire type, reader and default of each scalar type, by its name in descriptors without ``TYPE_``."""
 
 
-def _named_enum(names: dict[int, str]) -> Read:
-    """Makes a reader of an enum's value that returns its name; a number without a name is returned as is."""
+def _enum_reader(names: dict[int, str]) -> Read:
+    """Make a reader of an enum's value that returns its name, or the number if it has no name."""
 
     def read(reader: Reader, end: int) -> Json:
-        number = _signed(reader.varint(end), 32)
+        number = _to_signed(reader.varint(end), 32)
         name = names.get(number, number)
         if isinstance(name, str):
             reader.spend(name_cost(name) - 1)
@@ -369,7 +371,7 @@ class Types:
     def __init__(self, files: FileDescriptorSet) -> None:
         self.messages: dict[str, DescriptorProto] = {}
         self.enums: dict[str, EnumDescriptorProto] = {}
-        self._made: dict[str, Message] = {}
+        self._compiled: dict[str, Message] = {}
         self._unfinished: list[str] = []
         for file in files.file:
             self._collect(file.message_type, file.enum_type, f"{file.package}." if file.package else "")
@@ -377,8 +379,8 @@ class Types:
     def _collect(self, messages: Any, enums: Any, prefix: str) -> None:
         # Recursion is as deep as descriptors are nested, which their parser limits to 100. Thousands of
         # types must not repeat a prefix that is much longer than their own names.
-        known = len(self.messages) + len(self.enums) + len(messages) + len(enums)
-        if known > MAX_TYPES or len(prefix) > 4 * MAX_NAME:
+        count = len(self.messages) + len(self.enums) + len(messages) + len(enums)
+        if count > MAX_TYPES or len(prefix) > 4 * MAX_NAME:
             raise ValueError(f"the schema defines more than {MAX_TYPES} types, or too long names")
         for enum in enums:
             self.enums.setdefault(prefix + enum.name, enum)
@@ -387,38 +389,38 @@ class Types:
             self._collect(message.nested_type, message.enum_type, f"{prefix}{message.name}.")
 
     def message(self, root: str) -> Message:
-        """The message called ``root``, with all messages that it can contain."""
+        """Make the message called ``root``, with all messages that it can contain."""
         if root not in self.messages:
-            raise ValueError(f"the schema does not define the message {quoted(root)}")
-        made = self._message(root)
+            raise ValueError(f"the schema does not define the message {quote(root)}")
+        root_message = self._message(root)
         enums = {name: _enum_names(enum) for name, enum in self.enums.items()}
         while self._unfinished:
             name = self._unfinished.pop()
-            descriptor, message = self.messages[name], self._made[name]
-            for each in descriptor.field:
-                message.fields[each.number] = self._field(each, enums)
+            descriptor, message = self.messages[name], self._compiled[name]
+            for proto in descriptor.field:
+                message.fields[proto.number] = self._field(proto, enums)
             message.is_map_entry = _is_map_entry(descriptor, message)
-        return made
+        return root_message
 
     def _message(self, name: str) -> Message:
         if name not in self.messages:
-            return NOTHING_KNOWN
-        if name not in self._made:
-            self._made[name] = Message()
+            return UNKNOWN_MESSAGE
+        if name not in self._compiled:
+            self._compiled[name] = Message()
             self._unfinished.append(name)
-        return self._made[name]
+        return self._compiled[name]
 
     def _field(self, field: FieldDescriptorProto, enums: dict[str, dict[int, str]]) -> Field:
         kind = field.Type.Name(field.type).removeprefix("TYPE_")
-        repeated = field.label == field.LABEL_REPEATED
+        is_repeated = field.label == field.LABEL_REPEATED
         target = field.type_name.removeprefix(".")
         if kind in ("MESSAGE", "GROUP"):
-            return _field(field.name, kind, repeated, self._message(target))
-        made = _field(field.name, kind, repeated, None)
+            return _field(field.name, kind, is_repeated, self._message(target))
+        result = _field(field.name, kind, is_repeated, None)
         if kind != "ENUM" or target not in enums:
-            return made
+            return result
         names = enums[target]
-        return replace(made, read=_named_enum(names), default=names.get(0, 0))
+        return replace(result, read=_enum_reader(names), default=names.get(0, 0))
 
 
 def _enum_names(enum: EnumDescriptorProto) -> dict[int, str]:
@@ -427,6 +429,6 @@ def _enum_names(enum: EnumDescriptorProto) -> dict[int, str]:
 
 
 def _is_map_entry(descriptor: DescriptorProto, message: Message) -> bool:
-    """Whether it is marked as a map's pair and really is one: a scalar key in field 1, a value in field 2."""
+    """Return whether it is marked as a map's pair and is one: a scalar key in field 1, a value in field 2."""
     fields = message.fields
     return descriptor.options.map_entry and {1, 2} <= fields.keys() and fields[1].message is None

@@ -1,4 +1,4 @@
-"""Parses the schema that a user names on the command line, for topics whose schema was not captured."""
+"""The schema that a user names on the command line, for topics whose schema was not captured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.views import avro, protobuf
 from pulsarctl_wire.views.cache import MAX_SCHEMA
-from pulsarctl_wire.views.content import MAX_REASON, quoted, reason
+from pulsarctl_wire.views.content import MAX_REASON, quote, reason
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.fields import as_base64
 
@@ -37,11 +37,11 @@ _PROTOC = "write it with protoc --include_imports --descriptor_set_out=FILE"
 _DEFINES = ("{", "[", '"')  # a definition begins with one of these; the name of a file hardly ever does
 _RECORD = "give an Avro schema in JSON"
 _MAX_FILE = 16 * MAX_SCHEMA
-_SOME = 8  # how many messages an error names
+_MAX_NAMES = 8  # how many messages an error names
 
 
 def parse_schema(spec: str) -> PulsarApi_pb2.Schema:
-    """The schema for ``TYPE``, ``TYPE:FILE`` or ``TYPE:DEFINITION``, as the Java client would send it.
+    """Make the schema for ``TYPE``, ``TYPE:FILE`` or ``TYPE:DEFINITION``, as the Java client would send it.
 
     ``json``, ``string``, ``int64`` and the other plain types need no file; ``bytes`` and ``none`` mean no
     schema. ``avro:FILE`` takes an Avro schema in JSON, and so does ``json:FILE``, for JSON payloads. In
@@ -57,14 +57,14 @@ def parse_schema(spec: str) -> PulsarApi_pb2.Schema:
     kind = kind.lower()
     if kind in ("avro", "protobuf"):
         if not file:
-            raise ValueError(f"schema {quoted(spec)} names no file: use {kind}:FILE")
+            raise ValueError(f"schema {quote(spec)} names no file: use {kind}:FILE")
         return _avro(file, _Schema.Avro) if kind == "avro" else _protobuf(file)
     if kind == "json" and file:
         return _avro(file, _Schema.Json)
     if kind in _PAIRS and file:
         return _key_value(kind, file)
     if kind not in _BY_NAME:
-        raise ValueError(f"unknown schema type {quoted(kind)}: {_CHOICE}")
+        raise ValueError(f"unknown schema type {quote(kind)}: {_CHOICE}")
     if file:
         raise ValueError(f"the schema type {kind} takes no file: use just {kind}")
     number = _BY_NAME[kind]
@@ -74,129 +74,129 @@ def parse_schema(spec: str) -> PulsarApi_pb2.Schema:
 
 def _read(file: str) -> bytes:
     try:
-        with open(file, "rb") as opened:
-            data = opened.read(_MAX_FILE + 1)
+        with open(file, "rb") as stream:
+            data = stream.read(_MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        why = error.strerror if isinstance(error, OSError) else "not a valid file name"
-        raise ValueError(f"cannot read the schema {quoted(file)}: {why}; check the path") from None
+        problem = error.strerror if isinstance(error, OSError) else "not a valid file name"
+        raise ValueError(f"cannot read the schema {quote(file)}: {problem}; check the path") from None
     if len(data) > _MAX_FILE:
-        raise ValueError(f"{quoted(file)} has more than {_MAX_FILE} bytes: is it a schema?")
+        raise ValueError(f"{quote(file)} has more than {_MAX_FILE} bytes: is it a schema?")
     return data
 
 
-def _checked(schema: PulsarApi_pb2.Schema, file: str, hint: str) -> PulsarApi_pb2.Schema:
+def _check(schema: PulsarApi_pb2.Schema, file: str, hint: str) -> PulsarApi_pb2.Schema:
     view = protobuf if schema.type == _Schema.ProtobufNative else avro
     if len(schema.schema_data) > MAX_SCHEMA:
-        raise ValueError(f"{quoted(file)} makes a schema of more than {MAX_SCHEMA} bytes: {hint}")
+        raise ValueError(f"{quote(file)} makes a schema of more than {MAX_SCHEMA} bytes: {hint}")
     try:
         view.compile_schema(schema)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{quoted(file)} cannot be used: {reason(error)}; {hint}") from None
+        raise ValueError(f"{quote(file)} cannot be used: {reason(error)}; {hint}") from None
     return schema
 
 
-def _avro(given: str, kind: Any) -> PulsarApi_pb2.Schema:
-    data = given.encode("utf-8", "surrogateescape") if given.startswith(_DEFINES) else _read(given)
+def _avro(spec: str, kind: Any) -> PulsarApi_pb2.Schema:
+    data = spec.encode("utf-8", "surrogateescape") if spec.startswith(_DEFINES) else _read(spec)
     schema = PulsarApi_pb2.Schema(name="", schema_data=data, type=kind)
-    return _checked(schema, given, _RECORD)
+    return _check(schema, spec, _RECORD)
 
 
 def _protobuf(spec: str) -> PulsarApi_pb2.Schema:
     import orjson
 
-    file, wanted = spec, ""
+    file, message_name = spec, ""
     # The path may contain a colon, so a file with the full name takes precedence.
     if ":" in spec and not os.path.exists(spec):
-        file, _, wanted = spec.rpartition(":")
+        file, _, message_name = spec.rpartition(":")
     data = _read(file)
     try:
         files = protobuf.read_descriptors(data)
     except ValueError:
-        raise ValueError(f"{quoted(file)} contains no Protobuf descriptors: {_PROTOC}") from None
-    root, message = _root(files, wanted, file)
-    needed = _with_imports(files, root, file)
-    described = {
-        "fileDescriptorSet": as_base64(needed.SerializePartialToString()),
+        raise ValueError(f"{quote(file)} contains no Protobuf descriptors: {_PROTOC}") from None
+    root, message = _root(files, message_name, file)
+    file_set = _with_imports(files, root, file)
+    definition = {
+        "fileDescriptorSet": as_base64(file_set.SerializePartialToString()),
         "rootMessageTypeName": message,
         "rootFileDescriptorName": root.name,
     }
-    schema = PulsarApi_pb2.Schema(name="", schema_data=orjson.dumps(described), type=_Schema.ProtobufNative)
-    return _checked(schema, file, _PROTOC)
+    schema = PulsarApi_pb2.Schema(name="", schema_data=orjson.dumps(definition), type=_Schema.ProtobufNative)
+    return _check(schema, file, _PROTOC)
 
 
-def _root(files: FileDescriptorSet, wanted: str, file: str) -> tuple[FileDescriptorProto, str]:
-    """The descriptor and full name of the message ``wanted``, or of the last file's only message."""
+def _root(files: FileDescriptorSet, message_name: str, file: str) -> tuple[FileDescriptorProto, str]:
+    """Find the descriptor and full name of ``message_name``, or of the last file's only message."""
     last = files.file[-1]  # protoc writes imports before the files that need them
     package = f"{last.package}." if last.package else ""
     names = [package + message.name for message in last.message_type]
-    if not wanted and len(names) == 1:
+    if not message_name and len(names) == 1:
         return last, names[0]
-    for found in files.file:
-        if wanted in protobuf.Types(type(files)(file=[found])).messages:
-            return found, wanted
-    problem = f"does not define {quoted(wanted)}" if wanted else f"defines {len(names)} messages"
-    some = quoted(", ".join(names[:_SOME]) + (", ..." if len(names) > _SOME else ""), MAX_REASON)
-    raise ValueError(f"{quoted(file)} {problem}: use protobuf:FILE:MESSAGE with one of {some}")
+    for candidate in files.file:
+        if message_name in protobuf.Types(type(files)(file=[candidate])).messages:
+            return candidate, message_name
+    problem = f"does not define {quote(message_name)}" if message_name else f"defines {len(names)} messages"
+    examples = quote(", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else ""), MAX_REASON)
+    raise ValueError(f"{quote(file)} {problem}: use protobuf:FILE:MESSAGE with one of {examples}")
 
 
 def _with_imports(files: FileDescriptorSet, root: FileDescriptorProto, file: str) -> FileDescriptorSet:
-    """``root`` and its direct and indirect imports; a company's complete set would be too large."""
-    by_name = {found.name: found for found in files.file}
-    needed = {root.name: root}
+    """Return ``root`` and its direct and indirect imports; a company's complete set would be too large."""
+    by_name = {candidate.name: candidate for candidate in files.file}
+    required = {root.name: root}
     unread = [root]
     while unread:
         importing = unread.pop()
         for name in importing.dependency:
             if name not in by_name:
-                raise ValueError(f"{quoted(file)} lacks the import {quoted(name)}: {_PROTOC}")
-            if name not in needed:
-                needed[name] = by_name[name]
+                raise ValueError(f"{quote(file)} lacks the import {quote(name)}: {_PROTOC}")
+            if name not in required:
+                required[name] = by_name[name]
                 unread.append(by_name[name])
-    return type(files)(file=needed.values())
+    return type(files)(file=required.values())
 
 
-def _key_value(kind: str, given: str) -> PulsarApi_pb2.Schema:
-    key, value = (parse_schema(half) for half in _halves(kind, given))
+def _key_value(kind: str, texts: str) -> PulsarApi_pb2.Schema:
+    key, value = (parse_schema(half) for half in _halves(kind, texts))
     properties = {"kv.encoding.type": _PAIRS[kind]}
     data = b""
     for half, schema in (("key", key), ("value", value)):
         if schema.type == _Schema.KeyValue and "SEPARATED" in [entry.value for entry in schema.properties]:
             raise ValueError(f"the {half} of {kind} cannot have a separate key: use keyvalue:KEY,VALUE in it")
-        properties |= _described(half, schema)
+        properties |= _properties_of(half, schema)
         data += len(schema.schema_data).to_bytes(4, "big") + schema.schema_data
-    made = PulsarApi_pb2.Schema(name="KeyValue", schema_data=data, type=_Schema.KeyValue)
-    made.properties.extend(PulsarApi_pb2.KeyValue(key=name, value=text) for name, text in properties.items())
-    return made
+    pair = PulsarApi_pb2.Schema(name="KeyValue", schema_data=data, type=_Schema.KeyValue)
+    pair.properties.extend(PulsarApi_pb2.KeyValue(key=name, value=text) for name, text in properties.items())
+    return pair
 
 
-def _halves(kind: str, given: str) -> tuple[str, str]:
-    """The texts of both schemas, which are separated by the first comma outside of a definition."""
-    schema, _, rest = given.partition(":")
-    if rest.startswith(_DEFINES) and "," not in schema:
+def _halves(kind: str, texts: str) -> tuple[str, str]:
+    """Split the texts of both schemas at the first comma outside of a definition."""
+    schema, _, definition = texts.partition(":")
+    if definition.startswith(_DEFINES) and "," not in schema:
         try:
-            _, end = json.JSONDecoder().raw_decode(rest)
+            _, end = json.JSONDecoder().raw_decode(definition)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"the key of {kind} is not valid JSON: {reason(error)}; {_RECORD}") from None
-        key, value = f"{schema}:{rest[:end]}", rest[end:].lstrip()
+        key, value = f"{schema}:{definition[:end]}", definition[end:].lstrip()
         comma, value = value[:1], value[1:]
     else:
-        key, comma, value = given.partition(",")
+        key, comma, value = texts.partition(",")
     if comma != "," or not key or not value:
-        raise ValueError(f"{quoted(given)} is not a pair of schemas: use {kind}:KEY,VALUE")
+        raise ValueError(f"{quote(texts)} is not a pair of schemas: use {kind}:KEY,VALUE")
     return key, value
 
 
-def _described(half: str, schema: PulsarApi_pb2.Schema) -> dict[str, str]:
-    """The properties that the Java client's KeyValueSchemaInfo writes for a key's or a value's schema."""
-    own = {entry.key: entry.value for entry in schema.properties}
+def _properties_of(half: str, schema: PulsarApi_pb2.Schema) -> dict[str, str]:
+    """Return the properties that the Java client's KeyValueSchemaInfo writes for one of the two schemas."""
+    own_properties = {entry.key: entry.value for entry in schema.properties}
     return {
         f"{half}.schema.name": schema.name,
         f"{half}.schema.type": _java_type(schema.type),
-        f"{half}.schema.properties": json.dumps(own, separators=(",", ":")),
+        f"{half}.schema.properties": json.dumps(own_properties, separators=(",", ":")),
     }
 
 
 def _java_type(number: Any) -> str:
-    """The name in Java's enum SchemaType: LOCAL_DATE for LocalDate."""
+    """Return the name in Java's enum SchemaType: LOCAL_DATE for LocalDate."""
     name = _Schema.Type.Name(number)
     return {"None": "BYTES", "Bool": "BOOLEAN"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()

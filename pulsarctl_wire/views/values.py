@@ -1,4 +1,4 @@
-"""Turns decoded scalars into readable values that orjson can write.
+"""Decoded scalars as readable values that orjson can write.
 
 Dates and times become ISO 8601 strings by integer arithmetic, as Python's datetime has no
 nanoseconds. Outside the years 1 to 9999 the functions return None, and the caller shows the integer.
@@ -29,7 +29,7 @@ _CONTROLS = bytes(code for code in range(0x20) if code not in b"\t\n\r")
 
 
 def plain_text(raw: bytes) -> str | None:
-    """``raw`` as text; None unless it is UTF-8 without C0 control characters other than TAB, LF and CR."""
+    """Return ``raw`` as text; None unless UTF-8 without C0 control characters other than TAB, LF and CR."""
     if len(raw.translate(None, _CONTROLS)) != len(raw):
         return None
     try:
@@ -38,8 +38,8 @@ def plain_text(raw: bytes) -> str | None:
         return None
 
 
-def double(number: float) -> float | str:
-    """``number``, or "NaN", "Infinity", "-Infinity", which JSON does not have as numbers."""
+def to_double(number: float) -> float | str:
+    """Return ``number``, or "NaN", "Infinity", "-Infinity", which JSON does not have as numbers."""
     if math.isfinite(number):
         return number
     if math.isnan(number):
@@ -47,21 +47,21 @@ def double(number: float) -> float | str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def single(number: float) -> float | str:
-    """An IEEE 754 binary32 number with only as many digits as needed: 0.1, not 0.10000000149011612."""
+def to_single(number: float) -> float | str:
+    """Return an IEEE 754 binary32 number with as few digits as needed: 0.1, not 0.10000000149011612."""
     if not math.isfinite(number):
-        return double(number)
-    stored = _FLOAT.pack(number)
+        return to_double(number)
+    packed = _FLOAT.pack(number)
     for digits in (6, 7, 8):
         short = float(f"{number:.{digits}g}")
-        if _FLOAT.pack(short) == stored:
+        if _FLOAT.pack(short) == packed:
             return short
     return float(f"{number:.9g}")
 
 
 @lru_cache(maxsize=1024)
 def iso_date(days: int) -> str | None:
-    """A day as ``2023-11-14``, from days since 1970-01-01."""
+    """Format a day as ``2023-11-14``, from days since 1970-01-01."""
     ordinal = EPOCH_DAY + days
     if not 1 <= ordinal <= LAST_DAY:
         return None
@@ -69,24 +69,24 @@ def iso_date(days: int) -> str | None:
 
 
 def iso_time(nanos: int) -> str | None:
-    """A time of day as ``22:13:20.5``, from nanoseconds since midnight."""
+    """Format a time of day as ``22:13:20.5``, from nanoseconds since midnight."""
     seconds, nanos = divmod(nanos, NANOS)
     if not 0 <= seconds < DAY:
         return None
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    return f"{hour:02}:{minute:02}:{second:02}{_fraction(nanos)}"
+    return f"{hour:02}:{minute:02}:{second:02}{_format_fraction(nanos)}"
 
 
 def iso_timestamp(nanos: int, zone: str = "Z") -> str | None:
-    """``2023-11-14T22:13:20Z`` from nanoseconds since the epoch; ``zone`` is "" for local times."""
-    days, rest = divmod(nanos, DAY * NANOS)
+    """Format ``2023-11-14T22:13:20Z`` from nanoseconds since the epoch; ``zone`` is "" for local times."""
+    days, time = divmod(nanos, DAY * NANOS)
     day = iso_date(days)
-    return None if day is None else f"{day}T{iso_time(rest)}{zone}"
+    return None if day is None else f"{day}T{iso_time(time)}{zone}"
 
 
-def _fraction(nanos: int) -> str:
-    """``nanos`` as a fraction of a second: 0, 3, 6 or 9 digits after a point, as few as possible."""
+def _format_fraction(nanos: int) -> str:
+    """Format ``nanos`` as a fraction of a second: 0, 3, 6 or 9 digits after a point, as few as possible."""
     if not nanos:
         return ""
     if nanos % 1_000:
@@ -95,13 +95,13 @@ def _fraction(nanos: int) -> str:
 
 
 def iso_duration(raw: bytes) -> str:
-    """Avro's duration, 12 bytes (little-endian months, days, milliseconds), as ``P1M2DT3.004S``."""
+    """Format Avro's duration, 12 bytes (little-endian months, days, milliseconds), as ``P1M2DT3.004S``."""
     months, days, millis = struct.unpack("<III", raw)
-    return f"P{months}M{days}DT{millis // 1000}{_fraction(millis % 1000 * 1_000_000)}S"
+    return f"P{months}M{days}DT{millis // 1000}{_format_fraction(millis % 1000 * 1_000_000)}S"
 
 
 def decimal_text(raw: bytes, scale: int) -> str:
-    """Avro's decimal: big-endian two's complement of the unscaled value; 0 <= scale <= MAX_SCALE.
+    """Format Avro's decimal: big-endian two's complement of the unscaled value; 0 <= scale <= MAX_SCALE.
 
     A value of more than MAX_DECIMAL_BYTES bytes is shown in base64.
     """
@@ -115,6 +115,6 @@ def decimal_text(raw: bytes, scale: int) -> str:
 
 
 def uuid_text(raw: bytes) -> str:
-    """16 bytes in the form of RFC 4122: 8-4-4-4-12 hexadecimal digits."""
+    """Format 16 bytes as in RFC 4122: 8-4-4-4-12 hexadecimal digits."""
     digits = raw.hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -1,4 +1,4 @@
-"""Finds and rewrites the broker addresses that commands give to clients.
+"""The broker addresses that commands give to clients, found and rewritten.
 
 An address is a pair of fields: NAMEUrl and NAMEUrlTls, or NAME_url and NAME_url_tls. The protobuf
 descriptors are searched for such pairs at any depth, so a new command with an address needs no code
@@ -18,7 +18,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 
 def _pairs(descriptor: Any) -> Iterator[tuple[Any, Any]]:
-    """The address fields of a message, each with its TLS counterpart; sub-messages are not searched."""
+    """Yield the address fields of a message, each with its TLS counterpart; sub-messages are not searched."""
     texts = {field.name: field for field in descriptor.fields if field.type == FieldDescriptor.TYPE_STRING}
     for name, field in texts.items():
         with_tls = texts.get(f"{name}_tls" if name.endswith("url") else f"{name}Tls")
@@ -26,7 +26,7 @@ def _pairs(descriptor: Any) -> Iterator[tuple[Any, Any]]:
             yield field, with_tls
 
 
-_PAIRS: Final = {each: list(_pairs(each)) for each in messages_in(BaseCommand.DESCRIPTOR)}
+_PAIRS: Final = {message: list(_pairs(message)) for message in messages_in(BaseCommand.DESCRIPTOR)}
 
 CARRIERS: Final[frozenset[int]] = frozenset(
     number
@@ -47,21 +47,21 @@ def rewrite(command: BaseCommand, change: Callable[[str, str], tuple[str, str]])
 
 
 def _rewrite(message: Any, change: Callable[[str, str], tuple[str, str]]) -> bool:
-    changed = False
+    is_changed = False
     for pair in _PAIRS[message.DESCRIPTOR]:
-        old = [as_text(getattr(message, field.name)) for field in pair]
-        if not any(old):
+        addresses = [as_text(getattr(message, field.name)) for field in pair]
+        if not any(addresses):
             continue
-        for field, before, after in zip(pair, old, change(*old), strict=True):
+        for field, before, after in zip(pair, addresses, change(*addresses), strict=True):
             if after == before:
                 continue
-            changed = True
+            is_changed = True
             if after or field.is_required:
                 setattr(message, field.name, after)
             else:
                 message.ClearField(field.name)
     for field, value in message.ListFields():
         if field.message_type is not None:
-            for each in value if field.is_repeated else [value]:
-                changed = _rewrite(each, change) or changed
-    return changed
+            for nested in value if field.is_repeated else [value]:
+                is_changed = _rewrite(nested, change) or is_changed
+    return is_changed

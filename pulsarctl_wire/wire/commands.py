@@ -64,7 +64,7 @@ TO_BROKER: Final[dict[int, bool]] = {
 
 
 class Request(NamedTuple):
-    """How a request is paired with its answers: its id's family, the field with the id, the answer types."""
+    """A request's pairing with its answers: its id's family, the field with the id, the answer types."""
 
     family: str
     key: str
@@ -125,31 +125,31 @@ ANSWERED_WITHOUT_ID: Final[dict[int, frozenset[int]]] = {
 ANSWERS: Final[dict[int, list[tuple[str, str]]]] = {}
 """Type number of an answer -> the (family, key field) pairs to try, in order, to find its request."""
 
-for _how in REQUESTS.values():
-    for _answer in _how.answers:
-        _pair = (_how.family, _how.key)
+for _request in REQUESTS.values():
+    for _answer in _request.answers:
+        _pair = (_request.family, _request.key)
         if _pair not in ANSWERS.setdefault(_answer, []):
             ANSWERS[_answer].append(_pair)
 
 
 def commands_like(pattern: str) -> set[int]:
-    """Type numbers of the commands whose names match `pattern` (* and ? as in a shell, case is ignored)."""
+    """Return the types of the commands whose names match `pattern` (* and ? as in a shell, in any case)."""
     return {number for name, number in NUMBERS.items() if fnmatchcase(name, pattern.upper())}
 
 
 def command_name(number: int) -> str:
-    """The name of command type `number`, or "UNKNOWN(number)" for a type that PulsarApi.proto lacks."""
+    """Return the name of command type `number`, or "UNKNOWN(number)" for a type not in PulsarApi.proto."""
     return NAMES.get(number) or f"UNKNOWN({number})"
 
 
 def build_command(name: str, **fields: Any) -> BaseCommand:
-    """The BaseCommand `name` ("LOOKUP") with these fields. None omits a field; a dict is a sub-message.
+    """Build the BaseCommand `name` ("LOOKUP") with these fields. None omits one; a dict is a sub-message.
 
     Raises LocalProtocolError if a field cannot hold its value.
     """
     number = NUMBERS[name]
-    given = {key: value for key, value in fields.items() if value is not None}
-    parts: dict[str, Any] = {"type": number, BODIES[number]: given}
+    body = {key: value for key, value in fields.items() if value is not None}
+    parts: dict[str, Any] = {"type": number, BODIES[number]: body}
     try:
         return BaseCommand(**parts)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which tables there are, and what they hold, by what was asked for."""
+"""Which tables there are, and what each option and level of detail puts into them."""
 
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -39,6 +39,6 @@ class MessageOptions(NamedTuple):
 
 
 def is_exchange(frame: Frame) -> bool:
-    """Whether a frame is not of deliveries, and no keep-alive. An ACK with a request id is a request."""
+    """Return whether a frame is no delivery and no keep-alive. An ACK with a request id is a request."""
     number = frame.type
     return number not in _TRAFFIC or (number == ACK and frame.ids.request is not None)

@@ -1,4 +1,4 @@
-"""Builds entries from messages: compression, batching, chunking. The inverse of `payload`.
+"""Entries built from messages: compression, batching, chunking. The inverse of `payload`.
 
     one message   MessageMetadata with all its fields, payload compressed
     batch         per message [SIZE 4][SingleMessageMetadata][payload], compressed as a whole; the entry
@@ -55,7 +55,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What all entries of a producer share: its name, codec, schema version and transaction, if any."""
+    """The values that all entries of a producer share: its name, codec, schema version and transaction."""
 
     producer_name: str
     codec: int = CompressionType.NONE
@@ -64,7 +64,7 @@ class Stamp:
     """Transaction id: (most significant bits, least significant bits)."""
 
     def metadata(self, sequence_id: int, publish_time: int) -> MessageMetadata:
-        """New metadata with the fields that every entry of the producer has; `publish_time` in ms."""
+        """Make metadata with the fields that every entry of the producer has; `publish_time` in ms."""
         metadata = MessageMetadata(
             producer_name=self.producer_name, sequence_id=sequence_id, publish_time=publish_time
         )
@@ -74,8 +74,8 @@ class Stamp:
             metadata.txnid_most_bits, metadata.txnid_least_bits = self.txn
         return metadata
 
-    def compressed(self, metadata: MessageMetadata, payload: bytes) -> bytes:
-        """`payload` compressed; sets codec and size in `metadata`. An empty payload is not compressed."""
+    def compress(self, metadata: MessageMetadata, payload: bytes) -> bytes:
+        """Compress `payload`; set codec and size in `metadata`. An empty payload is not compressed."""
         if not self.codec or not payload:  # some clients cannot read a compressed empty payload
             return payload
         metadata.compression = self.codec  # type: ignore[assignment]
@@ -102,14 +102,14 @@ def _describe(metadata: Any, message: Outgoing) -> None:
 def single_entry(
     stamp: Stamp, message: Outgoing, sequence_id: int, publish_time: int
 ) -> tuple[MessageMetadata, bytes]:
-    """Metadata and payload of an entry of one message; `publish_time` in ms."""
+    """Build metadata and payload of an entry of one message; `publish_time` in ms."""
     metadata = stamp.metadata(sequence_id, publish_time)
     _describe(metadata, message)
     if message.deliver_at is not None:
         metadata.deliver_at_time = message.deliver_at
     if not message.replicate:
         metadata.replicate_to.extend(_LOCAL)
-    return metadata, stamp.compressed(metadata, message.payload)
+    return metadata, stamp.compress(metadata, message.payload)
 
 
 class Batch:
@@ -145,7 +145,7 @@ class Batch:
         self.count += 1
 
     def entry(self, stamp: Stamp, publish_time: int) -> tuple[MessageMetadata, bytes]:
-        """Metadata and payload of the entry; `publish_time` in ms."""
+        """Build metadata and payload of the entry; `publish_time` in ms."""
         first = self.first
         assert first is not None
         if self.count == 1:
@@ -160,10 +160,10 @@ class Batch:
             metadata.ordering_key = first.ordering_key
         if not first.replicate:
             metadata.replicate_to.extend(_LOCAL)
-        return metadata, stamp.compressed(metadata, b"".join(self._pieces))
+        return metadata, stamp.compress(metadata, b"".join(self._pieces))
 
 
-def chunked(metadata: MessageMetadata, payload: bytes, limit: int) -> Iterator[tuple[MessageMetadata, bytes]]:
+def chunk(metadata: MessageMetadata, payload: bytes, limit: int) -> Iterator[tuple[MessageMetadata, bytes]]:
     """Split an entry into chunks with at most `limit` bytes of payload; a smaller one is not split."""
     if len(payload) <= limit:
         yield metadata, payload
@@ -172,9 +172,9 @@ def chunked(metadata: MessageMetadata, payload: bytes, limit: int) -> Iterator[t
     metadata.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
     metadata.num_chunks_from_msg = len(parts)
     metadata.total_chunk_msg_size = len(payload)
-    for number, at in enumerate(parts):
+    for number, start in enumerate(parts):
         metadata.chunk_id = number
-        yield metadata, payload[at : at + limit]
+        yield metadata, payload[start : start + limit]
 
 
 def _lz4(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Turns protobuf messages into plain values by walking their descriptors: a new field needs no code here.
+"""Protobuf messages as plain values, by walking their descriptors: a new field needs no code here.
 
 Names and nesting are those of PulsarApi.proto. Enums become their names and bytes become base64. The uint64
 2^64-1 (which Pulsar sends for -1) becomes -1; all other integers are unchanged. Fields that the schema does
@@ -32,7 +32,7 @@ REFRESH: Final = b"PulsarAuthRefresh"
 """What AUTH_CHALLENGE carries when the broker asks for new credentials. It is not a secret."""
 
 _ALL_ONES: Final = 2**64 - 1
-_FEW_BYTES: Final = 256  # up to this size listing all unknown fields is fast enough, at 1 µs each
+_MAX_LISTED_BYTES: Final = 256  # up to this size listing all unknown fields is fast enough, at 1 µs each
 
 Convert = Callable[[Any], Any]
 Plan = dict[Any, tuple[str, Convert | None, bool]]
@@ -40,17 +40,17 @@ Plan = dict[Any, tuple[str, Convert | None, bool]]
 
 
 def as_text(value: str | bytes) -> str:
-    r"""A protobuf string as text. One that is not UTF-8 arrives as bytes; invalid bytes become \xNN."""
+    r"""Return a protobuf string as text. If not UTF-8, it arrives as bytes; invalid bytes become \xNN."""
     if isinstance(value, str):
         return value
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return _escaped(value)
+        return _escape(value)
 
 
-def _escaped(value: bytes) -> str:
-    """The same as `value.decode(errors="backslashreplace")`, but five times as fast."""
+def _escape(value: bytes) -> str:
+    """Do the same as `value.decode(errors="backslashreplace")`, but five times as fast."""
     # an invalid byte becomes a surrogate, and then \\udcNN; real backslashes are replaced in the meantime
     hidden = value.replace(b"\0", b"\0\2").replace(b"\\", b"\0\1")
     surrogates = hidden.decode(errors="surrogateescape").encode(errors="backslashreplace")
@@ -59,20 +59,20 @@ def _escaped(value: bytes) -> str:
 
 
 def as_base64(value: bytes) -> str:
-    """Bytes as base64 text."""
+    """Encode bytes as base64 text."""
     return b64encode(value).decode()
 
 
-def signed(value: int) -> int:
-    """A uint64 as the int64 that was meant: Pulsar sends -1 as 2^64-1."""
+def to_signed(value: int) -> int:
+    """Convert a uint64 to an int64: Pulsar sends -1 as 2^64-1."""
     return value - 2**64 if value >= 2**63 else value
 
 
-def _unsigned(value: int) -> int:
+def _read_minus_one(value: int) -> int:
     return -1 if value == _ALL_ONES else value
 
 
-def _redacted(value: str | bytes) -> str:
+def _redact(value: str | bytes) -> str:
     data = value if isinstance(value, bytes) else value.encode()
     return as_text(data) if data == REFRESH or not data else f"[redacted: {len(data)} bytes]"
 
@@ -83,42 +83,42 @@ MAX_ITEMS: Final = 250_000
 MAX_ESCAPED: Final = 1024 * 1024
 """Bytes of texts that are not UTF-8 shown per frame: each byte may become sixteen."""
 
-MAX_ODD: Final = 1_000
-"""Oddities listed per frame."""
+MAX_PROBLEMS: Final = 1_000
+"""Problems listed per frame."""
 
 
-def _hidden(value: Any) -> str:
-    """The replacement for an unknown field's value in a message that may hold credentials."""
+def _redact_unknown(value: Any) -> str:
+    """Return the replacement for an unknown field's value in a message that may hold credentials."""
     return f"[redacted: {len(value)} bytes]" if isinstance(value, bytes) else "[redacted]"
 
 
 class Walker:
-    """Turns messages into dicts of plain values; redacts secrets unless `show_secrets`.
+    """A converter of messages to dicts of plain values; it redacts secrets unless `show_secrets`.
 
     With `hide_all` it redacts all texts, all bytes, and all unknown fields.
 
-    `odd` collects what is wrong with the messages walked: missing required fields, unknown fields, items
+    `problems` collects what is wrong with the messages walked: missing required fields, unknown fields, items
     left out because there are more than `MAX_ITEMS`, and texts that are not UTF-8, cut because they have
-    more than `MAX_ESCAPED` bytes. The caller must call `take_odd` once per frame; until then `escaped` counts
-    the bytes of such texts.
+    more than `MAX_ESCAPED` bytes. The caller must call `take_problems` once per frame; until then
+    `escaped` counts the bytes of such texts.
     """
 
     def __init__(self, *, show_secrets: bool = False, hide_all: bool = False) -> None:
-        self.odd: list[str] = []
+        self.problems: list[str] = []
         self.escaped = 0
-        self._room = MAX_ITEMS
+        self._items_left = MAX_ITEMS
         self._show_secrets = show_secrets
         self._hide_all = hide_all
         self._plans: dict[Any, tuple[Plan, frozenset[str]]] = {}
 
     def __call__(self, message: ProtoMessage) -> dict[str, Any]:
-        """The fields present in `message`, in the order of their numbers."""
-        plan, required = self._plans.get(message.__class__) or self._plan(message)
+        """Return the fields present in `message`, in the order of their numbers."""
+        plan, required = self._plans.get(message.__class__) or self._make_plan(message)
         values: dict[str, Any] = {}
         for field, value in message.ListFields():
             name, convert, repeated = plan[field]
             if repeated:
-                value = self._bounded(value)
+                value = self._limit(value)
                 values[name] = list(value) if convert is None else [convert(item) for item in value]
             else:
                 values[name] = value if convert is None else convert(value)
@@ -126,54 +126,54 @@ class Walker:
             missing = ", ".join(sorted(required.difference(values)))
             self._note(f"{message.DESCRIPTOR.name} lacks {missing}")
         if len(UnknownFieldSet(message)):  # type: ignore[no-untyped-call, unused-ignore]
-            for number, data in self._bounded(unknown_fields(message)):
-                _add_unknown(values, number, _hidden(data) if self._hide_all else data)
+            for number, data in self._limit(unknown_fields(message)):
+                _add_unknown(values, number, _redact_unknown(data) if self._hide_all else data)
                 self._note(f"{message.DESCRIPTOR.name} has the unknown field {number}")
         return values
 
     @property
     def is_used(self) -> bool:
-        """Whether `take_odd` has anything to return or to reset."""
-        return bool(self.odd) or self._room != MAX_ITEMS or self.escaped > 0
+        """Whether `take_problems` has anything to return or to reset."""
+        return bool(self.problems) or self._items_left != MAX_ITEMS or self.escaped > 0
 
-    def take_odd(self) -> list[str]:
-        """Return what was odd since the last call, and reset the limits for the next frame."""
-        odd, self.odd = self.odd, []
-        if len(odd) > MAX_ODD:
-            odd[-1] = "… and more of this kind"
-        self._room = MAX_ITEMS
+    def take_problems(self) -> list[str]:
+        """Return the problems since the last call, and reset the limits for the next frame."""
+        problems, self.problems = self.problems, []
+        if len(problems) > MAX_PROBLEMS:
+            problems[-1] = "… and more of this kind"
+        self._items_left = MAX_ITEMS
         self.escaped = 0
-        return odd
+        return problems
 
     def text(self, value: Any) -> str:
-        """A protobuf string as text. If it is not UTF-8, it is cut to what `MAX_ESCAPED` still allows."""
+        """Return a protobuf string as text. If not UTF-8, it is cut to what `MAX_ESCAPED` still allows."""
         if isinstance(value, str):
             return value
         try:
             text: str = value.decode()
         except UnicodeDecodeError:
-            left = MAX_ESCAPED - self.escaped
-            if len(value) > left:
+            room = MAX_ESCAPED - self.escaped
+            if len(value) > room:
                 self._note(f"texts that are no UTF-8 are cut after {MAX_ESCAPED} bytes of a frame")
-                value = value[:left]
+                value = value[:room]
             self.escaped += len(value)
             text = as_text(value)
         return text
 
     def _note(self, text: str) -> None:
-        if text not in self.odd[-1:] and len(self.odd) <= MAX_ODD:
-            self.odd.append(text)
+        if text not in self.problems[-1:] and len(self.problems) <= MAX_PROBLEMS:
+            self.problems.append(text)
 
-    def _bounded(self, items: Any) -> Any:
-        """`items`, or as many of them as `MAX_ITEMS` still allows."""
+    def _limit(self, items: Any) -> Any:
+        """Return `items`, or as many of them as `MAX_ITEMS` still allows."""
         count = len(items)
-        if count > self._room:
-            self._note(f"only {self._room} of {count} items are shown")
-            items, count = items[: self._room], self._room
-        self._room -= count
+        if count > self._items_left:
+            self._note(f"only {self._items_left} of {count} items are shown")
+            items, count = items[: self._items_left], self._items_left
+        self._items_left -= count
         return items
 
-    def _plan(self, message: ProtoMessage) -> tuple[Plan, frozenset[str]]:
+    def _make_plan(self, message: ProtoMessage) -> tuple[Plan, frozenset[str]]:
         descriptor: Any = message.DESCRIPTOR
         plan = {field: (field.name, self._convert(field), field.is_repeated) for field in descriptor.fields}
         required = frozenset(field.name for field in descriptor.fields if field.is_required)
@@ -181,9 +181,9 @@ class Walker:
         return plan, required
 
     def _convert(self, field: Any) -> Convert | None:
-        free = self._hide_all and field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING)
-        if free or (field.full_name in SECRETS and not self._show_secrets):
-            return _redacted
+        is_hidden = self._hide_all and field.type in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING)
+        if is_hidden or (field.full_name in SECRETS and not self._show_secrets):
+            return _redact
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             return self.__call__
         if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
@@ -192,7 +192,7 @@ class Walker:
             return as_base64
         if field.type == FieldDescriptor.TYPE_STRING:
             return self.text
-        return _unsigned if field.type == FieldDescriptor.TYPE_UINT64 else None
+        return _read_minus_one if field.type == FieldDescriptor.TYPE_UINT64 else None
 
 
 def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
@@ -202,8 +202,8 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
         value = as_base64(data)
     elif not isinstance(data, int | str):  # a group, with fields in it
         value = {}
-        for each in data:
-            _add_unknown(value, each.field_number, each.data)
+        for field in data:
+            _add_unknown(value, field.field_number, field.data)
     name = f"unknown_field_{number}"
     if name not in values:
         values[name] = value
@@ -214,35 +214,35 @@ def _add_unknown(values: dict[str, Any], number: int, data: Any) -> None:
 
 
 def messages_in(descriptor: Any) -> set[Any]:
-    """The descriptors of a message and of all messages it may contain; messages may be recursive."""
-    found: set[Any] = set()
-    waiting = [descriptor]
-    while waiting:
-        each = waiting.pop()
-        if each is not None and each not in found:
-            found.add(each)
-            waiting += [field.message_type for field in each.fields]
-    return found
+    """Return the descriptors of a message and of all messages it may contain, even recursive ones."""
+    messages: set[Any] = set()
+    queue = [descriptor]
+    while queue:
+        message = queue.pop()
+        if message is not None and message not in messages:
+            messages.add(message)
+            queue += [field.message_type for field in message.fields]
+    return messages
 
 
 def has_unknown(message: Any) -> bool:
-    """Whether a message has unknown fields. Its sub-messages are not searched."""
+    """Return whether a message has unknown fields. Its sub-messages are not searched."""
     return len(UnknownFieldSet(message)) > 0  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def has_unknown_fields(message: ProtoMessage) -> bool:
-    """The same as `has_unknown`, but also fast for a message with very many unknown fields."""
-    if len(message.SerializePartialToString()) <= _FEW_BYTES:
+    """Do the same as `has_unknown`, but also fast for a message with very many unknown fields."""
+    if len(message.SerializePartialToString()) <= _MAX_LISTED_BYTES:
         unknown: Any = UnknownFieldSet(message)
         return len(unknown) > 0
-    rest = message.__class__()
-    rest.CopyFrom(message)
+    copy = message.__class__()
+    copy.CopyFrom(message)
     for field, _ in message.ListFields():
-        rest.ClearField(field.name)
-    return rest.SerializePartialToString() != b""
+        copy.ClearField(field.name)
+    return copy.SerializePartialToString() != b""
 
 
 def unknown_fields(message: ProtoMessage) -> list[tuple[int, Any]]:
-    """The (number, value) of each unknown field of `message`."""
+    """Return the (number, value) of each unknown field of `message`."""
     unknown: Any = UnknownFieldSet(message)
-    return [(each.field_number, each.data) for each in unknown] if len(unknown) else []
+    return [(field.field_number, field.data) for field in unknown] if len(unknown) else []

@@ -25,12 +25,12 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
+from pulsarctl_wire.wire.fast_fields import IS_COMPILED, Head, Ids, head_of, ids_of, read_head
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.fixed import u32_at
-from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM, Parts, locate
+from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM, FrameLayout, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
-from pulsarctl_wire.wire.quick import IS_COMPILED, Head, Ids, head_of, ids_of, read_head
-from pulsarctl_wire.wire.varint import breaks
+from pulsarctl_wire.wire.varint import describe_break
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """Bytes a broker accepts in a message unless CONNECTED.max_message_size says otherwise."""
@@ -41,16 +41,16 @@ FRAME_PADDING: Final = 10 * 1024
 MAX_FRAME_SIZE: Final = MAX_MESSAGE_SIZE + FRAME_PADDING
 """Bytes of the largest legal frame, length prefix included, unless the broker announces another limit."""
 
-PLACE_BITS: Final = 44
-"""A packet's place is `source << PLACE_BITS | offset`: sources are counted from 0, offsets in bytes."""
+PACKET_OFFSET_BITS: Final = 44
+"""A packet's place is `source << PACKET_OFFSET_BITS | offset`: sources count from 0, offsets in bytes."""
 
-OFFSET_BITS: Final = (1 << PLACE_BITS) - 1
+PACKET_OFFSET_MASK: Final = (1 << PACKET_OFFSET_BITS) - 1
 """The bits of a place that are the offset."""
 
 MAX_PARSED: Final = MAX_FRAME_SIZE
 """Bytes of the largest command or metadata that is parsed. Parsed, it may take 30 times as much memory."""
 
-KEPT_FRAME: Final = 64 * 1024 * 1024
+MAX_KEPT_FRAME: Final = 64 * 1024 * 1024
 """Bytes of the largest frame that is kept whole, whatever limit the broker announces."""
 
 _MAX_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
@@ -104,10 +104,10 @@ class Frame:
     ids           for a SEND, SEND_RECEIPT, MESSAGE or ACK: the numbers in its command
     checksum      "valid", "invalid", "absent"; None for commands without payload, or if cut
     metadata      MessageMetadata of SEND and MESSAGE; None if there is none or it does not parse
-    head          what is usual in it; None as `metadata` is
+    head          the usual fields of the metadata; None if `metadata` is
     payload_at    where in `raw` the payload begins; 0 if there is none
     metadata_at   where in `raw` the metadata begins, if there is a payload
-    broker_entry  whether the broker put its own metadata in front of the entry
+    broker_entry  whether the broker put its own metadata (PIP-70) in front of the entry
     topic, subscription   full topic name and subscription, if ids could be resolved; else None
     producer      name of the producer: for SEND from its metadata, for its answer that of the SEND
     sent          for an answer to a SEND: bytes of that SEND's frame, and messages in it
@@ -118,11 +118,11 @@ class Frame:
     answer        for a request: number of the answer's frame, if already known
     joined        for the last chunk of a message: the payload of all its chunks, if they were seen
     schema        the topic's schema for the version that this message carries, if one was seen
-    notes         texts on anything odd
+    notes         what is odd about it, as texts
     findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
 
-    The command and the metadata are parsed when somebody asks for `base` or `metadata`, if `ids` or `head`
-    could be read without that.
+    If `ids` or `head` can be read without parsing, the command and the metadata are parsed only when `base`
+    or `metadata` is read.
     """
 
     __slots__ = (
@@ -263,7 +263,7 @@ class Frame:
         return self.raw[self.payload_at :] if self.payload_at else b""
 
     @property
-    def parts(self) -> "Parts":
+    def parts(self) -> FrameLayout:
         """Where the parts of a payload frame are."""
         return locate(self.raw, 8 + self.command_size)
 
@@ -281,19 +281,19 @@ class Frame:
     @property
     def stored_checksum(self) -> bytes:
         """The magic and the CRC32-C in front of the entry of a SEND or MESSAGE; other bytes if absent."""
-        at = self.entry_at
-        return self.raw[at : at + 6]
+        pos = self.entry_at
+        return self.raw[pos : pos + 6]
 
     @property
     def entry_at(self) -> int:
         """Where in `raw` the entry of a SEND or MESSAGE begins, without what a broker put in front of it."""
-        at = 8 + self.command_size
+        pos = 8 + self.command_size
         if self.broker_entry:
-            at += 6 + int.from_bytes(self.raw[at + 2 : at + 6], "big")
-        return at
+            pos += 6 + int.from_bytes(self.raw[pos + 2 : pos + 6], "big")
+        return pos
 
     def note(self, text: str) -> None:
-        """Add a note about something odd."""
+        """Add a note about what is wrong."""
         self.notes = [*self.notes, text]
 
     def __repr__(self) -> str:
@@ -373,26 +373,26 @@ class Gap:
 
 
 Event = Frame | Malformed | Gap
-"""What a stream is made of."""
+"""An event: what a stream decodes to."""
 
 
-def read_entry(frame: Frame, at: int) -> None:
-    """Fill in checksum, metadata and payload of a SEND or MESSAGE whose command ends at `at`.
+def read_entry(frame: Frame, pos: int) -> None:
+    """Fill in checksum, metadata and payload of a SEND or MESSAGE whose command ends at `pos`.
 
     The usual layout (0e01, then metadata) is read here, all others by `locate`.
     """
     raw = frame.raw
     end = len(raw)
-    if end - at >= 10 and raw[at] == 0x0E and raw[at + 1] == 0x01:
-        stored, size = u32_at(raw, at + 2), u32_at(raw, at + 6)
-        start = at + 10
+    if end - pos >= 10 and raw[pos] == 0x0E and raw[pos + 1] == 0x01:
+        stored, size = u32_at(raw, pos + 2), u32_at(raw, pos + 6)
+        start = pos + 10
         payload_at = start + size
         # for small data a copy is faster than a memoryview
-        covered = raw[at + 6 :] if end < 65_536 else memoryview(raw)[at + 6 :]
+        covered = raw[pos + 6 :] if end < 65_536 else memoryview(raw)[pos + 6 :]
         frame.checksum = "valid" if crc32c(covered) == stored else "invalid"
         problem = "" if payload_at <= end else f"metadata of {size} bytes runs beyond the frame"
     else:
-        parts = locate(raw, at)
+        parts = locate(raw, pos)
         problem = parts.problem
         frame.broker_entry = parts.broker_entry != (0, 0)
         start, payload_at = parts.metadata
@@ -405,7 +405,7 @@ def read_entry(frame: Frame, at: int) -> None:
         if problem:
             return
     if problem:
-        frame.note(problem + entry_hint(raw, at))
+        frame.note(problem + entry_hint(raw, pos))
         return
     frame.metadata_at, frame.payload_at = start, payload_at
     if IS_COMPILED:
@@ -419,14 +419,14 @@ def read_entry(frame: Frame, at: int) -> None:
     try:
         frame.metadata = _parse_metadata(raw[start:payload_at])
     except DecodeError:
-        why = breaks(raw, start, payload_at, MessageMetadata.DESCRIPTOR)
-        frame.note(f"the metadata does not parse as MessageMetadata: {why}".rstrip(": "))
+        reason = describe_break(raw, start, payload_at, MessageMetadata.DESCRIPTOR)
+        frame.note(f"the metadata does not parse as MessageMetadata: {reason}".rstrip(": "))
 
 
-def cut_frame(
+def build_cut_frame(
     raw: bytes, connection: Connection, to_broker: bool, offset: int, time_ns: int | None, packet: int
 ) -> Frame:
-    """The partial frame that begins with `raw`: at least 8 bytes. A complete command in it must parse."""
+    """Build the partial frame that begins with `raw`: at least 8 bytes. A whole command in it must parse."""
     total, size = u32_at(raw, 0), u32_at(raw, 4)
     base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
     number = -1 if base is None else type_of(base) or 0
@@ -438,18 +438,18 @@ def cut_frame(
     return frame
 
 
-def entry_hint(raw: bytes, at: int) -> str:
-    """What is probably wrong with the entry at `raw[at:]`, whose parts were not found; "" if unknown."""
-    if raw[at : at + 2] == MAGIC_CHECKSUM:
-        at += 6
-    if len(raw) - at < 8:
+def entry_hint(raw: bytes, pos: int) -> str:
+    """Guess what is wrong with the entry at `raw[pos:]`, whose parts were not found; "" if unknown."""
+    if raw[pos : pos + 2] == MAGIC_CHECKSUM:
+        pos += 6
+    if len(raw) - pos < 8:
         return ""
-    little = int.from_bytes(raw[at : at + 4], "little")
-    if crc32c(memoryview(raw)[at + 4 :]) == u32_at(raw, at):
+    little = int.from_bytes(raw[pos : pos + 4], "little")
+    if crc32c(memoryview(raw)[pos + 4 :]) == u32_at(raw, pos):
         return "; a CRC32-C is there, the magic 0e01 before it is missing"
-    start, stop = at + 4, at + 4 + little
+    start, stop = pos + 4, pos + 4 + little
     fits = stop <= len(raw) and little <= _MAX_GUESSED
-    if fits and not breaks(raw, start, stop, MessageMetadata.DESCRIPTOR):
+    if fits and not describe_break(raw, start, stop, MessageMetadata.DESCRIPTOR):
         return f"; METADATA_SIZE is little-endian ({little}), Pulsar's sizes are big-endian"
     return ""
 
@@ -462,10 +462,10 @@ def build_frame(
     checksum: bool = True,
     broker_entry: BrokerEntryMetadata | None = None,
 ) -> bytes:
-    """The bytes of a frame.
+    """Build the bytes of a frame.
 
-    With `metadata` it is a payload frame (SEND, MESSAGE). It has a CRC32-C unless `checksum` is False,
-    and `broker_entry` in front of the entry if given. Raises LocalProtocolError if a required field is
+    With `metadata` it is a payload frame (SEND, MESSAGE), with a CRC32-C unless `checksum` is False. If
+    given, `broker_entry` comes in front of the entry. Raises LocalProtocolError if a required field is
     missing or the frame would exceed 4 GiB.
     """
     try:
@@ -486,14 +486,14 @@ def build_frame(
         raise LocalProtocolError("the frame cannot be built: larger than 4 GiB") from error
 
 
-def with_command(raw: bytes, base: BaseCommand) -> bytes:
-    """The frame `raw` with its command replaced by `base`; everything after the command is unchanged."""
-    command, rest = base.SerializePartialToString(), raw[8 + int.from_bytes(raw[4:8], "big") :]
-    return struct.pack(">II", 4 + len(command) + len(rest), len(command)) + command + rest
+def replace_command(raw: bytes, base: BaseCommand) -> bytes:
+    """Replace the command of the frame `raw` by `base`; everything after the command is unchanged."""
+    command, entry = base.SerializePartialToString(), raw[8 + int.from_bytes(raw[4:8], "big") :]
+    return struct.pack(">II", 4 + len(command) + len(entry), len(command)) + command + entry
 
 
 def type_of(base: BaseCommand) -> int | None:
-    """The command's type number, even if the schema does not have that type; None if it has no type."""
+    """Return the command's type number, even if the schema does not have it; None if it has no type."""
     if base.HasField("type"):
         return base.type
     types = [data for number, data in unknown_fields(base) if number == 1]

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 def java_string_hash(key: str) -> int:
-    """Java's String.hashCode of `key` without the sign bit: 31 bits, computed over UTF-16 units."""
+    """Compute Java's String.hashCode of `key` over UTF-16 units, without the sign bit: 31 bits."""
     value = 0
     units = key.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = 31 * value + (units[at] << 8 | units[at + 1]) & 0xFFFFFFFF
+    for index in range(0, len(units), 2):
+        value = 31 * value + (units[index] << 8 | units[index + 1]) & 0xFFFFFFFF
     return value & 0x7FFFFFFF
 
 
 def murmur3_32(key: str) -> int:
-    """Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without the sign bit."""
+    """Compute Murmur3 (x86, 32 bits, seed 0) of `key` in UTF-8, without the sign bit."""
     import mmh3
 
     return mmh3.hash(key.encode("utf-8", "surrogatepass"), 0, signed=False) & 0x7FFFFFFF
 
 
 def uid_of(connection: Connection) -> str | None:
-    """Return what identifies a connection in all captures; None if it has no packets.
+    """Return the id of a connection that is the same in all captures; None if it has no packets.
 
     It is made of its addresses, and the time of its first packet or, without times, its place.
     """
@@ -38,6 +38,6 @@ def uid_of(connection: Connection) -> str | None:
 
     if connection.since is None:
         return None
-    one, other = sorted((connection.client, connection.server))
-    text = f"{one} {other} {connection.since}"
+    ends = sorted((connection.client, connection.server))
+    text = f"{ends[0]} {ends[1]} {connection.since}"
     return b32encode(blake2b(text.encode(), digest_size=10).digest()).decode().lower()

@@ -1,4 +1,4 @@
-"""Parses the lines of a script: JSON or hexadecimal digits in, the bytes of valid or invalid frames out.
+"""The lines of a script, parsed: JSON or hexadecimal digits in, the bytes of valid or invalid frames out.
 
     {"command": "LOOKUP", "fields": {…}, …}    a record, as in docs/json.md
     {"type": "LOOKUP", "lookupTopic": {…}}     a BaseCommand in protobuf's JSON
@@ -42,7 +42,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.entry import Stamp
 from pulsarctl_wire.wire.fields import REFRESH, SECRETS
-from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     BrokerEntryMetadata,
@@ -50,11 +50,11 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, sized, tag, varint
+from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, VARINT, sized_field, tag, varint
 
 Values = dict[str, Any]
 
-DESCRIBING: Final = frozenset(
+DESCRIPTIVE_NAMES: Final = frozenset(
     {
         *("number", "time_ns", "connection", "to_broker", "packet", "client", "server", "total_size"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
@@ -78,7 +78,7 @@ _UNKNOWN_COMMAND: Final = re.compile(r"UNKNOWN\(([0-9]{1,10})\)")
 _UNKNOWN_FIELD: Final = re.compile(r"unknown_field_([0-9]{1,9})")
 _REDACTED: Final = re.compile(r"\[redacted: [0-9]+ bytes\]")
 _ALL_ONES: Final = 2**64 - 1
-_LARGEST_FIELD: Final = 2**29 - 1
+_MAX_FIELD_NUMBER: Final = 2**29 - 1
 _NUMBERS: Final[dict[int, tuple[Any, str]]] = {
     FieldDescriptor.TYPE_BOOL: (wrappers.BoolValue, "true or false"),
     FieldDescriptor.TYPE_DOUBLE: (wrappers.DoubleValue, "a number"),
@@ -107,7 +107,7 @@ class Expect:
 
 
 def parse_line(text: str) -> bytes | Wait | Expect | None:
-    """What a line means: bytes to send, or a pause; None for an empty line or a comment (#).
+    """Parse a line: bytes to send, or a pause; None for an empty line or a comment (#).
 
     Lone surrogates U+DC80 to U+DCFF (from Python's error handler "surrogateescape") are sent as the
     bytes they stand for. Raises ValueError with one line that names the cause and how to fix it.
@@ -116,9 +116,9 @@ def parse_line(text: str) -> bytes | Wait | Expect | None:
     if not text or text.startswith("#"):
         return None
     if not text.startswith("{"):
-        return _hex("".join(text.split()), f"neither a JSON object nor hexadecimal digits; {_FORMS}")
+        return _decode_hex("".join(text.split()), f"neither a JSON object nor hexadecimal digits; {_FORMS}")
     try:
-        return _meant(json.loads(text))
+        return _parse_object(json.loads(text))
     except json.JSONDecodeError as error:
         raise ValueError(f"invalid JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:
@@ -128,63 +128,63 @@ def parse_line(text: str) -> bytes | Wait | Expect | None:
         raise ValueError(text if text.isprintable() else text.encode("unicode_escape").decode()) from None
 
 
-def _meant(given: Values) -> bytes | Wait | Expect:
+def _parse_object(line: Values) -> bytes | Wait | Expect:
     for name in ("wait", "expect"):
-        if name in given:
-            return _pause(name, given)
-    if "malformed" in given or "gap" in given:
-        what = "a malformed stretch" if "malformed" in given else "a gap in a capture"
-        raise ValueError(f"{what} is not a frame: remove it, or give the bytes to send as hex digits")
-    if "command" in given:
-        command = _command_of_record(given)
-    elif "type" in given:
-        command = {name: value for name, value in given.items() if name not in _EXTRA}
+        if name in line:
+            return _parse_pause(name, line)
+    if "malformed" in line or "gap" in line:
+        part = "a malformed stretch" if "malformed" in line else "a gap in a capture"
+        raise ValueError(f"{part} is not a frame: remove it, or give the bytes to send as hex digits")
+    if "command" in line:
+        command = _read_command(line)
+    elif "type" in line:
+        command = {name: value for name, value in line.items() if name not in _EXTRA}
     else:
         raise ValueError(f"no command: {_FORMS}")
-    return _frame(encode(BaseCommand.DESCRIPTOR, command), given)
+    return _build_frame(encode(BaseCommand.DESCRIPTOR, command), line)
 
 
-def _pause(name: str, given: Values) -> Wait | Expect:
-    value = given[name]
-    if len(given) > 1:
+def _parse_pause(name: str, line: Values) -> Wait | Expect:
+    value = line[name]
+    if len(line) > 1:
         raise ValueError(f'"{name}" must be the only name on its line')
     if name == "expect":
         return Expect(command_name(_command_number(value)))
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"wait is {_shown(value)}; expected a number of seconds")
+        raise ValueError(f"wait is {_quote(value)}; expected a number of seconds")
     return Wait(float(value))
 
 
 # -- the frame
 
 
-def _frame(command: bytes, given: Values) -> bytes:
-    entry = _entry(given)
-    total = _size(given, "force_total_size", 4 + len(command) + len(entry))
-    return b"".join((total, _size(given, "force_command_size", len(command)), command, entry))
+def _build_frame(command: bytes, line: Values) -> bytes:
+    entry = _build_entry(line)
+    total = _encode_size(line, "force_total_size", 4 + len(command) + len(entry))
+    return b"".join((total, _encode_size(line, "force_command_size", len(command)), command, entry))
 
 
-def _size(given: Values, name: str, size: int) -> bytes:
-    """`size`, or the value that the line gives to replace it, as on the wire."""
-    forced = given.get(name)
+def _encode_size(line: Values, name: str, size: int) -> bytes:
+    """Encode `size`, or the value that the line gives to replace it, as on the wire."""
+    forced = line.get(name)
     if forced is not None:
         if isinstance(forced, bool) or not isinstance(forced, int) or not 0 <= forced < 2**32:
-            raise ValueError(f"{name} is {_shown(forced)}; expected an integer from 0 to 4294967295")
+            raise ValueError(f"{name} is {_quote(forced)}; expected an integer from 0 to 4294967295")
         size = forced
     return _u32(size)
 
 
-def _entry(given: Values) -> bytes:
-    """What follows the command: nothing, or metadata and payload with everything in front of them."""
-    metadata, broker_entry = (_object(given, name) for name in ("metadata", "broker_entry_metadata"))
-    payload = _payload(given, metadata)
-    checksum = given.get("checksum")
+def _build_entry(line: Values) -> bytes:
+    """Build what follows the command: nothing, or metadata and payload with everything in front of them."""
+    metadata, broker_entry = (_read_object(line, name) for name in ("metadata", "broker_entry_metadata"))
+    payload = _build_payload(line, metadata)
+    checksum = line.get("checksum")
     if checksum not in (None, "valid", "invalid", "absent"):
-        raise ValueError(f'checksum is {_shown(checksum)}; expected "valid", "invalid" or "absent"')
+        raise ValueError(f'checksum is {_quote(checksum)}; expected "valid", "invalid" or "absent"')
     entry = b""
     if metadata is not None or payload is not None:
         head = encode(MessageMetadata.DESCRIPTOR, metadata or {}, "metadata")
-        entry = b"".join((_size(given, "force_metadata_size", len(head)), head, payload or b""))
+        entry = b"".join((_encode_size(line, "force_metadata_size", len(head)), head, payload or b""))
         if checksum != "absent":
             crc = crc32c(entry) ^ (checksum == "invalid")
             entry = b"".join((MAGIC_CHECKSUM, _u32(crc), entry))
@@ -202,39 +202,39 @@ def _entry(given: Values) -> bytes:
 # -- payloads
 
 
-def _payload(given: Values, metadata: Values | None) -> bytes | None:
-    """The entry's payload, as it is on the wire; None if there is none."""
-    payload = _content(given, "payload")
-    messages = given.get("messages")
+def _build_payload(line: Values, metadata: Values | None) -> bytes | None:
+    """Return the entry's payload, as it is on the wire; None if there is none."""
+    payload = _read_content(line, "payload")
+    messages = line.get("messages")
     if payload is not None or messages is None or (messages == [] and metadata is None):
         return payload
-    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("messages must be a list of objects, each with payload or payload_base64")
     metadata = metadata or {}
     chunks = metadata.get("num_chunks_from_msg")
     if isinstance(chunks, int) and chunks > 1:
         raise ValueError(f"this is one of {chunks} chunks, whose bytes a record does not have; {_INSTEAD}")
-    shown = messages[0].get("payload") if messages else None
-    if isinstance(shown, dict) and shown.get("view") == "encrypted":
-        return _needed(messages[0], "messages.0")
+    first = messages[0].get("payload") if messages else None
+    if isinstance(first, dict) and first.get("view") == "encrypted":
+        return _message_payload(messages[0], "messages.0")
     if metadata.get("num_messages_in_batch") is not None:
         if not messages:
             raise ValueError(f"a batch without messages: they could not be read; {_INSTEAD}")
-        payload = b"".join(_in_batch(message, f"messages.{n}") for n, message in enumerate(messages))
+        payload = b"".join(_encode_in_batch(message, f"messages.{n}") for n, message in enumerate(messages))
     elif len(messages) > 1:
         raise ValueError(f"{len(messages)} messages, but metadata has no num_messages_in_batch; add it")
     else:
-        payload = _needed(messages[0], "messages.0") if messages else b""
-    return _compressed(payload, metadata.get("compression"))
+        payload = _message_payload(messages[0], "messages.0") if messages else b""
+    return _compress(payload, metadata.get("compression"))
 
 
 _INSTEAD: Final = "give the entry's payload as payload_base64"
 
 
-def _in_batch(message: Values, where: str) -> bytes:
-    """A message as it appears in a batch, with the metadata from its record."""
-    payload = _needed(message, where)
-    properties = _object(message, "properties") or {}
+def _encode_in_batch(message: Values, path: str) -> bytes:
+    """Encode a message as it appears in a batch, with the metadata from its record."""
+    payload = _message_payload(message, path)
+    properties = _read_object(message, "properties") or {}
     single = {
         "partition_key": message.get("key"),
         "properties": [{"key": key, "value": value} for key, value in properties.items()],
@@ -244,45 +244,45 @@ def _in_batch(message: Values, where: str) -> bytes:
         "payload_size": len(payload),
     }
     if message.get("ordering_key") is not None:  # bytes, which records show as text here
-        ordering_key = _text(message["ordering_key"], f"{where}.ordering_key")
+        ordering_key = _encode_text(message["ordering_key"], f"{path}.ordering_key")
         single["ordering_key"] = b64encode(ordering_key).decode()
-    head = encode(SingleMessageMetadata.DESCRIPTOR, single, where)
+    head = encode(SingleMessageMetadata.DESCRIPTOR, single, path)
     return b"".join((_u32(len(head)), head, payload))
 
 
-def _compressed(payload: bytes, codec: Any) -> bytes:
+def _compress(payload: bytes, codec: Any) -> bytes:
     number = CompressionType.DESCRIPTOR.values_by_name.get(codec) if isinstance(codec, str) else None
-    return Stamp("", number.number).compressed(MessageMetadata(), payload) if number else payload
+    return Stamp("", number.number).compress(MessageMetadata(), payload) if number else payload
 
 
-def _needed(message: Values, where: str) -> bytes:
-    """The bytes of a message's payload."""
-    content = _content(message, f"{where}.payload")
+def _message_payload(message: Values, path: str) -> bytes:
+    """Return the bytes of a message's payload."""
+    content = _read_content(message, f"{path}.payload")
     if content is None:
         if not message.get("null_value") or message.get("size"):
-            raise ValueError(f"{where} has no payload: it could not be read; {_INSTEAD}")
+            raise ValueError(f"{path} has no payload: it could not be read; {_INSTEAD}")
         return b""
     return content
 
 
-def _content(given: Values, where: str) -> bytes | None:
-    """The bytes that `payload` or `payload_base64` stands for; None if neither is given."""
-    payload, encoded = given.get("payload"), given.get("payload_base64")
+def _read_content(line: Values, path: str) -> bytes | None:
+    """Return the bytes that `payload` or `payload_base64` stands for; None if neither is given."""
+    payload, encoded = line.get("payload"), line.get("payload_base64")
     if encoded is not None:
         if payload is not None:
-            raise ValueError(f"{where} and {where}_base64 are both given: give only one")
-        return _base64(encoded, f"{where}_base64")
+            raise ValueError(f"{path} and {path}_base64 are both given: give only one")
+        return _decode_base64(encoded, f"{path}_base64")
     if not isinstance(payload, dict):
-        return None if payload is None else _text(payload, where)
+        return None if payload is None else _encode_text(payload, path)
     view, value = payload.get("view"), payload.get("value")
     if view == "text":
-        return _text(value, f"{where}.value")
+        return _encode_text(value, f"{path}.value")
     if view in ("hex", "encrypted"):
-        return _hex(value, f"{where}.value: not hexadecimal digits")
+        return _decode_hex(value, f"{path}.value: not hexadecimal digits")
     if view == "json":
-        return _text(json.dumps(value, ensure_ascii=False, separators=(",", ":")), f"{where}.value")
+        return _encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")), f"{path}.value")
     raise ValueError(
-        f"{where} is shown as {_shown(view)}, which does not give its exact bytes; "
+        f"{path} is shown as {_quote(view)}, which does not give its exact bytes; "
         "decode it with --schema bytes, or give payload_base64"
     )
 
@@ -291,36 +291,36 @@ def _content(given: Values, where: str) -> bytes | None:
 
 
 def _command_number(name: Any) -> int:
-    """The type number for a command's name, or for UNKNOWN(N)."""
-    known = NUMBERS.get(name.upper()) if isinstance(name, str) else None
-    if known is not None:
-        return known
+    """Return the type number for a command's name, or for UNKNOWN(N)."""
+    number = NUMBERS.get(name.upper()) if isinstance(name, str) else None
+    if number is not None:
+        return number
     if name == "?":
         raise ValueError("the command of this frame was not captured: remove the line")
     unknown = _UNKNOWN_COMMAND.fullmatch(name) if isinstance(name, str) else None
     if unknown is None:
         raise ValueError(
-            f"there is no command {_shown(name)}{_alike(name, NUMBERS)} (UNKNOWN(99) sends one of type 99)"
+            f"there is no command {_quote(name)}{_suggest(name, NUMBERS)} (UNKNOWN(99) sends one of type 99)"
         )
     return int(unknown[1])
 
 
-def _command_of_record(given: Values) -> Values:
-    """The values of the BaseCommand in a record."""
-    if given.get("partial"):
+def _read_command(line: Values) -> Values:
+    """Return the values of the BaseCommand in a record."""
+    if line.get("partial"):
         raise ValueError("the end of this frame was not captured: remove it, or give it as hex digits")
-    odd = sorted(given.keys() - DESCRIBING - _EXTRA - {"command", "fields"})
-    if odd:
+    unknown = sorted(line.keys() - DESCRIPTIVE_NAMES - _EXTRA - {"command", "fields"})
+    if unknown:
         raise ValueError(
-            f"unknown names {', '.join(odd)}; allowed are command, fields, {', '.join(sorted(_EXTRA))}"
+            f"unknown names {', '.join(unknown)}; allowed are command, fields, {', '.join(sorted(_EXTRA))}"
         )
-    number = _command_number(given["command"])
-    fields = _object(given, "fields") or {}
+    number = _command_number(line["command"])
+    fields = _read_object(line, "fields") or {}
     body = BODIES.get(number)
     if body is None:  # the fields are those of the BaseCommand
         return fields if fields.keys() & {"type", "unknown_field_1"} else {"type": number, **fields}
-    known: Any = BaseCommand.DESCRIPTOR.fields_by_name[body].message_type
-    if "type" in fields and "type" not in known.fields_by_name:  # a command without its sub-message
+    message: Any = BaseCommand.DESCRIPTOR.fields_by_name[body].message_type
+    if "type" in fields and "type" not in message.fields_by_name:  # a command without its sub-message
         return fields
     return {"type": number, body: fields}
 
@@ -328,54 +328,56 @@ def _command_of_record(given: Values) -> Values:
 # -- messages of protobuf
 
 
-def encode(descriptor: Any, values: Values, where: str = "") -> bytes:
-    """Encode a message with these values (see above). `where` is its path, for errors. Raises ValueError."""
+def encode(descriptor: Any, values: Values, path: str = "") -> bytes:
+    """Encode a message with these values (see above). `path` is its path, for errors. Raises ValueError."""
     fields = descriptor.fields_by_name
     pieces: list[tuple[int, bytes]] = []
     for name, value in values.items():
-        place = f"{where}.{name}" if where else name
+        field_path = f"{path}.{name}" if path else name
         field = fields.get(name) or descriptor.fields_by_camelcase_name.get(name)
         if value is None:
             continue
         if field is None:
             number = _unknown_number(name)
             if number is None:
-                raise ValueError(f"{place}: {descriptor.name} has no such field{_alike(name, fields)}")
-            pieces.append((number, _unknown(number, value, place)))
+                raise ValueError(f"{field_path}: {descriptor.name} has no such field{_suggest(name, fields)}")
+            pieces.append((number, _encode_unknown(number, value, field_path)))
         elif field.is_repeated:
             if not isinstance(value, list):
-                raise ValueError(f"{place} is {_shown(value)}; expected a list")
-            pieces.append((field.number, b"".join(_field(field, item, place) for item in value)))
+                raise ValueError(f"{field_path} is {_quote(value)}; expected a list")
+            pieces.append((field.number, b"".join(_encode_field(field, item, field_path) for item in value)))
         else:
-            pieces.append((field.number, _field(field, value, place)))
+            pieces.append((field.number, _encode_field(field, value, field_path)))
     return b"".join(piece for _, piece in sorted(pieces, key=itemgetter(0)))
 
 
-def _field(field: Any, value: Any, where: str) -> bytes:
-    """One value of a field, with its tag."""
+def _encode_field(field: Any, value: Any, path: str) -> bytes:
+    """Encode one value of a field, with its tag."""
     if field.full_name in SECRETS:
-        return sized(field.number, _secret(field, value, where))
+        return sized_field(field.number, _encode_secret(field, value, path))
     kind = field.type
     if kind == FieldDescriptor.TYPE_MESSAGE:
         if not isinstance(value, dict):
-            raise ValueError(f"{where} is {_shown(value)}; expected an object")
-        return sized(field.number, encode(field.message_type, value, where))
+            raise ValueError(f"{path} is {_quote(value)}; expected an object")
+        return sized_field(field.number, encode(field.message_type, value, path))
     if kind in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         is_text = kind == FieldDescriptor.TYPE_STRING
-        return sized(field.number, _text(value, where) if is_text else _base64(value, where))
-    number = _number(field, value, where)
+        return sized_field(
+            field.number, _encode_text(value, path) if is_text else _decode_base64(value, path)
+        )
+    number = _parse_number(field, value, path)
     if kind == FieldDescriptor.TYPE_DOUBLE:
         return tag(field.number, FIXED_64) + struct.pack("<d", number)
     return tag(field.number, VARINT) + varint(int(number))
 
 
-def _number(field: Any, value: Any, where: str) -> float:
-    """A number, a bool or an enum from protobuf's JSON. For a uint64, -1 means 2^64-1, as in records."""
+def _parse_number(field: Any, value: Any, path: str) -> float:
+    """Parse a number, a bool or an enum of protobuf's JSON. For a uint64, -1 means 2^64-1, as in records."""
     if field.type == FieldDescriptor.TYPE_ENUM and isinstance(value, str):
-        known = field.enum_type.values_by_name
-        if value not in known:
-            raise ValueError(f"{where}: there is no {_shown(value)}{_alike(value, known)}")
-        value = known[value].number
+        members = field.enum_type.values_by_name
+        if value not in members:
+            raise ValueError(f"{path}: there is no {_quote(value)}{_suggest(value, members)}")
+        value = members[value].number
     wrapper, expected = _NUMBERS[field.type]
     if field.type == FieldDescriptor.TYPE_UINT64 and value in (-1, "-1"):
         value = _ALL_ONES
@@ -383,91 +385,91 @@ def _number(field: Any, value: Any, where: str) -> float:
         number: float = ParseDict(value, wrapper()).value
     except (ParseError, TypeError, ValueError, OverflowError):
         anything = f"unknown_field_{field.number} can send any value"
-        raise ValueError(f"{where} is {_shown(value)}; expected {expected} ({anything})") from None
+        raise ValueError(f"{path} is {_quote(value)}; expected {expected} ({anything})") from None
     return number
 
 
 def _unknown_number(name: str) -> int | None:
-    """The N of unknown_field_N."""
-    found = _UNKNOWN_FIELD.fullmatch(name)
-    return int(found[1]) if found and int(found[1]) <= _LARGEST_FIELD else None
+    """Return the N of unknown_field_N, or None."""
+    match = _UNKNOWN_FIELD.fullmatch(name)
+    return int(match[1]) if match and int(match[1]) <= _MAX_FIELD_NUMBER else None
 
 
-def _unknown(number: int, value: Any, where: str) -> bytes:
+def _encode_unknown(number: int, value: Any, path: str) -> bytes:
     """Encode an unknown field by its number. The type of its value decides the wire type."""
     if isinstance(value, list):
-        return b"".join(_unknown(number, each, where) for each in value)
+        return b"".join(_encode_unknown(number, item, path) for item in value)
     if isinstance(value, str):
-        return sized(number, _base64(value, where))
+        return sized_field(number, _decode_base64(value, path))
     if isinstance(value, dict):
-        inside = []
-        for name, each in value.items():
+        pieces = []
+        for name, item in value.items():
             inner = _unknown_number(name)
             if inner is None:
-                raise ValueError(f"{where}.{name}: in an unknown field the names are unknown_field_N")
-            inside.append(_unknown(inner, each, f"{where}.{name}"))
-        return b"".join((tag(number, GROUP), *inside, tag(number, END_OF_GROUP)))
+                raise ValueError(f"{path}.{name}: in an unknown field the names are unknown_field_N")
+            pieces.append(_encode_unknown(inner, item, f"{path}.{name}"))
+        return b"".join((tag(number, GROUP), *pieces, tag(number, END_OF_GROUP)))
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value <= _ALL_ONES:
-        raise ValueError(f"{where} is {_shown(value)}; expected a 64-bit integer, base64 or an object")
+        raise ValueError(f"{path} is {_quote(value)}; expected a 64-bit integer, base64 or an object")
     return tag(number, VARINT) + varint(value)
 
 
 # -- values
 
 
-def _object(given: Values, name: str) -> Values | None:
-    value = given.get(name)
+def _read_object(line: Values, name: str) -> Values | None:
+    value = line.get(name)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{name} is {_shown(value)}; expected an object")
+        raise ValueError(f"{name} is {_quote(value)}; expected an object")
     return value
 
 
-def _text(value: Any, where: str) -> bytes:
+def _encode_text(value: Any, path: str) -> bytes:
     if not isinstance(value, str):
-        raise ValueError(f"{where} is {_shown(value)}; expected text")
+        raise ValueError(f"{path} is {_quote(value)}; expected text")
     try:
         return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ValueError(f"{where} has a lone surrogate; use \\udc80 to \\udcff for bytes 80 to ff") from None
+        raise ValueError(f"{path} has a lone surrogate; use \\udc80 to \\udcff for bytes 80 to ff") from None
 
 
-def _secret(field: Any, value: Any, where: str) -> bytes:
-    """Credentials, from text or base64. Errors do not show the value."""
+def _encode_secret(field: Any, value: Any, path: str) -> bytes:
+    """Encode credentials, from text or base64. Errors do not show the value."""
     if value == REFRESH.decode():
         return REFRESH
     if isinstance(value, str) and _REDACTED.fullmatch(value):
-        raise ValueError(f"{where} is redacted; decode with --show-secrets, or fill it in")
+        raise ValueError(f"{path} is redacted; decode with --show-secrets, or fill it in")
     is_text = field.type == FieldDescriptor.TYPE_STRING
     try:
-        return _text(value, where) if is_text else _base64(value, where)
+        return _encode_text(value, path) if is_text else _decode_base64(value, path)
     except ValueError:
         raise ValueError(
-            f"{where}: expected {'text' if is_text else 'base64'}; its value is not shown"
+            f"{path}: expected {'text' if is_text else 'base64'}; its value is not shown"
         ) from None
 
 
-def _base64(value: Any, where: str) -> bytes:
+def _decode_base64(value: Any, path: str) -> bytes:
     try:
         text = value.replace("-", "+").replace("_", "/")  # protobuf's JSON allows either alphabet
         return b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (AttributeError, ValueError):
-        raise ValueError(f"{where} is {_shown(value)}; expected base64") from None
+        raise ValueError(f"{path} is {_quote(value)}; expected base64") from None
 
 
-def _hex(value: Any, otherwise: str) -> bytes:
+def _decode_hex(value: Any, problem: str) -> bytes:
     try:
         return bytes.fromhex(value)
     except (TypeError, ValueError):
-        raise ValueError(otherwise) from None
+        raise ValueError(problem) from None
 
 
-def _shown(value: Any) -> str:
-    """A value as shown in an error, cut to 60 characters."""
+def _quote(value: Any) -> str:
+    """Format a value for an error, cut to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def _alike(name: Any, names: Any) -> str:
-    """A hint at a similar name that may have been meant; "" if there is none."""
-    found = get_close_matches(name, names, 1) if isinstance(name, str) else []
-    return f"; did you mean {found[0]}?" if found else ""
+def _suggest(name: Any, names: Any) -> str:
+    """Return a hint at a similar name that may have been meant; "" if there is none."""
+    matches = get_close_matches(name, names, 1) if isinstance(name, str) else []
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Parses and completes topic names as Pulsar does: `t` is `persistent://public/default/t`."""
+"""Topic names, parsed and completed as Pulsar does: `t` is `persistent://public/default/t`."""
 
 import re
 from collections.abc import Sequence
@@ -6,20 +6,20 @@ from typing import Final
 
 from pulsarctl_wire.wire.fields import as_text
 
-LONGEST_NAME: Final = 2_048
+MAX_NAME_LENGTH: Final = 2_048
 """Maximum number of characters of a topic name that are kept."""
 
-_WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # the domains of topics whose names may have one
+_WITH_CLUSTERS: Final = ("persistent", "non-persistent")  # domains of topics whose names may have a cluster
 _PARTITION: Final = re.compile(r"-partition-(?:0|[1-9][0-9]*)\Z")
 
 
 def full_topic(name: str | bytes) -> str:
-    """The full name of a topic, from any of the forms that Pulsar accepts; other texts are unchanged.
+    """Complete the name of a topic, from any of the forms that Pulsar accepts; other texts are unchanged.
 
     `t` and `tenant/namespace/t` get the missing domain (and tenant and namespace). `name` is bytes if
     protobuf received a name that is not UTF-8.
     """
-    name = as_text(name[:LONGEST_NAME])
+    name = as_text(name[:MAX_NAME_LENGTH])
     if "://" in name:
         return name
     parts = name.count("/")
@@ -29,17 +29,17 @@ def full_topic(name: str | bytes) -> str:
 
 
 def check_topic(name: str) -> str:
-    """The full name of a topic that a user named. Raises ValueError if it is not a topic name."""
+    """Return the full name of a topic that a user named. Raises ValueError if it is not a topic name."""
     try:
         name.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{name[:80]!r} is not a valid topic: it is not UTF-8") from None
     full = full_topic(name)
-    domain, found, rest = full.partition("://")
-    parts = rest.split("/")
-    if found and domain not in ("persistent", "non-persistent", "topic", "segment"):
+    domain, separator, path = full.partition("://")
+    parts = path.split("/")
+    if separator and domain not in ("persistent", "non-persistent", "topic", "segment"):
         raise ValueError(f"{name[:80]!r} is not a valid topic: use persistent:// or non-persistent://")
-    if len(parts) < 3 or not all(parts) or len(name) > LONGEST_NAME:
+    if len(parts) < 3 or not all(parts) or len(name) > MAX_NAME_LENGTH:
         raise ValueError(
             f"{name[:80]!r} is not a valid topic: "
             "use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
@@ -55,29 +55,29 @@ def check_namespace(name: str) -> str:
 
 
 def namespace_of(topic: str) -> str:
-    """The `tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
-    domain, _, rest = topic.partition("://")
-    return "/".join(rest.split("/", 3 if domain in _WITH_CLUSTERS else 2)[:-1])
+    """Return the `tenant/namespace` (older: `tenant/cluster/namespace`) of a full topic name."""
+    domain, _, path = topic.partition("://")
+    return "/".join(path.split("/", 3 if domain in _WITH_CLUSTERS else 2)[:-1])
 
 
 def partition_name(topic: str, index: int) -> str:
-    """The name of partition `index` of a partitioned topic."""
+    """Return the name of partition `index` of a partitioned topic."""
     return f"{topic}-partition-{index}"
 
 
 def partition_index(topic: str) -> int:
-    """Which partition this topic is; -1 if it is not a partition."""
-    found = _PARTITION.search(topic)
-    return int(found[0].rpartition("-")[2]) if found else -1
+    """Return the number of the partition that this topic is; -1 if it is not a partition."""
+    match = _PARTITION.search(topic)
+    return int(match[0].rpartition("-")[2]) if match else -1
 
 
 def without_partition(topic: str) -> str:
-    """The topic that a partition belongs to (without `-partition-N`); other topics are unchanged."""
+    """Remove `-partition-N` from a partition's name; other topics are unchanged."""
     return _PARTITION.sub("", topic)
 
 
 def id_text(ids: Sequence[tuple[int, int]], partition: int = -1, index: int | None = None) -> str:
-    """A message id as text: 12:0, 12:0:2 (of partition 2), 12:0[3] (of a batch), 12:0…12:4 (of chunks).
+    """Format a message id: 12:0, 12:0:2 (of partition 2), 12:0[3] (of a batch), 12:0…12:4 (of chunks).
 
     `ids` are the (ledger, entry) pairs of its chunks, or of its single entry.
     """

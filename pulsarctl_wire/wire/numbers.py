@@ -10,36 +10,36 @@ class Numbers:
         self._bits = bytearray()
 
     def __len__(self) -> int:
-        """How many numbers are in the set."""
+        """Return how many numbers are in the set."""
         return int.from_bytes(self._bits, "little").bit_count()
 
     def __contains__(self, number: int) -> bool:
-        """Whether `number` is in the set."""
-        at = number // 8
-        return at < len(self._bits) and bool(self._bits[at] >> number % 8 & 1)
+        """Return whether `number` is in the set."""
+        index = number // 8
+        return index < len(self._bits) and bool(self._bits[index] >> number % 8 & 1)
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers in order."""
-        for at, bits in enumerate(self._bits):
+        """Yield the numbers in order."""
+        for index, bits in enumerate(self._bits):
             if bits:
-                yield from (8 * at + bit for bit in range(8) if bits >> bit & 1)
+                yield from (8 * index + bit for bit in range(8) if bits >> bit & 1)
 
     def add(self, number: int) -> None:
         """Add `number`."""
-        at = number // 8
-        if at >= len(self._bits):
-            self._bits.extend(bytes(at + 64 - len(self._bits)))
-        self._bits[at] |= 1 << number % 8
+        index = number // 8
+        if index >= len(self._bits):
+            self._bits.extend(bytes(index + 64 - len(self._bits)))
+        self._bits[index] |= 1 << number % 8
 
     def rename(self, numbers: Mapping[int, int]) -> None:
         """Replace each number that is a key of `numbers` by its value there."""
-        old = list(self)
+        numbers_before = list(self)
         self._bits.clear()
-        for number in old:
+        for number in numbers_before:
             self.add(numbers.get(number, number))
 
     def merge(self, other: "Numbers") -> None:
         """Add all numbers of `other`."""
         size = max(len(self._bits), len(other._bits))
-        both = int.from_bytes(self._bits, "little") | int.from_bytes(other._bits, "little")
-        self._bits = bytearray(both.to_bytes(size, "little"))
+        bits = int.from_bytes(self._bits, "little") | int.from_bytes(other._bits, "little")
+        self._bits = bytearray(bits.to_bytes(size, "little"))

@@ -1,4 +1,4 @@
-"""Opens entries: decompresses them, splits batches into messages, and joins chunks.
+"""Entries, opened: they are decompressed, batches split into messages, and chunks joined.
 
     payload of an entry   if encrypted, unchanged; else decompressed to MessageMetadata.uncompressed_size
     batch                 if num_messages_in_batch is present (even as 1): per message
@@ -28,7 +28,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from pulsarctl_wire.wire.varint import breaks, read_varint
+from pulsarctl_wire.wire.varint import describe_break, read_varint
 
 MAX_MESSAGES: Final = 65_536
 """Maximum number of messages of a batch that are opened: six bytes can claim to be one."""
@@ -101,7 +101,7 @@ class PayloadError(ValueError):
 
 
 class Budget:
-    """Limits how much is opened in one input, as a few bytes can demand very much.
+    """A limit on what is opened of one input: a few bytes can decompress to very many.
 
     The unit is a byte of decompressed payload. Each message of a batch also costs `MESSAGE_COST`, and code
     that shows payloads subtracts their costs from `left`. The first MiB of input may use `START`; each byte
@@ -129,16 +129,16 @@ class Budget:
             self._free = 0
 
     def spend(self, cost: int) -> bool:
-        """Subtract `cost` if that much is left. Returns whether it was."""
+        """Subtract `cost` if that much is left. Returns whether it is."""
         if cost > self.left:
             return False
         self.left -= cost
         return True
 
-    def refuse(self, what: str) -> str:
-        """Count an entry as unopened. Returns the note for it, which begins with `what`."""
+    def refuse(self, text: str) -> str:
+        """Count an entry as unopened. Returns the note for it, which begins with `text`."""
         self.unopened += 1
-        return f"{what}: too much was opened for so few bytes read (--payload-ratio)"
+        return f"{text}: too much was opened for so few bytes read (--payload-ratio)"
 
 
 class PayloadTooLarge(PayloadError):
@@ -146,18 +146,18 @@ class PayloadTooLarge(PayloadError):
 
 
 def open_entry(frame: Frame, budget: Budget | None = None) -> Entry:
-    """The messages of a SEND or MESSAGE. Never raises: the notes say what could not be read.
+    """Open the messages of a SEND or MESSAGE. Never raises: the notes say what could not be read.
 
     A chunk has no messages, except that the last chunk has the whole message if all chunks were seen.
     What exceeds `budget` is not opened, and noted.
     """
     try:
-        return _opened(frame, budget)
+        return _open(frame, budget)
     except MemoryError:
         return Entry([Message(None, frame.metadata, None)], ["too little memory to open the payload"])
 
 
-def _opened(frame: Frame, budget: Budget | None) -> Entry:
+def _open(frame: Frame, budget: Budget | None) -> Entry:
     metadata = frame.metadata
     if metadata is None or not frame.payload_at or frame.partial:
         return Entry([], [])
@@ -183,9 +183,9 @@ def _opened(frame: Frame, budget: Budget | None) -> Entry:
     if not metadata.HasField("num_messages_in_batch"):
         return Entry([Message(None, metadata, payload)], notes)
     count = metadata.num_messages_in_batch
-    masked = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
+    ack_set = frame.base.message.ack_set if frame.type == 9 and frame.base is not None else ()
     unopened = budget.unopened if budget is not None else 0
-    messages = _batch(payload, count, masked, notes, budget)
+    messages = _batch(payload, count, ack_set, notes, budget)
     is_complete = len(messages) >= min(count, MAX_MESSAGES)
     return Entry(messages, notes, corrupt=not is_complete and (budget is None or budget.unopened == unopened))
 
@@ -194,14 +194,14 @@ def _batch(
     payload: bytes, count: int, ack_set: Any, notes: list[str], budget: Budget | None
 ) -> list[Message]:
     messages: list[Message] = []
-    at, end, most = 0, len(payload), min(count, MAX_MESSAGES)
-    while at < end and len(messages) < most:
+    pos, end, limit = 0, len(payload), min(count, MAX_MESSAGES)
+    while pos < end and len(messages) < limit:
         index = len(messages)
-        start = at + 4
-        stop = start + (_u32_at(payload, at)[0] if start <= end else 0)
+        start = pos + 4
+        stop = start + (_u32_at(payload, pos)[0] if start <= end else 0)
         if start > end or stop > end:
-            why = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
-            notes.append(f"message {index} of the batch: the size of its metadata {why}")
+            reason = "is cut" if start > end else f"says {stop - start} bytes, {end - start} are left"
+            notes.append(f"message {index} of the batch: the size of its metadata {reason}")
             return messages
         if stop - start > MAX_METADATA:
             notes.append(f"message {index} of the batch: metadata of {stop - start} bytes is not parsed")
@@ -209,29 +209,29 @@ def _batch(
         try:
             single = SingleMessageMetadata.FromString(payload[start:stop])
         except DecodeError as error:
-            why = breaks(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or str(error)
-            notes.append(f"message {index} of the batch: its metadata does not parse: {why}")
+            reason = describe_break(payload, start, stop, SingleMessageMetadata.DESCRIPTOR) or str(error)
+            notes.append(f"message {index} of the batch: its metadata does not parse: {reason}")
             return messages
         if budget is not None and not budget.spend(_cost(single, stop - start)):
             notes.append(budget.refuse(f"{index} of {count} messages opened"))
             return messages
         size = single.payload_size
-        at = stop + max(size, 0)
-        if at > end:
+        pos = stop + max(size, 0)
+        if pos > end:
             notes.append(f"message {index} of the batch: its payload runs beyond the batch")
         elif size <= 0 and (size or not single.HasField("payload_size")):
             notes.append(f"message {index} of the batch: it has no payload size, or a negative one")
-        skipped = bool(ack_set) and _masked(ack_set, index)
-        messages.append(Message(index, single, payload[stop:at], skipped, stop - start))
+        skipped = bool(ack_set) and _is_acknowledged(ack_set, index)
+        messages.append(Message(index, single, payload[stop:pos], skipped, stop - start))
     if len(messages) != count:
         notes.append(f"{len(messages)} messages in a batch that says {count}")
-    elif at < end:
-        notes.append(f"{end - at} bytes after the last message of the batch")
+    elif pos < end:
+        notes.append(f"{end - pos} bytes after the last message of the batch")
     return messages
 
 
 def _cost(single: SingleMessageMetadata, size: int) -> int:
-    """What a message with this metadata of `size` bytes costs of a `Budget`."""
+    """Return what a message with this metadata of `size` bytes costs of a `Budget`."""
     cost = message_cost(size) + PROPERTY_COST * len(single.properties)
     if size > _USUAL_METADATA and unknown_fields(single):
         cost += UNKNOWN_COST * size
@@ -241,29 +241,29 @@ def _cost(single: SingleMessageMetadata, size: int) -> int:
 
 
 def message_cost(size: int) -> int:
-    """What a message of a batch with usual metadata of `size` bytes and no properties costs of a `Budget`."""
+    """Return what a message with usual metadata of `size` bytes and no properties costs of a `Budget`."""
     return MESSAGE_COST if size <= _USUAL_METADATA else MESSAGE_COST + WIDE_COST * size
 
 
 def _is_text(single: Any) -> bool:
-    """Whether all texts in the metadata of a message are UTF-8."""
+    """Return whether all texts in the metadata of a message are UTF-8."""
     try:
         single.ordering_key.decode()
     except UnicodeDecodeError:
         return False
     if isinstance(single.partition_key, bytes):
         return False
-    return not any(isinstance(each.key, bytes) or isinstance(each.value, bytes) for each in single.properties)
+    return not any(isinstance(pair.key, bytes) or isinstance(pair.value, bytes) for pair in single.properties)
 
 
-def _masked(ack_set: Any, index: int) -> bool:
-    """Whether batch index `index` is acknowledged: its bit is 0, or beyond the last word (PIP-54)."""
+def _is_acknowledged(ack_set: Any, index: int) -> bool:
+    """Return whether batch index `index` is acknowledged: its bit is 0, or beyond the last word (PIP-54)."""
     word = index >> 6
     return word >= len(ack_set) or not ack_set[word] >> (index & 63) & 1
 
 
 def decompress(codec: int, data: bytes, size: int) -> bytes:
-    """`data` decompressed with Pulsar's codec number `codec` to `size` bytes, its uncompressed_size.
+    """Decompress `data` with Pulsar's codec number `codec` to `size` bytes, its uncompressed_size.
 
     Raises PayloadError if the codec cannot read it or the size is wrong, PayloadTooLarge if `size` is more
     than `MAX_PAYLOAD`, and MemoryError if there is too little memory.
@@ -276,8 +276,8 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
     except (PayloadError, MemoryError):
         raise
     except Exception as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise PayloadError(f"the payload does not decompress as {name}: {why}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise PayloadError(f"the payload does not decompress as {name}: {reason}") from error
     if len(output) != size:
         more = "or more " if len(output) > size else ""
         raise PayloadError(f"{name} payload of {len(output)} {more}bytes where uncompressed_size says {size}")
@@ -285,24 +285,24 @@ def decompress(codec: int, data: bytes, size: int) -> bytes:
 
 
 def decompressed_size(codec: int, data: bytes) -> int | None:
-    """Bytes of `data` once decompressed, without its uncompressed_size; None if the codec cannot read it.
+    """Return the bytes of `data` once decompressed; None if the codec cannot read it.
 
-    It is at most `MAX_PAYLOAD`, and one more stands for all above. Raises MemoryError.
+    At most `MAX_PAYLOAD` + 1, which stands for all above. Raises MemoryError.
     """
     try:
         if codec == CompressionType.SNAPPY:
             size = read_varint(data, 0, min(len(data), 5))[0]
             return len(_snappy(data, size)) if size <= MAX_PAYLOAD else None
-        most = min(MAX_PAYLOAD, 255 * len(data)) if codec == CompressionType.LZ4 else MAX_PAYLOAD
-        return len(_CODECS[codec](data, most))
+        limit = min(MAX_PAYLOAD, 255 * len(data)) if codec == CompressionType.LZ4 else MAX_PAYLOAD
+        return len(_CODECS[codec](data, limit))
     except MemoryError:
         raise
     except Exception:
         return None
 
 
-def misstated(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int | None:
-    """Bytes of a compressed payload once decompressed, if that is not its uncompressed_size.
+def find_misstated_size(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int | None:
+    """Return the bytes of a compressed payload once decompressed, if not its uncompressed_size.
 
     -1 if its codec cannot read it. None if the size is right, or unknown: the payload is too large, or the
     budget or the memory is used up.
@@ -319,12 +319,12 @@ def misstated(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int 
         if not budget.spend(MAX_PAYLOAD):
             return None
         try:
-            right = decompressed_size(codec, payload)
+            actual = decompressed_size(codec, payload)
         except MemoryError:
             return None
-        budget.left += MAX_PAYLOAD - min(right or 0, MAX_PAYLOAD)
-        if right != size:
-            return -1 if right is None else right
+        budget.left += MAX_PAYLOAD - min(actual or 0, MAX_PAYLOAD)
+        if actual != size:
+            return -1 if actual is None else actual
     return None
 
 
@@ -347,8 +347,8 @@ def _zstd(data: bytes, size: int) -> bytes:
     decompressor = _new_zstd() if keeps_memory else _zstd_of(get_ident())
     if frame.content_size == size:  # the usual case; a reader is slower, but tells what is wrong
         with suppress(zstandard.ZstdError):
-            whole: bytes = decompressor.decompress(data)
-            return whole
+            output_bytes: bytes = decompressor.decompress(data)
+            return output_bytes
     reader = decompressor.stream_reader(data)
     try:
         output: bytes = reader.read(size + 1)
@@ -367,7 +367,7 @@ def _new_zstd() -> Any:
 
 @lru_cache(maxsize=16)
 def _zstd_of(thread: int) -> Any:
-    """The decompressor of a thread; to make one takes five times as long as to use it."""
+    """Return the decompressor of a thread; to make one takes five times as long as to use it."""
     return _new_zstd()
 
 
@@ -413,9 +413,9 @@ def _key(frame: Frame, metadata: MessageMetadata, owner: int) -> ChunkKey:
 
 
 class ChunkJoiner:
-    """Joins the chunks of messages, which it identifies by connection, direction, owner and uuid.
+    """A joiner of chunks. Messages are identified by connection, direction, owner and uuid.
 
-    With `keep` False it keeps no payloads, for callers that only count: `joined` is b"" when complete.
+    With `keep` False it keeps no payloads, for callers that only count: then `joined` is b"".
     """
 
     MAX_BYTES: Final = 64 * 1024 * 1024
@@ -423,7 +423,7 @@ class ChunkJoiner:
 
     def __init__(self, *, keep: bool = True) -> None:
         self._keep = keep
-        self._waiting: dict[ChunkKey, _Chunks] = {}
+        self._incomplete: dict[ChunkKey, _Chunks] = {}
         self._bytes = 0
 
     def add(
@@ -437,10 +437,10 @@ class ChunkJoiner:
         nothing: list[tuple[int, int]] = []
         chunk, count = metadata.chunk_id, metadata.num_chunks_from_msg
         key = _key(frame, metadata, owner)
-        chunks = self._waiting.get(key)
+        chunks = self._incomplete.get(key)
         if chunk == 0:
             self._drop(key)
-            chunks = self._waiting[key] = _Chunks()
+            chunks = self._incomplete[key] = _Chunks()
         if chunks is None or chunk > chunks.expected:
             expected = chunks.expected if chunks else 0
             uuid = as_text(metadata.uuid)
@@ -460,26 +460,27 @@ class ChunkJoiner:
         if chunks.expected == count:
             frame.joined = b"".join(chunks.parts)
             self._drop(key)
-        while self._bytes > self.MAX_BYTES or len(self._waiting) > self.MAX_MESSAGES:
+        while self._bytes > self.MAX_BYTES or len(self._incomplete) > self.MAX_MESSAGES:
             frame.note("too many chunks wait for more: the oldest message is given up")
-            self._drop(next(iter(self._waiting)))
+            self._drop(next(iter(self._incomplete)))
         return nothing if frame.joined is None else chunks.ids
 
     def has_begun(self, frame: Frame, metadata: MessageMetadata, owner: int) -> bool:
-        """Whether earlier chunks of this frame's message have arrived."""
-        return _key(frame, metadata, owner) in self._waiting
+        """Return whether earlier chunks of this frame's message have arrived."""
+        return _key(frame, metadata, owner) in self._incomplete
 
     def incomplete(self, connection: Connection) -> list[tuple[bool, int, str, int]]:
-        """A connection's incomplete messages: direction, owner, uuid, and how many chunks have arrived."""
-        return [(*key[1:], chunks.expected) for key, chunks in self._waiting.items() if key[0] is connection]
+        """List a connection's incomplete messages: direction, owner, uuid, and number of chunks so far."""
+        items = self._incomplete.items()
+        return [(*key[1:], chunks.expected) for key, chunks in items if key[0] is connection]
 
     def resume(self, connection: Connection, incomplete: Iterable[tuple[bool, int, str, int]]) -> None:
         """Continue from what another joiner's `incomplete` returned."""
         for to_broker, owner, uuid, expected in incomplete:
-            chunks = self._waiting[connection, to_broker, owner, uuid] = _Chunks()
+            chunks = self._incomplete[connection, to_broker, owner, uuid] = _Chunks()
             chunks.expected = expected
 
     def _drop(self, key: ChunkKey) -> None:
-        chunks = self._waiting.pop(key, None)
+        chunks = self._incomplete.pop(key, None)
         if chunks is not None:
             self._bytes -= chunks.size

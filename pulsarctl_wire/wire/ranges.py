@@ -24,7 +24,7 @@ Unwrapped = Annotated[int, Meta(ge=-(2**40), lt=2**53)]
 Nanoseconds = Annotated[int, Meta(gt=-(2**63), le=2**63 - 1)]
 """Since the epoch."""
 Place = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""The place of a packet in one of the files read (see `PLACE_BITS`), or its turn."""
+"""The place of a packet in one of the files read (see `PACKET_OFFSET_BITS`), or its turn."""
 LastPlace = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 """As `Place`; -1: no packet yet."""
 

@@ -55,6 +55,6 @@ FINAL_LATER: Final = frozenset(
 
 
 def error_name(code: int) -> str:
-    """The name of ServerError number `code`, or "ServerError(code)" if it is unknown."""
-    known = ServerError.DESCRIPTOR.values_by_number.get(code)
-    return known.name if known else f"ServerError({code})"
+    """Return the name of ServerError number `code`, or "ServerError(code)" if it is unknown."""
+    member = ServerError.DESCRIPTOR.values_by_number.get(code)
+    return member.name if member else f"ServerError({code})"

@@ -1,4 +1,4 @@
-"""Walks protobuf's wire format field by field, for all code that needs to know where fields are.
+"""Protobuf's wire format, walked field by field, for all code that needs to know where fields are.
 
     field    tag = number << 3 | wire type (a varint), then by wire type:
     0 varint  1 eight bytes  2 size (a varint), bytes  3 fields up to a tag 4 of the same number  5 four bytes
@@ -24,7 +24,7 @@ FIXED_32: Final = 5
 MAX_GROUPS: Final = 100
 """The maximum nesting of groups; protobuf has the same limit."""
 
-_LONGEST: Final = 10  # bytes of the longest varint
+_MAX_VARINT: Final = 10  # bytes of the longest varint
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 _64_BITS: Final = 2**64 - 1
 _32_BITS: Final = 2**32 - 1
@@ -63,27 +63,27 @@ class Field(NamedTuple):
     problem: str = ""
 
 
-def read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """The varint at `data[at:stop]`, modulo 2^64, and the offset after it; (0, `at`) if it does not end."""
-    if at < stop and data[at] < 0x80:
-        return data[at], at + 1
+def read_varint(data: bytes, pos: int, stop: int) -> tuple[int, int]:
+    """Read the varint at `data[pos:stop]`, modulo 2^64. Returns it and the offset after it, or (0, `pos`)."""
+    if pos < stop and data[pos] < 0x80:
+        return data[pos], pos + 1
     value = shift = 0
-    for index in range(at, min(at + _LONGEST, stop)):
+    for index in range(pos, min(pos + _MAX_VARINT, stop)):
         byte = data[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _64_BITS, index + 1
         shift += 7
-    return 0, at
+    return 0, pos
 
 
-def read_signed(data: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
-    """The varint at `data[at:stop]` if it is an int64 from -1 up, and the offset after it; else (0, `at`)."""
-    if at < stop and data[at] < 0x80:
-        return data[at], at + 1
+def read_signed(data: bytes, pos: i64, stop: i64) -> tuple[i64, i64]:
+    """Read the varint at `data[pos:stop]` if it is an int64 from -1 up. Returns as `read_varint`."""
+    if pos < stop and data[pos] < 0x80:
+        return data[pos], pos + 1
     value: i64 = 0
     shift: i64 = 0
-    index = at
+    index = pos
     while index < stop and shift < 63:
         byte: i64 = data[index]
         index += 1
@@ -91,31 +91,31 @@ def read_signed(data: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
             return value | byte << shift, index
         value |= (byte & 0x7F) << shift
         shift += 7
-    return (-1, index + 1) if data[at : min(index + 1, stop)] == _MINUS_ONE else (0, at)
+    return (-1, index + 1) if data[pos : min(index + 1, stop)] == _MINUS_ONE else (0, pos)
 
 
-def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
-    """The fields of the message at `data[at:stop]`, including those in groups, up to the first broken one."""
+def fields(data: bytes, pos: int, stop: int) -> Iterator[Field]:
+    """Yield the fields of the message at `data[pos:stop]`, even in groups, up to the first broken one."""
     groups: list[int] = []
-    while at < stop:
-        start = at
-        tag = data[at]
-        if 7 < tag < 0x80 and at + 1 < stop and (value := data[at + 1]) < 0x80:
+    while pos < stop:
+        start = pos
+        tag = data[pos]
+        if 7 < tag < 0x80 and pos + 1 < stop and (value := data[pos + 1]) < 0x80:
             wire = tag & 7  # most fields in commands: two bytes; the second is the value, or the size of more
             if wire == VARINT:
-                at += 2
-                yield Field(tag >> 3, VARINT, start, start + 1, at, value, len(groups))
+                pos += 2
+                yield Field(tag >> 3, VARINT, start, start + 1, pos, value, len(groups))
                 continue
-            if wire == SIZED and value <= stop - at - 2:
-                at += 2 + value
-                yield Field(tag >> 3, SIZED, start, start + 2, at, value, len(groups))
+            if wire == SIZED and value <= stop - pos - 2:
+                pos += 2 + value
+                yield Field(tag >> 3, SIZED, start, start + 2, pos, value, len(groups))
                 continue
-        tag, at = read_varint(data, start, stop)
+        tag, pos = read_varint(data, start, stop)
         number, wire, depth = (tag & _32_BITS) >> 3, tag & 7, len(groups)
-        if at == start:
-            yield Field(0, 0, start, start, stop, 0, depth, f"the tag: {_endless(start, stop)}")
+        if pos == start:
+            yield Field(0, 0, start, start, stop, 0, depth, f"the tag: {_endless_text(start, stop)}")
             return
-        value, value_at, end, problem = _value(data, at, stop, wire)
+        value, value_at, end, problem = _value(data, pos, stop, wire)
         if not number:
             problem = "field number 0 does not exist"
         elif wire == GROUP:
@@ -123,70 +123,70 @@ def fields(data: bytes, at: int, stop: int) -> Iterator[Field]:
             problem = f"more than {MAX_GROUPS} groups inside each other" if depth == MAX_GROUPS else ""
         elif wire == END_OF_GROUP:
             depth = max(depth - 1, 0)
-            problem = _ending(number, groups)
+            problem = _end_group(number, groups)
         yield Field(number, wire, start, value_at, stop if problem else end, value, depth, problem)
         if problem:
             return
-        at = end
+        pos = end
     if groups:
         yield Field(groups[-1], GROUP, stop, stop, stop, 0, len(groups) - 1, "the group does not end")
 
 
-def breaks(data: bytes, at: int, stop: int, message: Any, prefix: str = "") -> str:
-    """Which field breaks the message at `data[at:stop]`, why and where; "" if none. `message` is its type."""
-    for field in fields(data, at, stop):
-        known = None if field.depth else message.fields_by_number.get(field.number)
-        message_like = known is not None and known.message_type is not None and field.wire == SIZED
-        if known is not None and message_like and not field.problem:
-            deep = prefix.count(".") >= MAX_GROUPS
-            inside = f"{prefix}{known.name}."
-            problem = "" if deep else breaks(data, field.at, field.stop, known.message_type, inside)
+def describe_break(data: bytes, pos: int, stop: int, message: Any, prefix: str = "") -> str:
+    """Return which field breaks the message at `data[pos:stop]`, why and where; "" if none."""
+    for field in fields(data, pos, stop):
+        schema = None if field.depth else message.fields_by_number.get(field.number)
+        is_message = schema is not None and schema.message_type is not None and field.wire == SIZED
+        if schema is not None and is_message and not field.problem:
+            is_deep = prefix.count(".") >= MAX_GROUPS
+            path = f"{prefix}{schema.name}."
+            problem = "" if is_deep else describe_break(data, field.at, field.stop, schema.message_type, path)
             if problem:
                 return problem
         if field.problem:
             name = f"{prefix}field {field.number}" if field.number else prefix.rstrip(".")
-            if known is not None:
-                name = f"{prefix}{known.name} (field {field.number})"
+            if schema is not None:
+                name = f"{prefix}{schema.name} (field {field.number})"
             return f"{name} {field.problem} (offset {field.start})".lstrip()
     return ""
 
 
-def _value(data: bytes, at: int, stop: int, wire: int) -> tuple[int, int, int, str]:
-    """A field's value (its size if it is SIZED), where it begins and ends, and what is wrong with it."""
+def _value(data: bytes, pos: int, stop: int, wire: int) -> tuple[int, int, int, str]:
+    """Return a field's value (its size if SIZED), where it begins and ends, and what is wrong with it."""
     if wire in (VARINT, SIZED):
-        value, end = read_varint(data, at, stop)
-        if end == at:
-            return 0, at, at, f"{'the size' if wire == SIZED else 'the value'}: {_endless(at, stop)}"
+        value, end = read_varint(data, pos, stop)
+        if end == pos:
+            return 0, pos, pos, f"{'the size' if wire == SIZED else 'the value'}: {_endless_text(pos, stop)}"
         if wire == VARINT:
-            return value, at, end, ""
-        left = stop - end
-        return value, end, end + value, f"says {value} bytes, {_left(left)}" if value > left else ""
+            return value, pos, end, ""
+        room = stop - end
+        return value, end, end + value, f"says {value} bytes, {_left_text(room)}" if value > room else ""
     if wire in (FIXED_64, FIXED_32):
-        size, left = 8 if wire == FIXED_64 else 4, stop - at
-        return 0, at, at + size, f"takes {size} bytes, {_left(left)}" if size > left else ""
-    return 0, at, at, "" if wire in (GROUP, END_OF_GROUP) else f"wire type {wire} does not exist"
+        size, room = 8 if wire == FIXED_64 else 4, stop - pos
+        return 0, pos, pos + size, f"takes {size} bytes, {_left_text(room)}" if size > room else ""
+    return 0, pos, pos, "" if wire in (GROUP, END_OF_GROUP) else f"wire type {wire} does not exist"
 
 
-def _endless(at: int, stop: int) -> str:
-    if stop - at >= _LONGEST:
-        return f"a varint that does not end within {_LONGEST} bytes"
-    return f"a varint that does not end, {_left(stop - at)}" if stop > at else _left(0)
+def _endless_text(pos: int, stop: int) -> str:
+    if stop - pos >= _MAX_VARINT:
+        return f"a varint that does not end within {_MAX_VARINT} bytes"
+    return f"a varint that does not end, {_left_text(stop - pos)}" if stop > pos else _left_text(0)
 
 
-def _left(size: int) -> str:
+def _left_text(size: int) -> str:
     return {0: "nothing is left", 1: "1 byte is left"}.get(size, f"{size} are left")
 
 
-def _ending(number: int, groups: list[int]) -> str:
-    """What is wrong with the end of group `number`; "" if nothing. Removes the group from `groups`."""
+def _end_group(number: int, groups: list[int]) -> str:
+    """Remove the group `number` from `groups` at its end. Returns what is wrong with that; "" if nothing."""
     if not groups:
         return "the end of a group that has not begun"
-    begun = groups.pop()
-    return "" if begun == number else f"the end of this group inside of group {begun}"
+    innermost = groups.pop()
+    return "" if innermost == number else f"the end of this group inside of group {innermost}"
 
 
 def wire_type(field: Any) -> int:
-    """The wire type of a field by its descriptor; packed encoding is not considered."""
+    """Return the wire type of a field by its descriptor; packed encoding is not considered."""
     return _WIRES.get(field.type, VARINT)
 
 
@@ -206,6 +206,6 @@ def tag(number: int, wire: int) -> bytes:
     return varint(number << 3 | wire)
 
 
-def sized(number: int, data: bytes) -> bytes:
+def sized_field(number: int, data: bytes) -> bytes:
     """Encode a field of wire type SIZED, including its tag."""
     return tag(number, SIZED) + varint(len(data)) + data

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import SingleMessageMetadata
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from pulsarctl_wire.capture.halves import Half
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.framing.stream import PORTION
+from pulsarctl_wire.wire.framing.stream import MAX_EVENTS
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 INNER = send(b"a frame inside a payload", 99)
@@ -1098,7 +1098,7 @@ def test_what_one_segment_completes_comes_in_portions(end: str) -> None:
     for number, segment in enumerate(tcp.handshake(), 1):
         added(into, segment, None, number)
     missing = tcp.send(True, PING)
-    count = 3 * PORTION // 100
+    count = 3 * MAX_EVENTS // 100
     for number in range(count):
         assert added(into, tcp.send(True, PING * 100), None, 10 + number) == []
     last = tcp.rst(True) if end == "given up" else missing
@@ -1110,7 +1110,7 @@ def test_what_one_segment_completes_comes_in_portions(end: str) -> None:
         sizes.append(len(events))
         frames += frames_of(events)
     assert [frame.number for frame in frames] == list(range(1, count * 100 + 1 + (end == "filled")))
-    assert max(sizes) <= PORTION + 100
+    assert max(sizes) <= MAX_EVENTS + 100
 
 
 def test_connections_that_hold_most_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ from pulsarctl_wire.reports.engine import Engine, clusters
 from pulsarctl_wire.reports.findings import ORDER, events, servers
 from pulsarctl_wire.table import FINDINGS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
-from pulsarctl_wire.wire.fields import signed
-from pulsarctl_wire.wire.frame import PLACE_BITS, Connection, Event, Frame
+from pulsarctl_wire.wire.fields import to_signed
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Connection, Event, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session.ledgers import acknowledged_by
 
@@ -68,7 +68,7 @@ def of_doctor(path: Path, thresholds: Thresholds) -> Rows:
 def told(finding: Finding) -> dict[str, Any]:
     connection = finding.connection
     subject = {
-        name: signed(value) if isinstance(value, int) else value
+        name: to_signed(value) if isinstance(value, int) else value
         for name, value in finding.subject._asdict().items()
     }
     return {
@@ -344,7 +344,7 @@ def test_a_table_may_name_more_files_than_places_have_bits_for() -> None:
     files = pa.array([str(number) for number in range(several)])
     many = many.set_column(many.schema.get_field_index("file"), "file", files)
     found = TableRows(many.combine_chunks().to_batches()[0], Recall())
-    assert found.frame(several - 1, Connection(0)).packet >> PLACE_BITS == several - 1
+    assert found.frame(several - 1, Connection(0)).packet >> PACKET_OFFSET_BITS == several - 1
 
 
 FEW: Final = ("errors.pcap", "java-batchindexack.pcap", "java-encrypted.pcap", "auth-token.pcap")

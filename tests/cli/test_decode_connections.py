@@ -22,7 +22,7 @@ from pulsarctl_wire.record import CONNECTION_NAMES
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.varint import sized
+from pulsarctl_wire.wire.varint import sized_field
 
 DOCS = Path(__file__).parents[2] / "docs"
 SILENT = "advertised-address-silent.pcap"
@@ -190,14 +190,14 @@ def test_no_more_lines_wait_than_there_may() -> None:
 @pytest.mark.parametrize(
     "connect",
     [
-        sized(1, b"the-token") + sized(5, b"token"),
-        sized(1, b"client") + sized(5, b"token") + sized(6, b"the-token"),
-        sized(1, b"client") + sized(1, b"the-token"),
+        sized_field(1, b"the-token") + sized_field(5, b"token"),
+        sized_field(1, b"client") + sized_field(5, b"token") + sized_field(6, b"the-token"),
+        sized_field(1, b"client") + sized_field(1, b"the-token"),
     ],
     ids=["no data", "another field", "a field given twice"],
 )
 def test_of_an_odd_connect_nothing_is_said(connect: bytes) -> None:
-    command = bytes([8, 2]) + sized(2, connect)
+    command = bytes([8, 2]) + sized_field(2, connect)
     frame = struct.pack(">II", 4 + len(command), len(command)) + command
     (only,) = connections("-", stdin=pcap(captured(Tcp().whole([(True, frame)]))))
     assert only["frames_to_broker"] == 1

@@ -22,7 +22,7 @@ from segments import build, receipt, send
 from test_decode_terminal import EVIL
 
 from pulsarctl_wire.cli.proxy.live_table import LiveTable
-from pulsarctl_wire.render.live_page import cut, page
+from pulsarctl_wire.render.live_page import page, shorten
 from pulsarctl_wire.render.text import rich_text
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -158,7 +158,7 @@ def test_names_are_no_markup() -> None:
 
 @given(st.text(), st.integers(1, 30))
 def test_long_names_lose_their_middle(text: str, width: int) -> None:
-    short = cut(text, width)
+    short = shorten(text, width)
     assert cell_len(short) <= max(width, 1)
     if cell_len(text) <= width:
         assert short == text
@@ -169,7 +169,7 @@ def test_long_names_lose_their_middle(text: str, width: int) -> None:
 
 
 def test_the_ends_of_names_that_are_cut_tell_them_apart() -> None:
-    assert cut("persistent://public/default/orders-partition-12", 24) == "persistent:…partition-12"
+    assert shorten("persistent://public/default/orders-partition-12", 24) == "persistent:…partition-12"
 
 
 # ---- On stderr ----

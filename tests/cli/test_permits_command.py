@@ -12,7 +12,7 @@ from pwire_run import SAMPLES, Pcap, Run, pwire
 from test_cli_document import _section
 
 from pulsarctl_wire.render.line import Clock
-from pulsarctl_wire.render.permits import DETAILED, Shown, page, rows_table
+from pulsarctl_wire.render.permits import MAX_DETAILED, ConsumerReport, page, rows_table
 from pulsarctl_wire.render.permits_page import html_page
 from pulsarctl_wire.render.permits_plot import plot
 
@@ -147,22 +147,22 @@ def test_rows_fit_their_number_and_width() -> None:
     assert permits("--rows", "1", KEYS).code == 2
 
 
-def shown_of(*args: str) -> list[Shown]:
+def shown_of(*args: str) -> list[ConsumerReport]:
     records = permits("-o", "json", *args).records
-    found: list[Shown] = []
+    found: list[ConsumerReport] = []
     for record in records:
         if record["kind"] == "consumer":
-            found.append(Shown(record, []))
+            found.append(ConsumerReport(record, []))
         else:
             found[-1].rows.append(record)
     return found
 
 
-def table(shown: Shown, width: int | None) -> Any:
+def table(shown: ConsumerReport, width: int | None) -> Any:
     return rows_table(shown, width, Clock())
 
 
-def chart(shown: Shown, width: int | None) -> Any:
+def chart(shown: ConsumerReport, width: int | None) -> Any:
     return plot(shown, width, Clock())
 
 
@@ -177,10 +177,10 @@ def test_what_is_shown_fits_the_terminal(width: int, detail: Any) -> None:
 
 def test_only_some_consumers_are_shown_in_detail() -> None:
     shown = shown_of("permit-leak.pcap")
-    calm = [Shown(each.consumer | {"empty_ns": 0, "quiet_ns": 0}, each.rows) for each in shown]
-    text = page([*(calm * DETAILED), *shown], None, False, table)
+    calm = [ConsumerReport(each.consumer | {"empty_ns": 0, "quiet_ns": 0}, each.rows) for each in shown]
+    text = page([*(calm * MAX_DETAILED), *shown], None, False, table)
     assert text.count("no permits in its last 9.05 s") == 2  # in its line, and in detail
-    assert text.count("SUBSCRIBE Shared") == DETAILED
+    assert text.count("SUBSCRIBE Shared") == MAX_DETAILED
     assert "1 consumer without details" in text
 
 
@@ -188,7 +188,7 @@ def test_names_cannot_affect_the_terminal_or_the_page() -> None:
     evil = "<script>\x1b[2J\u202e"
     shown = shown_of("permit-leak.pcap")
     names = {"subscription": evil, "topic": evil, "consumer_name": evil}
-    shown = [Shown(each.consumer | names, each.rows) for each in shown * 2]
+    shown = [ConsumerReport(each.consumer | names, each.rows) for each in shown * 2]
     text = page(shown, None, False, table)
     assert text.count(r"<script>\x1b[2J\u202e") == 10
     assert "\x1b" not in text

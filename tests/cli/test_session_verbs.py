@@ -39,7 +39,7 @@ from pulsarctl_wire.cli.session.verb import ConnectOptions, Session
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.net.session.receive_queue import LATEST
 from pulsarctl_wire.record import MAX_SHOWN
-from pulsarctl_wire.wire.fields import signed
+from pulsarctl_wire.wire.fields import to_signed
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.payload import MAX_PAYLOAD
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
@@ -305,7 +305,7 @@ class Topic:
 
     def _subscribe(self, peer: Peer, frame: Frame) -> bytes:
         place = frame.body.start_message_id
-        self._starts[frame.body.consumer_id] = signed(place.ledgerId), signed(place.entryId)
+        self._starts[frame.body.consumer_id] = to_signed(place.ledgerId), to_signed(place.entryId)
         return build("SUCCESS", request_id=frame.body.request_id)
 
     def _flow(self, peer: Peer, frame: Frame) -> bytes:

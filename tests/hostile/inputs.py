@@ -21,7 +21,7 @@ from pulsarctl_wire.capture.packets import RAW_IP, SYN
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
 
 SIZE: Final = 1_000_000

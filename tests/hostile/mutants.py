@@ -35,8 +35,8 @@ from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.capture.sources import Decoder, Source, uncompressed
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import Connection, Frame
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
-from pulsarctl_wire.wire.varint import GROUP, SIZED, VARINT, fields, sized, tag, varint
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.varint import GROUP, SIZED, VARINT, fields, sized_field, tag, varint
 
 HERE: Final = Path(__file__).parent
 FOLDERS: Final = [
@@ -346,7 +346,7 @@ def changed_message(source: Random, data: bytes) -> bytes:
     action = source.randrange(10)
     if action < 4 and field.wire == SIZED:
         change = changed_message if action < 3 else changed
-        whole = sized(field.number, change(source, value))
+        whole = sized_field(field.number, change(source, value))
     elif action < 4 and field.wire == VARINT:
         number = source.choice((field.value + 1, field.value - 1, *NUMBERS, source.getrandbits(64)))
         whole = tag(field.number, VARINT) + varint(number % 2**64)
@@ -372,7 +372,7 @@ def _unknown(source: Random) -> bytes:
     number = source.choice((source.randrange(90, 200), 2**29 - 1))
     field = source.choice(
         (
-            sized(number, source.randbytes(source.choice((0, 3, 300)))),
+            sized_field(number, source.randbytes(source.choice((0, 3, 300)))),
             tag(number, VARINT) + varint(source.getrandbits(64)),
             tag(number, 1) + source.randbytes(8),
             tag(number, 5) + source.randbytes(4),

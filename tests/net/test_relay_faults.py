@@ -15,7 +15,7 @@ from pulsarctl_wire.net.proxy.lane import MAX_ANSWERS, MAX_DELAYED_BYTES
 from pulsarctl_wire.net.proxy.relay import CHUNK
 from pulsarctl_wire.net.proxy.routing import Routing
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.parts import locate
+from pulsarctl_wire.wire.frame_layout import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
 
 PING, PONG = build("PING"), build("PONG")

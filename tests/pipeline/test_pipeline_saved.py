@@ -30,7 +30,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import finish_split
 from pulsarctl_wire.pipeline.storage.tasks import Pool
-from pulsarctl_wire.wire.frame import PLACE_BITS
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS
 
 OPTIONS = Options(split_size=1_500)
 
@@ -261,7 +261,7 @@ def test_places_in_files_without_names_are_refused(half_done: Work, at: str) -> 
     waiting, state, names = progress.stitcher.state()
     tcp = state.known[0]
     one, other = tcp.state.streams
-    elsewhere = max(names) + 1 << PLACE_BITS
+    elsewhere = max(names) + 1 << PACKET_OFFSET_BITS
     changes: dict[str, dict[str, Any]] = {
         "packets": {"lost": (*one.lost[:4], [elsewhere], one.lost[5])},
         "sources": {"sources": [(1, elsewhere, None)]},

@@ -199,7 +199,7 @@ def test_axes_of_latencies_have_labels_between_their_ends(low: float, factor: fl
 def test_axes_of_amounts_begin_at_nothing(most: float, whole: bool) -> None:
     from pulsarctl_wire.render.figure import amount_axis
 
-    axis = amount_axis("", most, str, whole=whole)
+    axis = amount_axis("", most, str, is_whole=whole)
     assert 0 in axis.labels
     assert len(axis.labels) <= 7
     assert all(0 <= axis.place(value) <= 1.001 for value in axis.labels)

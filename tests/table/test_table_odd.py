@@ -12,7 +12,7 @@ from pulsarctl_wire.table import odd
 from pulsarctl_wire.table.odd import Examiner
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.payload import Budget, misstated
+from pulsarctl_wire.wire.payload import Budget, find_misstated_size
 from pulsarctl_wire.wire.PulsarApi_pb2 import ZLIB, BaseCommand, MessageMetadata
 
 
@@ -65,10 +65,10 @@ def test_checksums_of_payloads_that_decompress(monkeypatch: pytest.MonkeyPatch) 
 
     def counted(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int | None:
         calls.append(payload)
-        return misstated(metadata, payload, budget)
+        return find_misstated_size(metadata, payload, budget)
 
     monkeypatch.setattr(odd, "_MAX_ENTRIES", 10)
-    monkeypatch.setattr(odd, "misstated", counted)
+    monkeypatch.setattr(odd, "find_misstated_size", counted)
     examiner = Examiner()
     frames = [sent(PACKED, number, compression=ZLIB, uncompressed_size=100) for number in range(25)]
     for frame in (*frames, frames[-1]):

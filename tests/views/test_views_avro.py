@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from view_samples import JAVA_AVRO, JAVA_ORDER, schema
 
-from pulsarctl_wire.views import Content, Room, Shown, show
-from pulsarctl_wire.views.content import ESCAPED_STEP, FAILED_COST, MAX_DEPTH, MAX_VALUES, cut
+from pulsarctl_wire.views import Content, Shown, ValueBudget, show
+from pulsarctl_wire.views.content import ESCAPED_STEP, FAILED_COST, MAX_DEPTH, MAX_VALUES, cut_note
 
 
 def avro(described: Any, payload: bytes) -> Shown:
@@ -224,29 +224,29 @@ def test_depth_is_limited_at_64() -> None:
 
 def test_values_are_cut_at_the_budget() -> None:
     shown = avro({"type": "array", "items": "null"}, long(2**60) + b"\x00")
-    assert shown == Shown("avro", [None] * MAX_VALUES, cut(-1))
+    assert shown == Shown("avro", [None] * MAX_VALUES, cut_note(-1))
 
 
 def test_a_text_that_is_no_utf_8_costs_values() -> None:
     text = b"\xff" * (MAX_VALUES * ESCAPED_STEP + 100)
     shown = avro("string", long(len(text)) + text)
-    assert shown == Shown("avro", r"\xff" * MAX_VALUES * ESCAPED_STEP, cut(-1))
+    assert shown == Shown("avro", r"\xff" * MAX_VALUES * ESCAPED_STEP, cut_note(-1))
     shown = avro("string", long(len(text)) + b"x" * len(text))
     assert shown == Shown("avro", "x" * len(text))
 
 
 def test_times_and_floats_cost_twice() -> None:
     for kind in ("float", {"type": "long", "logicalType": "timestamp-micros"}):
-        room = Room()
+        budget = ValueBudget()
         given = schema("Avro", json.dumps({"type": "array", "items": kind}).encode())
-        assert show(Content(long(10) + bytes(80), given, room=room)).view == "avro"
-        assert room.most - room.values == 20
+        assert show(Content(long(10) + bytes(80), given, budget=budget)).view == "avro"
+        assert budget.limit - budget.values == 20
 
 
 def test_a_payload_that_does_not_fit_costs_values() -> None:
-    room = Room()
-    assert show(Content(b"\x02", schema("Avro", b'"string"'), room=room)).view != "avro"
-    assert room.most - room.values == FAILED_COST
+    budget = ValueBudget()
+    assert show(Content(b"\x02", schema("Avro", b'"string"'), budget=budget)).view != "avro"
+    assert budget.limit - budget.values == FAILED_COST
 
 
 def test_a_cut_leaves_later_fields_out() -> None:
@@ -254,7 +254,7 @@ def test_a_cut_leaves_later_fields_out() -> None:
     shown = avro({"type": "record", "name": "R", "fields": fields}, long(2**60) + b"\x00\x02")
     assert isinstance(shown.value, dict)
     assert list(shown.value) == ["a"]
-    assert shown.note == cut(-1)
+    assert shown.note == cut_note(-1)
 
 
 @pytest.mark.parametrize("size", range(len(JAVA_AVRO[2])))

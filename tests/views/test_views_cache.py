@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from view_samples import schema
 
-from pulsarctl_wire.views.cache import MAX_KEPT, MAX_SCHEMA, SchemaCache
+from pulsarctl_wire.views.cache import MAX_CACHED, MAX_SCHEMA, SchemaCache
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
 
@@ -61,7 +61,7 @@ def test_a_refusal_is_kept_too() -> None:
 def test_the_schema_unused_for_longest_goes_first() -> None:
     compile_schema = Compile()
     cache = SchemaCache(compile_schema)
-    half = MAX_KEPT // 2 - 2000
+    half = MAX_CACHED // 2 - 2000
     cache(named("a", half))
     cache(named("b", half))
     cache(named("a", half))
@@ -77,7 +77,7 @@ def test_tiny_schemas_are_bounded_in_number() -> None:
     cache = SchemaCache(Compile())
     for number in range(10_000):
         cache(named(str(number)))
-    assert len(cache) < MAX_KEPT // 512
+    assert len(cache) < MAX_CACHED // 512
 
 
 def test_a_huge_schema_is_refused_uncompiled() -> None:

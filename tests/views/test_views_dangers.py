@@ -13,7 +13,7 @@ import view_dangers
 from view_dangers import DANGERS
 
 from pulsarctl_wire.views import Shown, show
-from pulsarctl_wire.views.content import cut
+from pulsarctl_wire.views.content import cut_note
 
 
 def written(name: str) -> Shown:
@@ -38,4 +38,4 @@ def test_danger(name: str) -> None:
 
 def test_what_is_cut_says_so() -> None:
     for name in ("avro block of nulls", "avro widening records", "protobuf wide messages"):
-        assert written(name).note == cut(-1)
+        assert written(name).note == cut_note(-1)

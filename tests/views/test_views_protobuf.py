@@ -20,7 +20,7 @@ from view_descriptors import ENUM, MESSAGE, SCALAR_KINDS, add, all_kinds, native
 from view_samples import JAVA_NATIVE, schema
 
 from pulsarctl_wire.views import Content, Shown, show
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, cut
+from pulsarctl_wire.views.content import MAX_DEPTH, MAX_VALUES, cut_note
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
@@ -220,7 +220,7 @@ def test_depth_is_limited_at_64() -> None:
 @pytest.mark.parametrize("unit", [b"\x20\x01", b"\x1a\x00", b"\x23\x24"])
 def test_values_are_cut_at_the_budget(unit: bytes) -> None:
     shown = show(Content(unit * MAX_VALUES * 2, ITEM))
-    assert (shown.view, shown.note) == ("protobuf", cut(-1))
+    assert (shown.view, shown.note) == ("protobuf", cut_note(-1))
     assert isinstance(shown.value, dict)
     (values,) = shown.value.values()
     assert isinstance(values, list)
@@ -231,7 +231,7 @@ def test_packed_values_are_cut_at_the_budget() -> None:
     shown = show(Content(_sized("packed_int32", bytes(200_000)), ALL))
     assert isinstance(shown.value, dict)
     assert shown.value == {"packed_int32": [0] * (MAX_VALUES - 1)}
-    assert shown.note == cut(-1)
+    assert shown.note == cut_note(-1)
 
 
 def broken(files: FileDescriptorSet, root: str = "p.M", payload: bytes = b"\x08\x01") -> Shown:

@@ -12,8 +12,8 @@ from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, build_frame
-from pulsarctl_wire.wire.framing.annotate import Part, annotated
-from pulsarctl_wire.wire.framing.redaction import event_spans, masked
+from pulsarctl_wire.wire.framing.annotate import LabelledSpan, annotate
+from pulsarctl_wire.wire.framing.redaction import event_spans, mask_spans
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
@@ -26,11 +26,11 @@ def events(data: bytes) -> list[Event]:
     return [*stream.feed(data), *stream.close()]
 
 
-def parts(data: bytes, show_secrets: bool = False) -> list[Part]:
+def parts(data: bytes, show_secrets: bool = False) -> list[LabelledSpan]:
     """Those of the first event."""
     event = events(data)[0]
     assert not isinstance(event, Gap)
-    found = list(annotated(event, [] if show_secrets else event_spans(event)))
+    found = list(annotate(event, [] if show_secrets else event_spans(event)))
     at = 0
     for part in found:
         assert part.start == at
@@ -120,7 +120,7 @@ def test_a_broken_connect_shows_its_fields_and_nothing_of_them() -> None:
     assert any(label.startswith("connect.auth_method_name: says ? bytes") for label in labels)
     first = events(data + 3 * PING)[0]
     assert not isinstance(first, Gap)
-    assert masked(first.raw, event_spans(first)) == data[:10] + b"*" * (len(data) - 10)
+    assert mask_spans(first.raw, event_spans(first)) == data[:10] + b"*" * (len(data) - 10)
     assert "= 22 bytes" in str(parts(data + 3 * PING, show_secrets=True)) or SECRET.decode() in str(
         parts(data + 3 * PING, show_secrets=True)
     )
@@ -132,7 +132,7 @@ def test_what_is_left_of_a_connect_is_masked(cut: int) -> None:
     data = _connect(b"")[cut:]
     for event in events(data + 3 * PING):
         if not isinstance(event, (Frame, Gap)):
-            assert SECRET[:4] not in masked(event.raw, event_spans(event))
+            assert SECRET[:4] not in mask_spans(event.raw, event_spans(event))
 
 
 def test_what_follows_a_broken_frame_is_masked() -> None:
@@ -140,8 +140,8 @@ def test_what_follows_a_broken_frame_is_masked() -> None:
     data = bytes.fromhex("00000009 000000ff 0812920100") + _connect(b"")
     first = events(data + 3 * PING)[0]
     assert not isinstance(first, Gap)
-    assert masked(first.raw, event_spans(first))[:13] == data[:13]
-    assert SECRET[:4] not in masked(first.raw, event_spans(first))
+    assert mask_spans(first.raw, event_spans(first))[:13] == data[:13]
+    assert SECRET[:4] not in mask_spans(first.raw, event_spans(first))
 
 
 def test_bytes_after_a_command_are_masked() -> None:
@@ -160,7 +160,7 @@ def test_http_shows_names_and_harmless_values() -> None:
     )
     (event,) = events(data)
     assert not isinstance(event, Gap)
-    shown = masked(event.raw, event_spans(event))
+    shown = mask_spans(event.raw, event_spans(event))
     assert shown == (
         b"POST /admin************** HTTP/1.1\r\nHost: broker:8080\r\nAuthorization: **********\r\n"
         b"X-Own: *****\r\n**" + b"*" * 19

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
+from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunk, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import ChunkJoiner, open_entry
@@ -81,7 +81,7 @@ def test_a_batch_opens_to_its_messages(messages: list[Outgoing], codec: int, fir
 def test_chunks_join_to_the_message(codec: int) -> None:
     payload = bytes(range(256)) * 40
     metadata, body = single_entry(Stamp("p", codec, b"\0" * 8, (3, 4)), Outgoing(payload), 7, 1_000)
-    raws = [send(part, piece) for part, piece in chunked(metadata, body, 100)]
+    raws = [send(part, piece) for part, piece in chunk(metadata, body, 100)]
     assert len(raws) == -(-len(body) // 100) > 1
     joiner = ChunkJoiner()
     for frame in (frames := frames_of(*raws)):
@@ -95,7 +95,7 @@ def test_chunks_join_to_the_message(codec: int) -> None:
 
 def test_what_fits_is_no_chunk() -> None:
     metadata, body = single_entry(Stamp("p"), Outgoing(b"x" * 100), 0, 1_000)
-    [(same, piece)] = chunked(metadata, body, 100)
+    [(same, piece)] = chunk(metadata, body, 100)
     assert (piece, same.HasField("uuid")) == (b"x" * 100, False)
 
 

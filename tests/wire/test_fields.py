@@ -122,7 +122,7 @@ def oddities(message: Any) -> list[str]:
     """What a walk over `message` finds wrong with it."""
     walk = Walker()
     walk(message)
-    return walk.odd
+    return walk.problems
 
 
 def parsed(message: Any) -> Any:
@@ -295,7 +295,9 @@ def test_texts_that_are_no_utf_8_are_shown_up_to_a_bound() -> None:
         assert walk.text(b"\xff") == ""
         assert walk.text("déjà".encode()) == "déjà"
         assert walk.is_used
-        assert walk.take_odd() == [f"texts that are no UTF-8 are cut after {MAX_ESCAPED} bytes of a frame"]
+        assert walk.take_problems() == [
+            f"texts that are no UTF-8 are cut after {MAX_ESCAPED} bytes of a frame"
+        ]
         assert not walk.is_used
 
 
@@ -386,9 +388,9 @@ def test_any_bytes_that_parse_can_be_shown(data: bytes, name: str) -> None:
         message = GetMessageClass(MESSAGES[name])()
     for walk in (Walker(), Walker(show_secrets=True)):
         assert isinstance(orjson.dumps(walk(message)), bytes)
-        lacks = [oddity for oddity in walk.odd if " lacks " in oddity]
+        lacks = [oddity for oddity in walk.problems if " lacks " in oddity]
         assert bool(lacks) is not message.IsInitialized()
-        assert all(oddity in lacks or " has the unknown field " in oddity for oddity in walk.odd)
+        assert all(oddity in lacks or " has the unknown field " in oddity for oddity in walk.problems)
 
 
 # -- secrets
@@ -525,7 +527,7 @@ def test_what_is_odd_is_collected_until_it_is_taken() -> None:
     walk = Walker()
     walk(BaseCommand())
     walk(CommandError(request_id=1))
-    assert walk.odd == ["BaseCommand lacks type", "CommandError lacks error, message"]
-    walk.odd.clear()
+    assert walk.problems == ["BaseCommand lacks type", "CommandError lacks error, message"]
+    walk.problems.clear()
     walk(MessageMetadata(producer_name="p", sequence_id=0, publish_time=0))
-    assert walk.odd == []
+    assert walk.problems == []

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, Malformed
-from pulsarctl_wire.wire.framing.foreign import ENOUGH, PROXY_V2, proxy_header, recognise
-from pulsarctl_wire.wire.framing.redaction import shown
+from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, Connection, Frame, Malformed
+from pulsarctl_wire.wire.framing.foreign import PROXY_V2, SIGNATURE_SIZE, proxy_header, recognise
+from pulsarctl_wire.wire.framing.redaction import mask_event
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 NOTHING: Final = ("", "")
@@ -46,10 +46,10 @@ def test_a_head_is_recognised(head: bytes, expected: tuple[str, str]) -> None:
 
 @each_head
 def test_a_head_cut_anywhere(head: bytes, expected: tuple[str, str]) -> None:
-    """As soon as `ENOUGH` bytes are there the protocol is known, and never is it a wrong one."""
+    """As soon as `SIGNATURE_SIZE` bytes are there the protocol is known, and never is it a wrong one."""
     for cut in range(len(head)):
         protocol, what = recognise(head[:cut])
-        assert protocol in ((expected[0],) if cut >= ENOUGH else ("", expected[0]))
+        assert protocol in ((expected[0],) if cut >= SIGNATURE_SIZE else ("", expected[0]))
         assert bool(what) is bool(protocol)
         if protocol:
             assert expected[1].startswith(what)
@@ -58,9 +58,9 @@ def test_a_head_cut_anywhere(head: bytes, expected: tuple[str, str]) -> None:
 @each_head
 def test_a_head_is_no_frame(head: bytes, expected: tuple[str, str]) -> None:
     """Read as TOTAL_SIZE its first bytes are above every frame that is kept."""
-    assert int.from_bytes(head[:4], "big") > KEPT_FRAME
+    assert int.from_bytes(head[:4], "big") > MAX_KEPT_FRAME
     assert proxy_header(head) == (0, "")
-    for cut in (1, 3, ENOUGH, len(head)):
+    for cut in (1, 3, SIGNATURE_SIZE, len(head)):
         stream = FrameStream(Connection(0), True)
         (event,) = stream.feed(head[:cut]) + stream.feed(head[cut:]) + stream.close()
         assert isinstance(event, Malformed)
@@ -99,7 +99,7 @@ def test_what_is_nothing_we_know(head: bytes) -> None:
     assert recognise(head) == NOTHING
 
 
-@given(st.integers(0, KEPT_FRAME), st.binary(max_size=100))
+@given(st.integers(0, MAX_KEPT_FRAME), st.binary(max_size=100))
 def test_no_frame_is_taken_for_another_protocol(size: int, rest: bytes) -> None:
     data = size.to_bytes(4, "big") + rest
     assert recognise(data) == NOTHING
@@ -141,27 +141,27 @@ each_header = pytest.mark.parametrize(
 @each_header
 def test_a_proxy_header_is_measured(header: bytes, what: str) -> None:
     for behind in (b"", PING, b"\r\n", b"PROXY "):
-        if len(header) + len(behind) >= ENOUGH:
+        if len(header) + len(behind) >= SIGNATURE_SIZE:
             assert proxy_header(header + behind) == (len(header), f"PROXY protocol {what}")
 
 
 @each_header
 def test_a_proxy_header_cut_anywhere_asks_for_more(header: bytes, what: str) -> None:
     """Never for more than there is, so that whoever asks does not wait for ever."""
-    for cut in range(ENOUGH, min(len(header), 400)):
+    for cut in range(SIGNATURE_SIZE, min(len(header), 400)):
         length, _ = proxy_header(header[:cut])
         assert cut < length <= len(header)
 
 
 @each_header
 def test_a_proxy_header_is_no_frame(header: bytes, what: str) -> None:
-    assert int.from_bytes(header[:4], "big") > KEPT_FRAME
+    assert int.from_bytes(header[:4], "big") > MAX_KEPT_FRAME
     assert recognise(header) == NOTHING
 
 
 @each_header
 def test_frames_follow_a_proxy_header(header: bytes, what: str) -> None:
-    for cut in {1, 5, 6, ENOUGH - 1, ENOUGH, len(header) // 2, len(header) - 1, len(header)}:
+    for cut in {1, 5, 6, SIGNATURE_SIZE - 1, SIGNATURE_SIZE, len(header) // 2, len(header) - 1, len(header)}:
         data = header + PING
         stream = FrameStream(Connection(0), True)
         events = stream.feed(data[:cut]) + stream.feed(data[cut:]) + stream.close()
@@ -179,7 +179,7 @@ def test_the_longest_first_version() -> None:
     assert proxy_header(LONGEST_V1)[0] == 107
     longer = LONGEST_V1[:-2] + b"0\r\n"
     assert proxy_header(longer) == (0, "")
-    for cut in range(ENOUGH, len(longer)):
+    for cut in range(SIGNATURE_SIZE, len(longer)):
         length, what = proxy_header(longer[:cut])
         assert length in (0, cut + 1)
         assert what == ""
@@ -225,4 +225,4 @@ def test_a_header_is_shown_if_it_is_longer_than_what_is_kept() -> None:
     header = PROXY_V2 + b"\x21\x11" + size.to_bytes(2, "big") + bytes(size)
     (event,) = stream.feed(header)
     assert isinstance(event, Malformed)
-    assert shown(event) == header[: Malformed.KEPT]
+    assert mask_event(event) == header[: Malformed.KEPT]

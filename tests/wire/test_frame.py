@@ -7,8 +7,8 @@ from strategies import message_frames, send_frames
 
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
+from pulsarctl_wire.wire.frame_layout import locate
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.parts import locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 
 

@@ -20,10 +20,10 @@ from strategies import message_frames, request_frames, send_frames
 from pulsarctl_wire.record import RECORD_NAMES, Recorder
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
-from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
+from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunk, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.json_command import DESCRIBING, Expect, Wait, parse_line
+from pulsarctl_wire.wire.json_command import DESCRIPTIVE_NAMES, Expect, Wait, parse_line
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CompressionType, MessageMetadata, Schema
 
 SENDING = {"type": "SEND", "send": {"producer_id": 1, "sequence_id": 2}}
@@ -220,9 +220,9 @@ def test_a_command_without_fields_has_an_empty_sub_message() -> None:
 
 
 def test_names_that_only_describe_are_those_of_records() -> None:
-    assert DESCRIBING < RECORD_NAMES
+    assert DESCRIPTIVE_NAMES < RECORD_NAMES
     rest = {"command", "fields", "metadata", "broker_entry_metadata", "messages", "checksum"}
-    assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIBING
+    assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIPTIVE_NAMES
 
 
 def test_what_decode_says_of_sizes_and_times_does_not_count() -> None:
@@ -463,7 +463,7 @@ def test_no_json_does_more_than_be_refused(value: Any) -> None:
 
 def test_chunks_are_refused() -> None:
     metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
-    first, *_ = chunked(metadata, b"x" * 10, 5)
+    first, *_ = chunk(metadata, b"x" * 10, 5)
     data = build_frame(build_command("SEND", producer_id=1, sequence_id=2), *first)
     shown = record(data)
     assert "payload_base64" in refusal(shown)

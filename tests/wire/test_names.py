@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.wire.names import LONGEST_NAME, full_topic, without_partition
+from pulsarctl_wire.wire.names import MAX_NAME_LENGTH, full_topic, without_partition
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,6 @@ def test_a_line_end_is_part_of_the_name() -> None:
 
 
 def test_long_names_are_cut() -> None:
-    long = "t" * (LONGEST_NAME + 1)
+    long = "t" * (MAX_NAME_LENGTH + 1)
     assert full_topic(long) == full_topic(long[:-1]) == f"persistent://public/default/{long[:-1]}"
     assert full_topic(b"\xff" + long.encode()) == "persistent://public/default/\\xff" + long[:-2]

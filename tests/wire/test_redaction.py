@@ -15,7 +15,7 @@ from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.wire.commands import NAMES, build_command
 from pulsarctl_wire.wire.credentials import WITH_SECRETS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed, build_frame
-from pulsarctl_wire.wire.framing.redaction import Redacted, event_spans, masked
+from pulsarctl_wire.wire.framing.redaction import Redactor, event_spans, mask_spans
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
@@ -41,7 +41,7 @@ NO_FRAME = b"\x00\x00\x00\x02\x00\x00\x00\x09garbage"
 
 def redacted(pieces: list[bytes]) -> bytes:
     """What comes of them; of what waits no more than the decoder keeps."""
-    one = Redacted()
+    one = Redactor()
     shown = b"".join(part for piece in pieces for part in one.feed(piece))
     assert len(shown) + one.held == sum(map(len, pieces))
     return shown + one.end()
@@ -106,7 +106,7 @@ def test_of_one_that_is_cut_nothing_is_left(name: str) -> None:
 
 
 def test_what_is_no_frame_does_not_pile_up() -> None:
-    one = Redacted()
+    one = Redactor()
     for _ in range(100):
         list(one.feed(bytes(range(256)) * 4096))
         assert one.held < 2**20
@@ -135,7 +135,7 @@ def test_a_frame_that_takes_in_others(name: str, more: int, checksum: bool) -> N
     stream = FrameStream(Connection(0), True)
     events = [*stream.feed(data), *stream.close()]
     assert not any(
-        TOKEN[:3] in masked(each.raw, event_spans(each))
+        TOKEN[:3] in mask_spans(each.raw, event_spans(each))
         for each in events
         if isinstance(each, Frame | Malformed)
     )
@@ -155,7 +155,7 @@ def test_a_payload_that_a_checksum_covers_is_shown_whatever_it_holds() -> None:
     frame = FrameStream(Connection(0), True).feed(whole)[0]
     assert event_spans(frame) == []
     assert isinstance(frame, Frame)
-    assert TOKEN in masked(frame.raw, event_spans(frame))
+    assert TOKEN in mask_spans(frame.raw, event_spans(frame))
 
 
 @pytest.mark.parametrize("size", [3, 16, 20, 40, 75, 1000])

@@ -18,7 +18,7 @@ from pulsarctl_wire.wire.frame import (
     build_frame,
 )
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.names import LONGEST_NAME, full_topic
+from pulsarctl_wire.wire.names import MAX_NAME_LENGTH, full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, Schema
 from pulsarctl_wire.wire.session import exchanges, knowledge, state
 from pulsarctl_wire.wire.session.counts import latency_of
@@ -1446,7 +1446,7 @@ def test_schemas_of_topics_with_long_names_are_bounded() -> None:
     """A name is a key: it is cut, and what is left of it is in the 4096 bytes that each is counted with."""
     schemas = Schemas()
     topics = [full_topic(f"{number:05}" + "x" * 10_000) for number in range(10_000)]
-    assert max(map(len, topics)) < LONGEST_NAME + 40
+    assert max(map(len, topics)) < MAX_NAME_LENGTH + 40
     for topic in topics:
         schemas.add(topic, V0, schema())
     known = newest([schemas.find(topic, V0) is not None for topic in topics])

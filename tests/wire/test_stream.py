@@ -10,7 +10,7 @@ from strategies import cuts, frames_to_broker, request_frames, send_frames
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.framing import resync
 from pulsarctl_wire.wire.framing import stream as stream_module
-from pulsarctl_wire.wire.framing.stream import PORTION, FrameStream
+from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 PING = bytes.fromhex("00000009000000050812920100")
@@ -161,7 +161,7 @@ def test_many_frames_over_the_limit_in_one_chunk() -> None:
 
 
 def test_a_frame_too_large_to_keep_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "KEPT_FRAME", 1000)
+    monkeypatch.setattr(stream_module, "MAX_KEPT_FRAME", 1000)
     frame = large(2000)
     events = decode(frame + PING)
     assert commands(events) == ["SEND", "PING"]
@@ -248,13 +248,13 @@ def candidate(size: int) -> bytes:
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the commands that are judged from now on."""
     sizes: list[int] = []
-    sane = resync.sane_command
+    sane = resync.check_command
 
     def noted(command: bytes, to_broker: bool | None) -> int:
         sizes.append(len(command))
         return sane(command, to_broker)
 
-    monkeypatch.setattr(resync, "sane_command", noted)
+    monkeypatch.setattr(resync, "check_command", noted)
     return sizes
 
 
@@ -268,14 +268,14 @@ def test_all_searches_of_a_stream_give_up_large_candidates_together(monkeypatch:
         stream.gap(1_000_000)  # which pays nothing back
     spent = sum(size for size in sizes if size > 256)
     assert 500_000 < spent < 1_200_000 + 8 * 5 * len(bad + nested)
-    assert stream.in_debt
+    assert stream.is_in_debt
     stream.feed(PING * 200_000)
-    assert not stream.in_debt
+    assert not stream.is_in_debt
 
 
 def portions(stream: FrameStream, whole: bytes) -> Iterator[list[Event]]:
     yield stream.take(whole)
-    while stream.pending:
+    while stream.has_more:
         yield stream.take_more()
     while more := stream.settle():
         yield more
@@ -286,14 +286,14 @@ def portions(stream: FrameStream, whole: bytes) -> Iterator[list[Event]]:
 def test_what_a_candidate_hid_comes_in_portions(tail: bytes) -> None:
     """A large frame is waited for after damage; it is none, and was full of small ones."""
     damage = PING * 2 + b"\0\0\0\x09\0\0\0\x05\xff\xff\xff\xff\xff"
-    hidden = PING * (3 * PORTION)
+    hidden = PING * (3 * MAX_EVENTS)
     claimed = (12 + len(hidden) + 1_000).to_bytes(4, "big") + SEND[4:16]
     whole = damage + claimed + hidden + tail
     taken = list(portions(FrameStream(Connection(0), True), whole))
-    assert max(map(len, taken)) < 2 * PORTION
+    assert max(map(len, taken)) < 2 * MAX_EVENTS
     events = [event for events in taken for event in events]
     assert gist(events) == gist(decode(whole))
-    assert [event.raw for event in events if isinstance(event, Frame)] == [PING] * (2 + 3 * PORTION)
+    assert [event.raw for event in events if isinstance(event, Frame)] == [PING] * (2 + 3 * MAX_EVENTS)
 
 
 def test_any_chunking_of_candidates_gives_the_same_events() -> None:

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, IntRange
-from pulsarctl_wire.wire.varint import MAX_GROUPS, SIZED, VARINT, fields, read_varint, sized, tag, varint
+from pulsarctl_wire.wire.varint import (
+    MAX_GROUPS,
+    SIZED,
+    VARINT,
+    fields,
+    read_varint,
+    sized_field,
+    tag,
+    varint,
+)
 
 
 def longer(data: bytes, size: int) -> bytes:
@@ -107,7 +116,7 @@ def test_why_and_where(digits: str, start: int, problem: str) -> None:
 
 
 def test_what_a_field_consists_of() -> None:
-    data = b"\x00" + sized(5, b"abc") + tag(1, VARINT) + varint(300)
+    data = b"\x00" + sized_field(5, b"abc") + tag(1, VARINT) + varint(300)
     text, number = fields(data, 1, len(data))
     assert (text.number, text.wire, text.value, data[text.at : text.stop]) == (5, SIZED, 3, b"abc")
     assert (number.number, number.wire, number.value) == (1, VARINT, 300)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from strategies import cuts, frames_to_broker, message_frames
 
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.frame import KEPT_FRAME, build_frame
+from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, build_frame
 from pulsarctl_wire.wire.framing import walk
 from pulsarctl_wire.wire.framing.foreign import PROXY_V2, proxy_header
 from pulsarctl_wire.wire.framing.proxy_header import build_header
-from pulsarctl_wire.wire.framing.walk import HEAD, LARGEST, FrameWalk
+from pulsarctl_wire.wire.framing.walk import HEAD, MAX_WANTED, FrameWalk
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 PING = build_frame(build_command("PING"))
@@ -28,7 +28,9 @@ def head(total: int, command: int = 5, tag: int = 8, kind: int = 6) -> bytes:
 
 sizes = st.one_of(
     st.integers(0, 20),
-    st.sampled_from([LARGEST - 1, LARGEST, LARGEST + 1, KEPT_FRAME - 1, KEPT_FRAME, KEPT_FRAME + 1]),
+    st.sampled_from(
+        [MAX_WANTED - 1, MAX_WANTED, MAX_WANTED + 1, MAX_KEPT_FRAME - 1, MAX_KEPT_FRAME, MAX_KEPT_FRAME + 1]
+    ),
     st.sampled_from([2**31 - 1, 2**31, 2**32 - 1]),
 )
 heads = st.builds(head, sizes, sizes, st.sampled_from([8, 8, 8, 0]), st.integers(0, 255))
@@ -58,13 +60,13 @@ wanted_kinds = st.frozensets(st.sampled_from([*BaseCommand.Type.values()]), max_
 @given(streams, tables, st.integers(0, 300))
 @example(PING * 3 + LOOKUP, bytes([kind == BaseCommand.LOOKUP for kind in range(256)]), 0)
 @example(SMALLEST * 2 + PING[:9], bytes(256), 0)
-@example(head(KEPT_FRAME), bytes(256), 0)
+@example(head(MAX_KEPT_FRAME), bytes(256), 0)
 @example(head(10, command=1), bytes(256), 0)
 @example(head(8, command=5), bytes(256), 0)
 @example(head(10, tag=0), bytes(256), 0)
 @example(head(2**32 - 1, 2**32 - 1), bytes([2] * 256), 0)
 def test_both_ways_are_one(data: bytes, table: bytes, start: int) -> None:
-    assert walk._by_bytes(data, start, table) == walk._by_heads(data, start, table)
+    assert walk._skip_by_bytes(data, start, table) == walk._skip_by_heads(data, start, table)
 
 
 def model(data: bytes, wanted: frozenset[int], every: bool) -> tuple[list[tuple[int, int]], int, bool]:
@@ -76,9 +78,9 @@ def model(data: bytes, wanted: frozenset[int], every: bool) -> tuple[list[tuple[
     found: list[tuple[int, int]] = []
     while len(data) - at >= HEAD:
         total, command, tag, kind = struct.unpack_from(">IIBB", data, at)
-        if tag != 8 or command < 2 or command + 4 > total or total > KEPT_FRAME:
+        if tag != 8 or command < 2 or command + 4 > total or total > MAX_KEPT_FRAME:
             return found, others, True
-        if every or (kind in wanted and total <= LARGEST):
+        if every or (kind in wanted and total <= MAX_WANTED):
             found.append((at, at + 4 + total))
         else:
             others += 1
@@ -162,7 +164,7 @@ def test_what_is_left_of_a_frame() -> None:
     assert (walker.frames, walker.left) == (2, 0)
 
 
-@pytest.mark.parametrize(("total", "stops"), [(LARGEST, True), (LARGEST + 1, False)])
+@pytest.mark.parametrize(("total", "stops"), [(MAX_WANTED, True), (MAX_WANTED + 1, False)])
 def test_large_frames_are_not_stopped_at_unless_all_are(total: int, stops: bool) -> None:
     data = head(total, kind=BaseCommand.LOOKUP_RESPONSE)
     walker = FrameWalk(frozenset([BaseCommand.LOOKUP_RESPONSE]))
@@ -193,7 +195,7 @@ def test_all_are_wanted_for_a_while() -> None:
         head(10, tag=0),
         head(10, command=1),
         head(8, command=5),
-        head(KEPT_FRAME + 1),
+        head(MAX_KEPT_FRAME + 1),
         head(0, 0, 0, 0),
     ],
 )
@@ -208,7 +210,7 @@ def test_what_is_no_frame_is_passed_over_for_good(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [head(9), head(KEPT_FRAME), head(6, 2), head(KEPT_FRAME, KEPT_FRAME - 4)], ids=repr
+    "data", [head(9), head(MAX_KEPT_FRAME), head(6, 2), head(MAX_KEPT_FRAME, MAX_KEPT_FRAME - 4)], ids=repr
 )
 def test_what_may_be_a_frame_is_one(data: bytes) -> None:
     walker = FrameWalk(frozenset())

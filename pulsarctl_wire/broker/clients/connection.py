@@ -21,7 +21,7 @@ from pulsarctl_wire.broker.tenancy.access import Access
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     BaseCommand,
     CommandAuthResponse,

@@ -9,7 +9,7 @@ from pulsarctl_wire.broker.schemas.registry import SchemaRefused, check_wire
 from pulsarctl_wire.broker.storage.transactions import id_of
 from pulsarctl_wire.broker.topics.topic import Producer
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandCloseProducer,
     CommandProducer,

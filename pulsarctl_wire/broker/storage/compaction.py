@@ -23,7 +23,7 @@ from pulsarctl_wire.broker.storage.cursor import Cursor
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
 from pulsarctl_wire.broker.storage.log import READ_BYTES, Entry, Log, parse_entry
 from pulsarctl_wire.wire.entry import Stamp
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 from pulsarctl_wire.wire.payload import PayloadError, decompress
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
@@ -236,7 +236,7 @@ def _blank_messages(entry: Entry, metadata: MessageMetadata, stays: list[bool]) 
         pieces += [struct.pack(">I", len(head)), head, payload]
     copied = MessageMetadata()
     copied.CopyFrom(metadata)
-    body = Stamp("", metadata.compression).compressed(copied, b"".join(pieces))
+    body = Stamp("", metadata.compression).compress(copied, b"".join(pieces))
     head = copied.SerializeToString()
     covered = b"".join((struct.pack(">I", len(head)), head, body))
     return entry.data[: entry.start] + MAGIC_CHECKSUM + struct.pack(">I", crc32c(covered)) + covered

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.broker.storage.journal import Journal, entry_key
-from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM
 from pulsarctl_wire.wire.PulsarApi_pb2 import BrokerEntryMetadata, MessageMetadata
 
 READ_BYTES: Final = 1024 * 1024

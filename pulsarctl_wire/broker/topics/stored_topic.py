@@ -13,7 +13,7 @@ from pulsarctl_wire.broker.tenancy.limits import Limiter
 from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.broker.topics.topic import Producer, S, Topic
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.parts import MAGIC_BROKER_ENTRY
+from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY
 from pulsarctl_wire.wire.PulsarApi_pb2 import BrokerEntryMetadata, CommandSend, MessageIdData, MessageMetadata
 
 NOT_STORED: Final = (1 << 64) - 1

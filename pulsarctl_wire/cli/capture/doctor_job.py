@@ -19,7 +19,7 @@ from pulsarctl_wire.cli.findings import Sayer, exit_code, verdict
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.events import renderer
-from pulsarctl_wire.render.findings import findings_markdown, first_of_each, sarif
+from pulsarctl_wire.render.findings import findings_markdown, limit_findings, sarif
 from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
@@ -128,7 +128,7 @@ class DoctorJob:
         elif output == "json":
             out = b"".join(self.sayer.shown(finding, lines) for finding in findings)
         else:
-            chosen, more = first_of_each(findings)
+            chosen, more = limit_findings(findings)
             texts = [*(self.sayer.shown(finding, lines) for finding in chosen), more.encode()]
             out = b"\n".join(filter(None, texts))
         self._put(out)

@@ -15,7 +15,7 @@ from pulsarctl_wire.cli.signature import argument, option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.render.permits import Shown
+    from pulsarctl_wire.render.permits import ConsumerReport
     from pulsarctl_wire.stats.permits import Permits
     from pulsarctl_wire.wire.frame import Frame
 
@@ -164,8 +164,8 @@ def _warn(options: PermitsOptions, found: Permits) -> None:
         )
 
 
-def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[Shown]:
-    from pulsarctl_wire.render.permits import Shown
+def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[ConsumerReport]:
+    from pulsarctl_wire.render.permits import ConsumerReport
     from pulsarctl_wire.stats.permits import MAX_ROWS
     from pulsarctl_wire.stats.permits_report import consumer_records, ordered
 
@@ -175,11 +175,11 @@ def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[Shown]:
     shown = []
     for consumer in ordered(found.consumers.values()):
         total, *rows = consumer_records(consumer, end_ns, most, width)
-        shown.append(Shown(total, rows))
+        shown.append(ConsumerReport(total, rows))
     return shown
 
 
-def _show(options: PermitsOptions, shown: list[Shown], origin: Origin) -> None:
+def _show(options: PermitsOptions, shown: list[ConsumerReport], origin: Origin) -> None:
     from pulsarctl_wire.render.line import Clock
 
     clock = Clock(options.time_format, origin)

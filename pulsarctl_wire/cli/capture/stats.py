@@ -201,7 +201,7 @@ class StatsJob:
     # -- after
 
     def _show(self) -> None:
-        from pulsarctl_wire.render.findings import FindingText, finding_record, first_of_each
+        from pulsarctl_wire.render.findings import FindingText, finding_record, limit_findings
         from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats.report import records, total_record
 
@@ -222,7 +222,7 @@ class StatsJob:
             )
             paint, width = Paint(console.use_colour(sys.stdout)), console.terminal_width(sys.stdout)
             text = FindingText(paint, Clock(), width)
-            chosen, more = first_of_each(findings)
+            chosen, more = limit_findings(findings)
             shown += "".join(f"\n{text(each, {})}" for each in chosen) + (more and f"\n{more}")
             out = shown.encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)

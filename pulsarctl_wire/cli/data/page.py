@@ -6,7 +6,7 @@ from typing import Any, Final
 from pulsarctl_wire.cli.data import plots
 from pulsarctl_wire.cli.data.values import shown
 from pulsarctl_wire.render import figure
-from pulsarctl_wire.render.page import document, plain, section, table
+from pulsarctl_wire.render.page import document, escape, section, table
 from pulsarctl_wire.reports.engine import Row
 from pulsarctl_wire.reports.overview import LINES, SERIES, Overview
 
@@ -71,8 +71,8 @@ def _cards(overview: Overview) -> str:
     ]
     return '<section class="cards">{}</section>'.format(
         "".join(
-            f'<div class="card {kind}"><h3>{plain(name)}</h3><b>{plain(value)}</b>'
-            f"<span>{plain(note)}</span></div>"
+            f'<div class="card {kind}"><h3>{escape(name)}</h3><b>{escape(value)}</b>'
+            f"<span>{escape(note)}</span></div>"
             for name, value, note, kind in cards
         )
     )
@@ -110,7 +110,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 def _cell(name: str, value: Any) -> str:
     kind = ' class="n"' if isinstance(value, _NUMERIC) and not isinstance(value, bool) else ""
-    text = plain(shown(name, value))
+    text = escape(shown(name, value))
     if not kind and len(text) < 32:
         kind = ' class="w"'
     bar = f' style="--share:{min(1.0, value):.4f}"' if name == "share" and value is not None else ""

@@ -10,13 +10,13 @@ from pulsarctl_wire.render.figure import (
     UNIT,
     Axis,
     Key,
-    across,
     amount_axis,
-    down,
     figure,
-    hits,
+    hovers,
     time_axis,
     title_of,
+    to_x,
+    to_y,
 )
 from pulsarctl_wire.reports.engine import Row
 from pulsarctl_wire.reports.overview import BINS, SERIES, Overview
@@ -84,7 +84,7 @@ def publish_lines(overview: Overview) -> str:
         for row in rows
     }
     legend = [Key(colour, name) for name, colour in zip(_PERCENTILES.values(), colours, strict=True)]
-    return figure("Percentiles over time", x, y, lines + hits(x, width, tooltips), reversed(legend))
+    return figure("Percentiles over time", x, y, lines + hovers(x, width, tooltips), reversed(legend))
 
 
 def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
@@ -92,10 +92,10 @@ def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
     parts: list[str] = []
     end = None
     for row in rows:
-        time, level = row["time_ns"], down(y.place(row[key]))
-        parts.append(f"V{level}" if time == end else f"M{across(x.place(time))} {level}")
+        time, level = row["time_ns"], to_y(y.place(row[key]))
+        parts.append(f"V{level}" if time == end else f"M{to_x(x.place(time))} {level}")
         end = time + width
-        parts.append(f"H{across(x.place(end))}")
+        parts.append(f"H{to_x(x.place(end))}")
     return "".join(parts)
 
 
@@ -109,14 +109,14 @@ def heat_map(overview: Overview) -> str:
     most = max(row["count"] for row in overview.heat)
     bounds = sorted({max(1, round(most ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
     cells: list[str] = []
-    wide = across(x.place(overview.bucket_ns) - x.place(0))
+    wide = to_x(x.place(overview.bucket_ns) - x.place(0))
     for row in sorted(overview.heat, key=lambda row: (row["time_ns"], row["bin"])):
         low, high = (10 ** ((row["bin"] + more) / BINS) for more in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
-        top, size = down(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
+        top, size = to_y(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
         tooltip = f"{shown('count', row['count'])} took {shown('p_ns', low)} to {shown('p_ns', high)}"
         cells.append(
-            f'<rect class="cell" fill="{_HEAT[level]}" x="{across(x.place(row["time_ns"]))}" y="{top}" '
+            f'<rect class="cell" fill="{_HEAT[level]}" x="{to_x(x.place(row["time_ns"]))}" y="{top}" '
             f'width="{wide}" height="{size}">{title_of(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
         )
     tops = [*(bound - 1 for bound in bounds[1:]), most]
@@ -196,18 +196,18 @@ def _stacked(
         ]
         for time in times
     }
-    x, y = _span(overview), amount_axis(title, max(sums.values()), text, whole=whole)
+    x, y = _span(overview), amount_axis(title, max(sums.values()), text, is_whole=whole)
     below = dict.fromkeys(times, 0.0)
     drawn = []
     for each in series:
         path = []
         for time, value in sorted(each.values.items()):
-            low, high = down(y.place(below[time])), down(y.place(below[time] + value))
-            path.append(f"M{across(x.place(time))} {low}V{high}H{across(x.place(time + width))}V{low}Z")
+            low, high = to_y(y.place(below[time])), to_y(y.place(below[time] + value))
+            path.append(f"M{to_x(x.place(time))} {low}V{high}H{to_x(x.place(time + width))}V{low}Z")
             below[time] += value
         drawn.append(f'<path fill="{each.key.colour}" d="{"".join(path)}"/>')
     legend = [each.key for each in reversed(series)]
-    return figure(caption, x, y, "".join(drawn) + hits(x, width, tooltips), legend)
+    return figure(caption, x, y, "".join(drawn) + hovers(x, width, tooltips), legend)
 
 
 def timeline(rows: Sequence[Row]) -> str:
@@ -228,10 +228,10 @@ def timeline(rows: Sequence[Row]) -> str:
             short(row["client_version"] or "unknown client"),
             f"{shown('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
         )
-        from_, to = (across(x.place(row[key])) for key in ("first_ns", "last_ns"))
+        from_, to = (to_x(x.place(row[key])) for key in ("first_ns", "last_ns"))
         bars.append(
             f'<path class="bar" stroke="{_colour(row["ended"])}" '
-            f'd="M{from_} {down(y.place(number))}H{to}">{tooltip}</path>'
+            f'd="M{from_} {to_y(y.place(number))}H{to}">{tooltip}</path>'
         )
     legend = [Key(_colour(end), end) for end in sorted({str(row["ended"]) for row in rows})]
     return figure("Connections over time", x, y, "".join(bars), legend, rows=len(rows))

@@ -166,7 +166,7 @@ async def consumer_stats(session: Session, options: ConsumerStatsOptions) -> int
     Type and backlog are those of the subscription.
     """
     from pulsarctl_wire.cli.session.visitor import visit
-    from pulsarctl_wire.wire.fields import Walker, signed
+    from pulsarctl_wire.wire.fields import Walker, to_signed
 
     subscription = options.subscription
 
@@ -176,7 +176,7 @@ async def consumer_stats(session: Session, options: ConsumerStatsOptions) -> int
         name = visitor.topic
         del stats["request_id"]
         # permits can be negative, but the field is unsigned
-        stats["availablePermits"] = signed(stats.get("availablePermits", 0))
+        stats["availablePermits"] = to_signed(stats.get("availablePermits", 0))
         lines = [f"{name}, {subscription}", *(f"  {key}: {_plain(value)}" for key, value in stats.items())]
         text = "\n".join(map(clean, lines))
         say({"topic": name, "subscription": subscription, **stats}, text, options.output)

@@ -74,7 +74,7 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
     broker_entry = frame.broker_entry_metadata
     if broker_entry is not None:
         record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
-    for note in walker.odd:
+    for note in walker.problems:
         delivery.consumer.note(delivery.id, note)
     record |= _payload(delivery, message, schema, payload)
     return record

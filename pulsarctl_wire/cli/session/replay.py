@@ -358,13 +358,13 @@ class Report:
 
 def _ids(frame: Frame) -> dict[str, int]:
     """The producer id, consumer id and sequence id of an answer."""
-    from pulsarctl_wire.wire.fields import signed
+    from pulsarctl_wire.wire.fields import to_signed
 
     found: dict[str, int] = {}
     for message in filter(None, (frame.body, frame.metadata)):
         for name in ("producer_id", "consumer_id", "sequence_id"):
             if name in message.DESCRIPTOR.fields_by_name and name not in found and message.HasField(name):
-                found[name] = signed(getattr(message, name))
+                found[name] = to_signed(getattr(message, name))
     return found
 
 

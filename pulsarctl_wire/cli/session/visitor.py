@@ -19,7 +19,7 @@ from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.consumer import reader_name
 from pulsarctl_wire.net.session.link import Link
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.fields import signed
+from pulsarctl_wire.wire.fields import to_signed
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.names import id_text, partition_index, partition_name
 from pulsarctl_wire.wire.payload import MAX_MESSAGES
@@ -250,7 +250,7 @@ class NoSubscription(BrokerError):
 
 def _place(data: MessageIdData, partition: int) -> dict[str, Any]:
     """A position as plain values; `id` is None if there is no message."""
-    ledger, entry = signed(data.ledgerId), signed(data.entryId)
+    ledger, entry = to_signed(data.ledgerId), to_signed(data.entryId)
     index = data.batch_index if data.batch_index >= 0 else None
     text = None if ledger < 0 else id_text([(ledger, entry)], partition, index)
     return {"id": text, "ledger": ledger, "entry": entry, "batch_index": index}

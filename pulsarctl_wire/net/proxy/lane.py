@@ -19,7 +19,7 @@ from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Se
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.net.proxy.tap import TapRing, TapWriter
 from pulsarctl_wire.wire.addresses import CARRIERS
-from pulsarctl_wire.wire.frame import KEPT_FRAME, Connection, Frame, with_command
+from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, Connection, Frame, replace_command
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.framing.walk import HEAD, FrameWalk
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
@@ -200,7 +200,7 @@ class RelayLane:
             elif not self.to_broker and frame.type in CARRIERS:
                 changed = relay.rewrite(frame.base)
             if changed:
-                raw = with_command(frame.raw, frame.base)
+                raw = replace_command(frame.raw, frame.base)
                 frame = self._decode(raw) or frame
             relay.session.track([frame])
         if self._faults is not None:
@@ -209,8 +209,8 @@ class RelayLane:
             self._pass_on(raw)
 
     def _decode(self, raw: bytes) -> Frame | None:
-        if self._stream is None or not self._stream.in_step:
-            self._stream = FrameStream(self._relay.connection, self.to_broker, limit=KEPT_FRAME)
+        if self._stream is None or not self._stream.is_in_step:
+            self._stream = FrameStream(self._relay.connection, self.to_broker, limit=MAX_KEPT_FRAME)
         events = self._stream.feed(raw, time.time_ns())
         frame = events[0] if events else None
         if isinstance(frame, Frame) and len(frame.raw) == len(raw):

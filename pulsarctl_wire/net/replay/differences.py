@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.net.replay.remap import Remap
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.fields import as_base64, as_text, signed
+from pulsarctl_wire.wire.fields import as_base64, as_text, to_signed
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 from pulsarctl_wire.wire.session.state import FIELDS
@@ -105,7 +105,7 @@ def _flatten(message: Any, prefix: str, values: Values, defaults: Values) -> Non
     for field, value in message.ListFields():
         name = field.name
         if name in _PLACE:
-            values[f"{prefix}{name}"] = "none" if signed(value) == -1 else "some"
+            values[f"{prefix}{name}"] = "none" if to_signed(value) == -1 else "some"
         elif name in _IGNORED or field.full_name == _SCHEMA_NAME:
             continue
         elif field.is_repeated:
@@ -113,7 +113,7 @@ def _flatten(message: Any, prefix: str, values: Values, defaults: Values) -> Non
             values[prefix + name] = sorted(items, key=str) if name in _IN_ANY_ORDER else items
         elif field.message_type is not None:
             _flatten(value, f"{prefix}{name}.", values, defaults)
-        elif name != _HIGHEST or signed(value) > 0:
+        elif name != _HIGHEST or to_signed(value) > 0:
             values[prefix + name] = _plain(field, value)
             if name not in _ERRORS:
                 defaults[prefix + name] = _plain(field, field.default_value)
@@ -128,7 +128,7 @@ def _plain(field: Any, value: Any) -> Any:
         return field.enum_type.values_by_number[value].name
     if isinstance(value, bytes):
         return as_base64(value)
-    return signed(value) if isinstance(value, int) else value
+    return to_signed(value) if isinstance(value, int) else value
 
 
 class Payload:

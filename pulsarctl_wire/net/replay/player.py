@@ -14,7 +14,7 @@ from pulsarctl_wire.net.session.link import Link, first_link
 from pulsarctl_wire.net.settings import Auth, Settings
 from pulsarctl_wire.wire.commands import REQUESTS
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, with_command
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, replace_command
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSubscribe
@@ -128,7 +128,7 @@ class Player:
         auth = self._auth
         if auth.method != "none":
             body.auth_method_name, body.auth_data = auth.method, auth.data()
-        return frame.raw if base == frame.base else with_command(frame.raw, base)
+        return frame.raw if base == frame.base else replace_command(frame.raw, base)
 
     async def _drain(self) -> None:
         """Wait until the socket accepts more bytes; drop the link if the broker reads nothing."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS
 from pulsarctl_wire.wire.fields import METHODS, as_text
-from pulsarctl_wire.wire.frame import Frame, build_frame, with_command
+from pulsarctl_wire.wire.frame import Frame, build_frame, replace_command
 from pulsarctl_wire.wire.names import (
     check_namespace,
     check_topic,
@@ -205,7 +205,7 @@ class Remap:
                 return build_frame(base, metadata, frame.payload, checksum=frame.checksum == "valid")
         if base == frame.base:
             return frame.raw
-        return with_command(frame.raw, base)
+        return replace_command(frame.raw, base)
 
     def translated(self, message: Any, frame: Frame) -> Any:
         """A translated copy of `message`, which is part of the recorded `frame`."""

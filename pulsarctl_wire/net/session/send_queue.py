@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from pulsarctl_wire.errors import BrokerError, LocalProtocolError, RequestTimeout, SessionError, WireError
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunked, single_entry
-from pulsarctl_wire.wire.fields import as_text, signed
+from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunk, single_entry
+from pulsarctl_wire.wire.fields import as_text, to_signed
 from pulsarctl_wire.wire.frame import (
     FRAME_PADDING,
     MAX_MESSAGE_SIZE,
@@ -241,7 +241,7 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
             room = min(self._options.chunk_bytes or limit, limit)
             if self._options.chunk_bytes is None:
                 room -= metadata.ByteSize() + METADATA_ROOM
-            for part, piece in chunked(metadata, payload, max(room, 1)):
+            for part, piece in chunk(metadata, payload, max(room, 1)):
                 self._send_entry(part, piece, ids, 1, now)
             return
         if len(payload) > limit:
@@ -313,7 +313,7 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
             self._restart(f"a receipt for sequence id {sequence_id}, none for {head.ids[0]}")
             return
         self._pop()
-        place = signed(body.message_id.ledgerId), signed(body.message_id.entryId)
+        place = to_signed(body.message_id.ledgerId), to_signed(body.message_id.entryId)
         if head.chunks_left:
             self._first_chunk = self._first_chunk or place
             return

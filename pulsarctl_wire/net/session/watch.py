@@ -14,7 +14,7 @@ from pulsarctl_wire.net.session.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.names import LONGEST_NAME
+from pulsarctl_wire.wire.names import MAX_NAME_LENGTH
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandGetTopicsOfNamespace
 
 POLL_PAUSE: Final = 60.0
@@ -119,7 +119,7 @@ class KnownTopics:
         self._bytes -= sum(map(_weight, went))
         came -= self.names
         for name in sorted(came):
-            if len(name) > LONGEST_NAME or self._bytes + _weight(name) > MAX_NAME_BYTES:
+            if len(name) > MAX_NAME_LENGTH or self._bytes + _weight(name) > MAX_NAME_BYTES:
                 came.remove(name)
                 self.left_out += 1
             else:

@@ -21,7 +21,7 @@ from pulsarctl_wire.capture.sources import uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, FilePosition, Kept, Problem, Settings
 from pulsarctl_wire.pipeline.files.splits import Side, Split, opened, read_split
-from pulsarctl_wire.wire.frame import PLACE_BITS, Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.session.part import PartState
 
 PATIENCE: Final = 64
@@ -101,7 +101,7 @@ def _turns(
                 try:
                     with opened(each.path, part.start) as stream:
                         source = stream if part.layout is not None else uncompressed(stream)
-                        yield each.name, file << PLACE_BITS, read_split(part, reader(source))
+                        yield each.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
                 except CaptureError as error:
                     problems.append(_problem(each.name, error))
                 continue

@@ -29,7 +29,7 @@ from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decoding.decode import pair_of
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, Kept, Settings
-from pulsarctl_wire.wire.frame import PLACE_BITS, Connection, Event
+from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Connection, Event
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.ranges import Count, Unwrapped
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -104,7 +104,7 @@ class Stitcher:
         more of them.
         """
         self.waiting, connections, names = state
-        files = {place >> PLACE_BITS for place in places(connections)}
+        files = {place >> PACKET_OFFSET_BITS for place in places(connections)}
         self.names = {file: names[file] for file in sorted(files)}
         restore(self.reassembler, connections)
         self._opened.clear()

@@ -1,4 +1,4 @@
-"""Encodes text that a user types into payload bytes, by a schema. The inverse of the views.
+"""Text that a user types, encoded as payload bytes by a schema. The inverse of the views.
 
     from pulsarctl_wire.views import encode, parse_schema
 
@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulsarctl_wire.views import keyvalue
-from pulsarctl_wire.views.content import quoted
+from pulsarctl_wire.views.content import quote
 from pulsarctl_wire.views.encoding.primitives import FORMS, encode_primitive
-from pulsarctl_wire.views.encoding.texts import members, read_json, utf8
+from pulsarctl_wire.views.encoding.texts import parse_members, read_json, utf8
 from pulsarctl_wire.wire import PulsarApi_pb2
 
 _Schema = PulsarApi_pb2.Schema
@@ -42,17 +42,17 @@ class Encoded:
 
 
 def encode(text: bytes, schema: PulsarApi_pb2.Schema | None = None) -> Encoded:
-    """``text`` as a payload of ``schema``; unchanged if there is no schema.
+    """Encode ``text`` as a payload of ``schema``; unchanged if there is no schema.
 
     Raises ValueError if the text does not fit the schema, or the schema cannot be used for encoding. Its
     text is one line that names the cause and how to fix it.
     """
     if schema is not None and schema.type == _Schema.KeyValue:
-        return _pair(text, schema)
-    return Encoded(_single(text, schema))
+        return _encode_pair(text, schema)
+    return Encoded(_encode_single(text, schema))
 
 
-def _single(text: bytes, schema: PulsarApi_pb2.Schema | None) -> bytes:
+def _encode_single(text: bytes, schema: PulsarApi_pb2.Schema | None) -> bytes:
     kind = _NONE if schema is None else schema.type
     if schema is None or kind == _NONE:
         return text
@@ -81,31 +81,31 @@ def _single(text: bytes, schema: PulsarApi_pb2.Schema | None) -> bytes:
     raise ValueError(f"a schema of type {name} does not define an encoding: use another, or bytes")
 
 
-def _pair(text: bytes, schema: PulsarApi_pb2.Schema) -> Encoded:
-    compiled = keyvalue._pairs(schema)  # the view's cache of compiled schemas
-    given = members(utf8(text))
-    if set(given) != {"key", "value"}:
-        names = quoted(", ".join(given)) if given else "none"
+def _encode_pair(text: bytes, schema: PulsarApi_pb2.Schema) -> Encoded:
+    compiled = keyvalue._compiled_pairs(schema)  # the view's cache of compiled schemas
+    texts = parse_members(utf8(text))
+    if set(texts) != {"key", "value"}:
+        names = quote(", ".join(texts)) if texts else "none"
         raise ValueError(
             f'a KeyValue has the members key and value, not {names}: give {{"key": ..., "value": ...}}'
         )
-    key = _half("key", given["key"], compiled.key)
-    value = _half("value", given["value"], compiled.value)
-    if compiled.separated:
+    key = _encode_half("key", texts["key"], compiled.key)
+    value = _encode_half("value", texts["value"], compiled.value)
+    if compiled.is_separate:
         return Encoded(value or b"", key, value is None)
-    return Encoded(_counted(key) + _counted(value))
+    return Encoded(_prefix_size(key) + _prefix_size(value))
 
 
-def _half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | None:
+def _encode_half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | None:
     """Encode a key or value from the text typed for it; a JSON schema needs this text unchanged."""
     if text == "null":
         return None
     try:
         if schema.type in (_Schema.String, _NONE):
-            plain = read_json(text.encode(), float)
-            if not isinstance(plain, str):
+            string = read_json(text.encode(), float)
+            if not isinstance(string, str):
                 raise ValueError("this schema takes text: put it in double quotes")
-            return plain.encode()
+            return string.encode()
         inner = encode(text.encode(), schema)
     except ValueError as error:
         raise ValueError(f"the {name}: {error}") from None
@@ -116,5 +116,5 @@ def _half(name: str, text: str, schema: PulsarApi_pb2.Schema) -> bytes | None:
     return inner.payload
 
 
-def _counted(raw: bytes | None) -> bytes:
+def _prefix_size(raw: bytes | None) -> bytes:
     return b"\xff\xff\xff\xff" if raw is None else len(raw).to_bytes(4, "big") + raw

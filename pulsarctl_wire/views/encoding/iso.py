@@ -1,4 +1,4 @@
-"""Parses dates and times in ISO 8601 to integers: the inverse of the ``iso_`` functions in values.py.
+"""Dates and times in ISO 8601, parsed to integers: the inverse of the ``iso_`` functions in values.py.
 
 It uses integer arithmetic, as Python's datetime has no nanoseconds. All functions return None for text that
 they cannot parse, and for values finer than the requested unit: nothing is rounded.
@@ -23,55 +23,55 @@ _DURATION = re.compile(
 )
 
 
-def days(text: str) -> int | None:
-    """Days since 1970-01-01 of a date such as ``2023-11-14``."""
-    found = _ONE_DATE.fullmatch(text)
-    if found is None:
+def parse_date(text: str) -> int | None:
+    """Parse a date such as ``2023-11-14`` to days since 1970-01-01."""
+    match = _ONE_DATE.fullmatch(text)
+    if match is None:
         return None
     try:
-        return date(*map(int, found.groups())).toordinal() - EPOCH_DAY
+        return date(*map(int, match.groups())).toordinal() - EPOCH_DAY
     except ValueError:  # no such day
         return None
 
 
-def time_of_day(text: str, unit: int = 1) -> int | None:
-    """A time such as ``22:13``, ``22:13:20.5``, in units of ``unit`` nanoseconds since midnight."""
-    found = _ONE_TIME.fullmatch(text)
-    if found is None:
+def parse_time(text: str, unit: int = 1) -> int | None:
+    """Parse a time such as ``22:13`` or ``22:13:20.5`` to units of ``unit`` nanoseconds since midnight."""
+    match = _ONE_TIME.fullmatch(text)
+    if match is None:
         return None
-    hour, minute, second = (int(part or 0) for part in found.groups()[:3])
-    nanos = int((found[4] or "").ljust(9, "0"))
-    return _units((hour * 3600 + minute * 60 + second) * NANOS + nanos, unit)
+    hour, minute, second = (int(part or 0) for part in match.groups()[:3])
+    nanos = int((match[4] or "").ljust(9, "0"))
+    return _to_units((hour * 3600 + minute * 60 + second) * NANOS + nanos, unit)
 
 
-def timestamp(text: str, unit: int = 1, *, zoned: bool = True) -> int | None:
-    """``2023-11-14T22:13:20.5Z``, or one with an offset, in units of ``unit`` nanoseconds since the epoch.
+def parse_timestamp(text: str, unit: int = 1, *, zoned: bool = True) -> int | None:
+    """Parse ``2023-11-14T22:13:20.5Z``, or one with an offset, to units of ``unit`` ns since the epoch.
 
     If not ``zoned``, it is a local time, and must have neither Z nor an offset.
     """
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None or (found["zone"] is not None) != zoned:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None or (match["zone"] is not None) != zoned:
         return None
     day, time, offset = (
-        days(found["date"]),
-        time_of_day(found["time"]),
-        time_of_day(found["offset"] or "00:00"),
+        parse_date(match["date"]),
+        parse_time(match["time"]),
+        parse_time(match["offset"] or "00:00"),
     )
     if day is None or time is None or offset is None:
         return None
-    return _units(day * DAY * NANOS + time + (offset if found["sign"] == "-" else -offset), unit)
+    return _to_units(day * DAY * NANOS + time + (offset if match["sign"] == "-" else -offset), unit)
 
 
-def _units(nanos: int, unit: int) -> int | None:
-    count, rest = divmod(nanos, unit)
-    return None if rest else count
+def _to_units(nanos: int, unit: int) -> int | None:
+    count, remainder = divmod(nanos, unit)
+    return None if remainder else count
 
 
-def duration(text: str) -> bytes | None:
-    """Avro's 12 bytes for ``P1M2DT3.004S``: months, days, milliseconds; parts that are 0 may be omitted."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+def parse_duration(text: str) -> bytes | None:
+    """Encode ``P1M2DT3.004S`` as Avro's 12 bytes: months, days, milliseconds; zero parts may be omitted."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
         return None
-    months, some_days, seconds = (int(part or 0) for part in found.groups()[:3])
-    numbers = (months, some_days, seconds * 1000 + int((found[4] or "").ljust(3, "0")))
+    months, day_count, seconds = (int(part or 0) for part in match.groups()[:3])
+    numbers = (months, day_count, seconds * 1000 + int((match[4] or "").ljust(3, "0")))
     return struct.pack("<III", *numbers) if max(numbers) < 1 << 32 else None

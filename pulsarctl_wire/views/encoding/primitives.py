@@ -1,4 +1,4 @@
-"""Encodes text as Pulsar's primitive values, with the layouts of views/primitives.py.
+"""Text, encoded as Pulsar's primitive values with the layouts of views/primitives.py.
 
 It accepts everything that this view shows: dates and times in ISO 8601, the stored integers that it shows
 for dates out of range, ``NaN`` and ``Infinity``. Whatever is shown as text may be in double quotes.
@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from pulsarctl_wire.views import primitives
-from pulsarctl_wire.views.content import quoted
+from pulsarctl_wire.views.content import quote
 from pulsarctl_wire.views.encoding import iso
 from pulsarctl_wire.views.values import DAY, NANOS
 from pulsarctl_wire.wire import PulsarApi_pb2
@@ -23,19 +23,19 @@ from pulsarctl_wire.wire import PulsarApi_pb2
 _MILLI = 1_000_000  # nanoseconds
 _INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_TWO = re.compile(r"\[\s*(-?\d{1,20})\s*,\s*(-?\d{1,20})\s*\]", re.ASCII)
+_PAIR = re.compile(r"\[\s*(-?\d{1,20})\s*,\s*(-?\d{1,20})\s*\]", re.ASCII)
 _NO_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Stored: TypeAlias = "tuple[int | float, ...] | None"
 """The values to pack; None for a text that is not a value of the type."""
 
 
-def _stored(*reads: Callable[[str], int | None]) -> Callable[[str], Stored]:
+def _parser(*reads: Callable[[str], int | None]) -> Callable[[str], Stored]:
     """Make a parser that tries each of ``reads``, and then the stored integer."""
 
     def read(text: str) -> Stored:
-        for each in reads:
-            number = each(text)
+        for parse in reads:
+            number = parse(text)
             if number is not None:
                 return (number,)
         return (int(text),) if _INTEGER.fullmatch(text) else None
@@ -43,13 +43,13 @@ def _stored(*reads: Callable[[str], int | None]) -> Callable[[str], Stored]:
     return read
 
 
-def _midnight(text: str) -> int | None:
-    """A day as milliseconds since the epoch: its midnight, UTC."""
-    day = iso.days(text)
+def _parse_day(text: str) -> int | None:
+    """Parse a day to milliseconds since the epoch: its midnight, UTC."""
+    day = iso.parse_date(text)
     return None if day is None else day * DAY * 1000
 
 
-def _float(text: str) -> Stored:
+def _parse_float(text: str) -> Stored:
     if text in _NO_NUMBERS:
         return (_NO_NUMBERS[text],)
     if not _NUMBER.fullmatch(text):
@@ -58,19 +58,19 @@ def _float(text: str) -> Stored:
     return (number,) if math.isfinite(number) else None
 
 
-def _two(text: str, read: Callable[[str], int | None], unit: int) -> Stored:
+def _parse_pair(text: str, read: Callable[[str], int | None], unit: int) -> Stored:
     """Parse an instant, as units and nanoseconds; or a pair of the stored integers."""
     nanos = read(text)
     if nanos is not None:
         return divmod(nanos, unit)
-    found = _TWO.fullmatch(text)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = _PAIR.fullmatch(text)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
-_integer = _stored()
-_millis = partial(iso.timestamp, unit=_MILLI)
-_instant = partial(_two, read=iso.timestamp, unit=NANOS)
-_local_date_time = partial(_two, read=partial(iso.timestamp, zoned=False), unit=DAY * NANOS)
+_integer = _parser()
+_millis = partial(iso.parse_timestamp, unit=_MILLI)
+_instant = partial(_parse_pair, read=iso.parse_timestamp, unit=NANOS)
+_local_date_time = partial(_parse_pair, read=partial(iso.parse_timestamp, zoned=False), unit=DAY * NANOS)
 
 _NUMBERS = "a number such as 1.5, NaN or -Infinity, that fits into"
 _STORED = "or the stored integer"
@@ -81,39 +81,39 @@ FORMS: dict[int, tuple[Callable[[str], Stored], str]] = {
     _Schema.Int16: (_integer, "an integer from -32768 to 32767"),
     _Schema.Int32: (_integer, "an integer of 32 bits, from -2147483648 to 2147483647"),
     _Schema.Int64: (_integer, "an integer of 64 bits"),
-    _Schema.Float: (_float, f"{_NUMBERS} 32 bits"),
-    _Schema.Double: (_float, f"{_NUMBERS} 64 bits"),
+    _Schema.Float: (_parse_float, f"{_NUMBERS} 32 bits"),
+    _Schema.Double: (_parse_float, f"{_NUMBERS} 64 bits"),
     _Schema.Date: (
-        _stored(_midnight, _millis),
+        _parser(_parse_day, _millis),
         f"2023-11-14 or 2023-11-14T22:13:20.125Z, whole milliseconds, {_STORED}",
     ),
     _Schema.Time: (
-        _stored(partial(iso.time_of_day, unit=_MILLI), _millis),
+        _parser(partial(iso.parse_time, unit=_MILLI), _millis),
         f"22:13:20.125, whole milliseconds, {_STORED}",
     ),
-    _Schema.Timestamp: (_stored(_millis), f"2023-11-14T22:13:20.125Z, whole milliseconds, {_STORED}"),
+    _Schema.Timestamp: (_parser(_millis), f"2023-11-14T22:13:20.125Z, whole milliseconds, {_STORED}"),
     _Schema.Instant: (_instant, "2023-11-14T22:13:20.5Z, or [seconds, nanoseconds]"),
-    _Schema.LocalDate: (_stored(iso.days), f"2023-11-14, {_STORED}"),
-    _Schema.LocalTime: (_stored(iso.time_of_day), f"22:13:20.5, {_STORED}"),
+    _Schema.LocalDate: (_parser(iso.parse_date), f"2023-11-14, {_STORED}"),
+    _Schema.LocalTime: (_parser(iso.parse_time), f"22:13:20.5, {_STORED}"),
     _Schema.LocalDateTime: (_local_date_time, "2023-11-14T22:13:20.5, or [days, nanoseconds]"),
 }
 """The parser for each type's text, and an example of it."""
 
 
 def encode_primitive(text: str, kind: int) -> bytes:
-    """The payload for ``text`` by the schema type ``kind``; ValueError if it is not a value of that type."""
-    read, wanted = FORMS[kind]
-    stored = read(_unquoted(text.strip()))
+    """Encode ``text`` by the schema type ``kind``; ValueError if it is not a value of that type."""
+    read, expected = FORMS[kind]
+    stored = read(_unquote(text.strip()))
     if stored is not None:
         try:
             return primitives.FORMS[kind][0].pack(*stored)
         except (struct.error, OverflowError):  # too large for the type
             pass
     name = PulsarApi_pb2.Schema.Type.Name(kind)  # type: ignore[arg-type, unused-ignore]
-    raise ValueError(f"{quoted(text)} is not a value of type {name}: give {wanted}")
+    raise ValueError(f"{quote(text)} is not a value of type {name}: give {expected}")
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if not text.startswith('"'):
         return text
     try:

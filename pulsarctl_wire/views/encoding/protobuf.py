@@ -1,4 +1,4 @@
-"""Encodes JSON as Protobuf messages, by the topic's ProtobufNative or Protobuf schema.
+"""JSON, encoded as Protobuf messages by the topic's ProtobufNative or Protobuf schema.
 
 The JSON is Protobuf's own mapping (protobuf.dev, "ProtoJSON Format"), parsed by google.protobuf: fields by
 their names in the .proto file or in camelCase, bytes in base64, enums by name or number, a Timestamp as
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.views import protobuf
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import MAX_REASON, quoted
+from pulsarctl_wire.views.content import MAX_REASON, quote
 from pulsarctl_wire.views.encoding.texts import misfit, read_json
 from pulsarctl_wire.wire import PulsarApi_pb2
 
@@ -43,32 +43,32 @@ class _Type:
     """
 
     pool: DescriptorPool
-    made: type[Message]
+    message_class: type[Message]
     unknown: frozenset[str] = frozenset()
 
 
 def encode_protobuf(text: bytes, schema: PulsarApi_pb2.Schema) -> bytes:
-    """The JSON ``text`` as a message; ValueError names the field that does not fit."""
-    value = read_json(text, _number)
+    """Encode the JSON ``text`` as a message; ValueError names the field that does not fit."""
+    value = read_json(text, _parse_number)
     kinds = _types(schema)
     for name in value if isinstance(value, dict) else ():
         if name in kinds[0].unknown:
             raise ValueError(
-                f"the schema does not describe the message in the field {quoted(name)}: {_PROTOC}"
+                f"the schema does not describe the message in the field {quote(name)}: {_PROTOC}"
             )
     try:
-        return _written(value, kinds[0])
+        return _encode(value, kinds[0])
     except ValueError as error:
         if len(kinds) == 1:
             raise
         try:
-            return _written(value, kinds[1])
+            return _encode(value, kinds[1])
         except ValueError:
             raise error from None
 
 
-def _number(digits: str) -> float | str:
-    """A JSON number. Protobuf writes the largest float as 3.4028235e38, which as a double is larger than it.
+def _parse_number(digits: str) -> float | str:
+    """Parse a JSON number. Protobuf writes the largest float as 3.4028235e38, which is more, as a double.
 
     The library refuses such a number, but accepts its digits as a string, as it does for any number.
     """
@@ -76,12 +76,12 @@ def _number(digits: str) -> float | str:
     return digits if _LARGEST_FLOAT < abs(number) < _BEYOND_FLOAT else number
 
 
-def _written(value: Any, kind: _Type) -> bytes:
+def _encode(value: Any, kind: _Type) -> bytes:
     from google.protobuf import json_format
     from google.protobuf.message import EncodeError
 
-    message = kind.made()
-    name = kind.made.DESCRIPTOR.full_name
+    message = kind.message_class()
+    name = kind.message_class.DESCRIPTOR.full_name
     if not isinstance(value, dict) and not name.startswith(f"{_WELL_KNOWN}."):
         raise misfit("", value, f"an object with the fields of the message {name}")
     try:
@@ -89,23 +89,23 @@ def _written(value: Any, kind: _Type) -> bytes:
         return bytes(message.SerializeToString())
     except (json_format.Error, EncodeError, AttributeError, TypeError, ValueError, RecursionError) as error:
         # AttributeError, TypeError: a list or a scalar in place of an object
-        why = quoted(error, 2 * MAX_REASON)[1:-1].rstrip(".")
-        raise ValueError(f"the JSON does not fit the message {name}: {why}; correct it") from None
+        reason = quote(error, 2 * MAX_REASON)[1:-1].rstrip(".")
+        raise ValueError(f"the JSON does not fit the message {name}: {reason}; correct it") from None
 
 
 def _compile(schema: PulsarApi_pb2.Schema) -> tuple[_Type, ...]:
     protobuf.compile_schema(schema)  # raises if the schema is invalid; from here on it is well formed
     if schema.type == PulsarApi_pb2.Schema.Protobuf:
         return (_from_parsing_info(schema),)
-    described = schema_json(schema.schema_data)
-    files = protobuf.read_descriptors(a2b_base64(described["fileDescriptorSet"]))
-    root = described["rootMessageTypeName"]
-    made = _type(files, root)
+    definition = schema_json(schema.schema_data)
+    files = protobuf.read_descriptors(a2b_base64(definition["fileDescriptorSet"]))
+    root = definition["rootMessageTypeName"]
+    message_type = _type(files, root)
     if not any(file.package == _WELL_KNOWN for file in files.file):
-        return (made,)
+        return (message_type,)
     for file in files.file:
         _make_plain(file)
-    return made, _type(files, _renamed(root))
+    return message_type, _type(files, _rename(root))
 
 
 _types = SchemaCache(_compile)
@@ -117,7 +117,7 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
 
     pool = DescriptorPool()
     try:
-        for file in _in_order(files):
+        for file in _order_files(files):
             pool.AddSerializedFile(file.SerializePartialToString())
         return _Type(pool, GetMessageClass(pool.FindMessageTypeByName(root)), unknown)
     except CycleError:
@@ -126,8 +126,8 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
         raise ValueError(f"the schema's descriptors are inconsistent: {error}; {_PROTOC}") from None
 
 
-def _in_order(files: FileDescriptorSet) -> list[FileDescriptorProto]:
-    """Each file once, after the files that it imports, as a pool requires."""
+def _order_files(files: FileDescriptorSet) -> list[FileDescriptorProto]:
+    """Return each file once, after the files that it imports, as a pool requires."""
     by_name = {file.name: file for file in reversed(files.file)}
     order = TopologicalSorter({name: file.dependency for name, file in by_name.items()})
     return [by_name[name] for name in order.static_order() if name in by_name]
@@ -147,12 +147,12 @@ def _make_plain(file: FileDescriptorProto) -> None:
         fields += (*message.field, *message.extension)
     for field in fields:
         if field.type_name:  # setting it, even to "", would make the field one of a message type
-            field.type_name = _renamed(field.type_name)
+            field.type_name = _rename(field.type_name)
         if field.extendee:
-            field.extendee = _renamed(field.extendee)
+            field.extendee = _rename(field.extendee)
 
 
-def _renamed(name: str) -> str:
+def _rename(name: str) -> str:
     bare = name.removeprefix(".")
     if not bare.startswith(f"{_WELL_KNOWN}."):
         return name
@@ -162,18 +162,18 @@ def _renamed(name: str) -> str:
 def _from_parsing_info(schema: PulsarApi_pb2.Schema) -> _Type:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-    described = next(entry.value for entry in schema.properties if entry.key == protobuf.PARSING_INFO)
+    field_list = next(entry.value for entry in schema.properties if entry.key == protobuf.PARSING_INFO)
     file = FileDescriptorProto(name="schema.proto")
     message = file.message_type.add(name=_ROOT)
     unknown = set()
-    for one in schema_json(described):
-        if one["type"] in ("MESSAGE", "GROUP"):
-            unknown.add(one["name"])
+    for info in schema_json(field_list):
+        if info["type"] in ("MESSAGE", "GROUP"):
+            unknown.add(info["name"])
             continue
         # The schema does not have the names of enum values, but their numbers are encoded as integers.
-        kind = "INT32" if one["type"] == "ENUM" else one["type"]
-        field = message.field.add(name=one["name"], number=one["number"])
+        kind = "INT32" if info["type"] == "ENUM" else info["type"]
+        field = message.field.add(name=info["name"], number=info["number"])
         field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind}")
-        repeated = one.get("label") == "LABEL_REPEATED"
+        repeated = info.get("label") == "LABEL_REPEATED"
         field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
     return _type(FileDescriptorSet(file=[file]), _ROOT, frozenset(unknown))

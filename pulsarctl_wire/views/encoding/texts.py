@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pulsarctl_wire.views.content import MAX_REASON, quoted
+from pulsarctl_wire.views.content import MAX_REASON, quote
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def utf8(text: bytes) -> str:
-    """``text`` as a string; ValueError if it is not UTF-8."""
+    """Decode ``text``; ValueError if it is not UTF-8."""
     try:
         return text.decode()
     except UnicodeDecodeError as error:
@@ -23,13 +23,13 @@ def utf8(text: bytes) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Refuses duplicate names: the last one would win, and the others silently be lost."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    """Make a JSON object. Refuses duplicate names, as only the last of them would be kept."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {quoted(twice)} appears twice in one object: remove one")
-    return made
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {quote(duplicate)} appears twice in one object: remove one")
+    return values
 
 
 def _constant(name: str) -> Any:
@@ -51,41 +51,41 @@ def read_json(text: bytes | str, number: Callable[[str], Any]) -> Any:
         raise ValueError("the JSON is nested too deeply: nest it less") from None
 
 
-def members(text: str) -> dict[str, str]:
-    """The members of a JSON object, with their values as typed; ValueError if it is not an object."""
+def parse_members(text: str) -> dict[str, str]:
+    """Return the members of a JSON object, with values as typed; ValueError if it is not an object."""
     if not isinstance(read_json(text, float), dict):
         raise ValueError('a KeyValue must be a JSON object: give {"key": ..., "value": ...}')
     decoder = json.JSONDecoder()
-    found: dict[str, str] = {}
-    at = _after_blanks(text, text.index("{") + 1)
-    while text[at] != "}":
-        name, at = decoder.raw_decode(text, at)
-        start = _after_blanks(text, _after_blanks(text, at) + 1)  # after the colon
+    values: dict[str, str] = {}
+    index = _skip_blanks(text, text.index("{") + 1)
+    while text[index] != "}":
+        name, index = decoder.raw_decode(text, index)
+        start = _skip_blanks(text, _skip_blanks(text, index) + 1)  # after the colon
         _, end = decoder.raw_decode(text, start)
-        found[name] = text[start:end]
-        at = _after_blanks(text, end)
-        if text[at] == ",":
-            at = _after_blanks(text, at + 1)
-    return found
+        values[name] = text[start:end]
+        index = _skip_blanks(text, end)
+        if text[index] == ",":
+            index = _skip_blanks(text, index + 1)
+    return values
 
 
-def _after_blanks(text: str, at: int) -> int:
-    """The index after any white space at ``at``."""
-    space = _SPACE.match(text, at)
-    return at if space is None else space.end()
+def _skip_blanks(text: str, index: int) -> int:
+    """Return the index after any white space at ``index``."""
+    space = _SPACE.match(text, index)
+    return index if space is None else space.end()
 
 
-def shown(value: object) -> str:
-    """A JSON value as part of an error: one short line."""
+def describe(value: object) -> str:
+    """Describe a JSON value as part of an error: one short line."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "a list"
     is_json = value is None or isinstance(value, str | int | float)
-    return quoted(json.dumps(value) if is_json else value)[1:-1]
+    return quote(json.dumps(value) if is_json else value)[1:-1]
 
 
-def misfit(where: str, value: object, wanted: str) -> ValueError:
-    """The error for ``value`` in the field ``where`` ("": the value itself). ``wanted`` says what to give."""
-    place = f"the field {quoted(where, MAX_REASON)}" if where else "the value"
-    return ValueError(f"{place} is {shown(value)}: give {wanted}")
+def misfit(path: str, value: object, expected: str) -> ValueError:
+    """Make the error for ``value`` in the field at ``path`` ("": itself); ``expected`` says what to give."""
+    place = f"the field {quote(path, MAX_REASON)}" if path else "the value"
+    return ValueError(f"{place} is {describe(value)}: give {expected}")

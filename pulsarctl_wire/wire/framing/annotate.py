@@ -12,8 +12,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.credentials import Span
 from pulsarctl_wire.wire.frame import Frame, Malformed, entry_hint
-from pulsarctl_wire.wire.framing.broken import meant
-from pulsarctl_wire.wire.parts import locate
+from pulsarctl_wire.wire.frame_layout import locate
+from pulsarctl_wire.wire.framing.malformed import guess_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata
 from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_64, GROUP, SIZED, VARINT, Field, fields, wire_type
 
@@ -24,33 +24,35 @@ _MAX_DEPTH: Final = 16
 """The maximum nesting of messages that are split into fields."""
 
 
-class Part(NamedTuple):
-    """Bytes `start` to `stop`, and a label that says what they are."""
+class LabelledSpan(NamedTuple):
+    """The bytes from `start` to `stop`, and a label that says what they are."""
 
     start: int
     stop: int
     label: str
 
 
-def annotated(event: Frame | Malformed, hidden: list[Span]) -> list[Part]:
-    """The parts of an event's `raw`, in order and without holes. Bytes in `hidden` must not be shown."""
-    walk = _Annotating(event.raw, hidden)
+def annotate(event: Frame | Malformed, hidden: list[Span]) -> list[LabelledSpan]:
+    """Label all bytes of an event's `raw`, in order. Bytes in `hidden` must not be shown."""
+    annotator = _Annotator(event.raw, hidden)
     if isinstance(event, Frame):
-        walk.frame(event)
+        annotator.add_frame(event)
     else:
-        walk.broken(event)
-    parts = walk.parts[:MAX_PARTS]
-    at = parts[-1].stop if parts else 0
-    if at < len(event.raw):
-        parts.append(Part(at, len(event.raw), f"{len(event.raw) - at} bytes after {MAX_PARTS} parts"))
+        annotator.add_malformed(event)
+    parts = annotator.parts[:MAX_PARTS]
+    end = parts[-1].stop if parts else 0
+    if end < len(event.raw):
+        parts.append(
+            LabelledSpan(end, len(event.raw), f"{len(event.raw) - end} bytes after {MAX_PARTS} parts")
+        )
     return parts
 
 
-class _Annotating:
-    """Collects `parts`, and a few more than `MAX_PARTS` at most."""
+class _Annotator:
+    """A collector of `parts`: at most a few more than `MAX_PARTS`."""
 
     def __init__(self, raw: bytes, hidden: list[Span]) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[LabelledSpan] = []
         self._raw = raw
         self._hidden = hidden
         self._cut = False  # whether the end of the frame is missing
@@ -58,89 +60,91 @@ class _Annotating:
     # -- frames
 
     def _add(self, start: int, stop: int, label: str) -> None:
-        self.parts.append(Part(start, stop, label))
+        self.parts.append(LabelledSpan(start, stop, label))
 
-    def frame(self, frame: Frame) -> None:
+    def add_frame(self, frame: Frame) -> None:
         """Add the parts of a frame, complete or cut."""
         raw, size = self._raw, frame.command_size
         self._cut = frame.partial
         end = min(8 + size, len(raw))
         self._add(0, 4, f"TOTAL_SIZE {frame.total_size}")
         self._add(4, 8, f"COMMAND_SIZE {size}")
-        self._message(8, end, BaseCommand.DESCRIPTOR, "")
+        self._add_message(8, end, BaseCommand.DESCRIPTOR, "")
         if frame.type in PAYLOAD_TYPES and frame.base is not None:
-            self._entry(end, len(raw))
+            self._add_entry(end, len(raw))
         elif end < len(raw):
             self._add(end, len(raw), f"{len(raw) - end} bytes after the command")
 
-    def _entry(self, at: int, end: int) -> None:
+    def _add_entry(self, offset: int, end: int) -> None:
         """Add the parts after the command of a SEND or MESSAGE."""
         raw = self._raw[:end]
-        parts = locate(raw, at)
+        parts = locate(raw, offset)
         start, stop = parts.broker_entry
         if stop:
-            self._add(at, at + 2, "magic 0e02: broker entry metadata")
-            self._add(at + 2, at + 6, f"its size {stop - start}")
-            self._message(start, stop, BrokerEntryMetadata.DESCRIPTOR, "broker_entry_metadata.")
-            at = stop
+            self._add(offset, offset + 2, "magic 0e02: broker entry metadata")
+            self._add(offset + 2, offset + 6, f"its size {stop - start}")
+            self._add_message(start, stop, BrokerEntryMetadata.DESCRIPTOR, "broker_entry_metadata.")
+            offset = stop
         start, stop = parts.checksum
         if stop:
             state = (
                 "valid" if parts.stored == parts.computed else f"invalid, the bytes have {parts.computed:08x}"
             )
-            self._add(at, at + 2, "magic 0e01: checksum")
+            self._add(offset, offset + 2, "magic 0e01: checksum")
             self._add(start, stop, f"CRC32-C {parts.stored:08x}: {'cut' if self._cut else state}")
-            at = stop
+            offset = stop
         start, stop = parts.metadata
         if stop:
-            self._add(at, at + 4, f"METADATA_SIZE {stop - start}")
-            self._message(start, stop, MessageMetadata.DESCRIPTOR, "metadata.")
-            at = stop
-        if at < end:
-            problem = parts.problem + ("" if self._cut else entry_hint(raw, at))
-            self._add(at, end, problem if parts.problem else f"payload, {end - at} bytes")
+            self._add(offset, offset + 4, f"METADATA_SIZE {stop - start}")
+            self._add_message(start, stop, MessageMetadata.DESCRIPTOR, "metadata.")
+            offset = stop
+        if offset < end:
+            problem = parts.problem + ("" if self._cut else entry_hint(raw, offset))
+            self._add(offset, end, problem if parts.problem else f"payload, {end - offset} bytes")
 
     # -- malformed stretches
 
-    def broken(self, event: Malformed) -> None:
+    def add_malformed(self, event: Malformed) -> None:
         """Add the parts of a malformed stretch, up to where it breaks."""
         raw = self._raw
-        head = None if event.protocol else meant(raw)
+        head = None if event.protocol else guess_frame(raw)
         if head is None:
             self._add(0, len(raw), event.protocol or "no frame")
             return
         names = ("TOTAL_SIZE", "COMMAND_SIZE") if head.command == 8 else ("SIZE",)
         order = ", little-endian" if head.order == "little" else ""
-        for at, name in zip(range(0, head.command, 4), names, strict=False):
-            self._add(at, at + 4, f"{name} {int.from_bytes(raw[at : at + 4], head.order)}{order}")
-        self._message(head.command, head.end, BaseCommand.DESCRIPTOR, "")
+        for offset, name in zip(range(0, head.command, 4), names, strict=False):
+            self._add(
+                offset, offset + 4, f"{name} {int.from_bytes(raw[offset : offset + 4], head.order)}{order}"
+            )
+        self._add_message(head.command, head.end, BaseCommand.DESCRIPTOR, "")
         if head.stop > head.end:
-            self._entry(head.end, head.stop)
+            self._add_entry(head.end, head.stop)
         if head.stop < len(raw):
-            rest = len(raw) - head.stop
-            self._add(head.stop, len(raw), f"{rest} bytes after the frame that this was meant to be")
+            size = len(raw) - head.stop
+            self._add(head.stop, len(raw), f"{size} bytes after the frame that this was meant to be")
 
     # -- messages of protobuf
 
-    def _message(self, at: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> None:
+    def _add_message(self, offset: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> None:
         """Add the fields of an encoded message, up to and including the one that breaks it."""
         schema, parts, spans = descriptor.fields_by_number, self.parts, self._hidden
-        for field in fields(self._raw, at, stop):
+        for field in fields(self._raw, offset, stop):
             if len(parts) > MAX_PARTS:
                 return
             number, wire, start, value_at, end, value, groups, problem = field
             hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
             known = None if groups else schema.get(number)
-            opened = wire == SIZED and value_at > start  # its size can be read
+            has_size = wire == SIZED and value_at > start  # its size can be read
             inside = None
             if known is None:
                 name = f"{prefix}unknown field" if hidden else f"{prefix}unknown field {number}"
             else:
                 name = prefix + known.name
-                if opened and value and depth < _MAX_DEPTH:
+                if has_size and value and depth < _MAX_DEPTH:
                     inside = known.message_type
-            if problem and not (opened and self._cut):
-                label = _broken(field, name, hidden)
+            if problem and not (has_size and self._cut):
+                label = _problem_text(field, name, hidden)
             elif inside is not None:
                 label = f"{name}: {value} bytes"
             else:
@@ -149,17 +153,17 @@ class _Annotating:
                 if known is not None and wire != due and not (wire == SIZED and known.is_repeated):
                     label += f" (wire type {wire} where the schema has {due})"
                 if hidden or wire != VARINT:
-                    label += self._value(field, hidden)
+                    label += self._value_text(field, hidden)
                 else:
                     label += f" = {_varint_text(value, known)}"
             if inside is None:
-                parts.append(Part(start, end, label))
+                parts.append(LabelledSpan(start, end, label))
             else:
-                parts.append(Part(start, value_at, label))
-                self._message(value_at, end, inside, f"{name}.", depth + 1)
+                parts.append(LabelledSpan(start, value_at, label))
+                self._add_message(value_at, end, inside, f"{name}.", depth + 1)
 
-    def _value(self, field: Field, hidden: bool) -> str:
-        """The label text for the value of a field that is not a varint, or is hidden."""
+    def _value_text(self, field: Field, hidden: bool) -> str:
+        """Return the label text for the value of a field that is not a varint, or is hidden."""
         if field.wire in (GROUP, END_OF_GROUP):
             return ": a group begins" if field.wire == GROUP else ": the group ends"
         if hidden:
@@ -171,24 +175,24 @@ class _Annotating:
         return f" = {_bytes_text(data)}{cut}"
 
 
-def _broken(field: Field, name: str, hidden: bool) -> str:
-    """The label of the field that breaks a message. It has no numbers that come from hidden bytes."""
+def _problem_text(field: Field, name: str, hidden: bool) -> str:
+    """Return the label of the field that breaks a message, without numbers that come from hidden bytes."""
     problem = re.sub("[0-9]+", "?", field.problem) if hidden else field.problem
-    called = f"{name} (field {field.number}, wire type {field.wire})" if field.number and not hidden else name
-    return f"{called if field.number else 'BROKEN'}: {problem}; offset {field.start}"
+    title = f"{name} (field {field.number}, wire type {field.wire})" if field.number and not hidden else name
+    return f"{title if field.number else 'BROKEN'}: {problem}; offset {field.start}"
 
 
-def _varint_text(value: int, known: Any) -> str:
-    """A varint as the value of the field `known`; as a plain number if that is None."""
-    if known is None:
+def _varint_text(value: int, field: Any) -> str:
+    """Format a varint as the value of the field with this descriptor; as a plain number if that is None."""
+    if field is None:
         return str(value)
-    if known.enum_type is not None:
-        named = known.enum_type.values_by_number.get(value)
-        return f"{named.name} ({value})" if named else str(value)
-    if known.type == FieldDescriptor.TYPE_BOOL:
+    if field.enum_type is not None:
+        member = field.enum_type.values_by_number.get(value)
+        return f"{member.name} ({value})" if member else str(value)
+    if field.type == FieldDescriptor.TYPE_BOOL:
         return "true" if value else "false"
-    least = 2**63 if known.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
-    return str(value if value < least else value - 2**64)
+    limit = 2**63 if field.type in (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64) else 2**64 - 1
+    return str(value if value < limit else value - 2**64)
 
 
 def _bytes_text(data: bytes) -> str:

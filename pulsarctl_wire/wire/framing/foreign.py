@@ -15,17 +15,17 @@ _SIGNATURES: Final = (
 QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")
 """Matches what may hold credentials in the first line of an HTTP request."""
 
-ENOUGH: Final = 16
-"""The number of bytes that suffices to recognise each of the protocols."""
+SIGNATURE_SIZE: Final = 16
+"""Bytes that suffice to recognise each of the protocols."""
 
 PROXY_V1: Final = b"PROXY "
-PROXY_V1_LONGEST: Final = 107  # bytes, line end included (PROXY protocol specification, 2.1)
+MAX_PROXY_V1: Final = 107  # bytes, line end included (PROXY protocol specification, 2.1)
 PROXY_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _TLS_RECORDS: Final = {20: "change cipher spec", 21: "alert", 22: "handshake", 23: "application data"}
 
 
 def recognise(head: bytes) -> tuple[str, str]:
-    """The protocol that begins with `head`, and a short description of how it begins; ("", "") if none.
+    """Return the protocol that begins with `head`, and a short description of it; ("", "") if none.
 
     The description of an HTTP request leaves out the query: it may hold credentials.
     """
@@ -39,17 +39,17 @@ def recognise(head: bytes) -> tuple[str, str]:
 
 
 def proxy_header(head: bytes) -> tuple[int, str]:
-    """Length in bytes of the PROXY protocol header that `head` begins with, and a description of it.
+    """Return the length in bytes of the PROXY protocol header that `head` begins with, and a description.
 
     (0, "") if there is no header. If the length is more than `head` has, call again with more bytes.
     Source: The PROXY protocol, versions 1 and 2, sections 2.1 and 2.2.
     """
     if head.startswith(PROXY_V1):
-        end = head.find(b"\r\n", 0, PROXY_V1_LONGEST) + 2
+        end = head.find(b"\r\n", 0, MAX_PROXY_V1) + 2
         if end >= 2:
             return end, f"PROXY protocol v1 header: {head[6 : end - 2].decode('latin-1')}"
-        return (len(head) + 1, "") if len(head) < PROXY_V1_LONGEST else (0, "")
-    if head.startswith(PROXY_V2) and len(head) >= ENOUGH:
+        return (len(head) + 1, "") if len(head) < MAX_PROXY_V1 else (0, "")
+    if head.startswith(PROXY_V2) and len(head) >= SIGNATURE_SIZE:
         return 16 + int.from_bytes(head[14:16], "big"), "PROXY protocol v2 header"
-    may_be = head and (PROXY_V1.startswith(head) or PROXY_V2.startswith(head[: len(PROXY_V2)]))
-    return (len(head) + 1, "") if may_be and len(head) < ENOUGH else (0, "")
+    is_possible = head and (PROXY_V1.startswith(head) or PROXY_V2.startswith(head[: len(PROXY_V2)]))
+    return (len(head) + 1, "") if is_possible and len(head) < SIGNATURE_SIZE else (0, "")

@@ -1,4 +1,4 @@
-"""Finds the packets of a stream's bytes, and collects bytes that are not a frame into a `Malformed`."""
+"""The packets of a stream's bytes, and bytes that are not a frame, which become a `Malformed`."""
 
 from bisect import bisect_right
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.frame import Connection, Malformed
-from pulsarctl_wire.wire.framing.broken import what_breaks
+from pulsarctl_wire.wire.framing.malformed import describe_problem
 from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Place
 
 BEGAN_INSIDE: Final = "the capture began inside a frame"
@@ -23,7 +23,7 @@ LostState = tuple[str, Count, Count, bytes, list[Place], tuple[Nanoseconds | Non
 
 
 def packets_of(sources: list[Source], start: int, stop: int, last: int) -> list[int]:
-    """The packets with the bytes from stream offset `start` to `stop`; `last` if there are no sources."""
+    """Return the packets with the bytes from offset `start` to `stop`; `last` if there are no sources."""
     if not sources:
         return [last]
     packets: list[int] = []
@@ -37,7 +37,7 @@ def packets_of(sources: list[Source], start: int, stop: int, last: int) -> list[
 
 
 def time_of(sources: list[Source], start: int, last_ns: int | None) -> int | None:
-    """When the byte at stream offset `start` was captured, in ns; `last_ns` if no source has it."""
+    """Return when the byte at stream offset `start` was captured, in ns; `last_ns` if no source has it."""
     index = _source_of(sources, start)
     return sources[index][2] if index < len(sources) else last_ns
 
@@ -68,23 +68,23 @@ class LostBytes:
         """Add the next bytes. `sources` and `last` are those of `packets_of`."""
         if data and len(self._packets) < _MAX_PACKETS:
             start = self.offset + self.size
-            found = packets_of(sources, start, start + len(data), last)
-            self._packets += found[found[:1] == self._packets[-1:] :]
+            packets = packets_of(sources, start, start + len(data), last)
+            self._packets += packets[packets[:1] == self._packets[-1:] :]
         self.size += len(data)
-        room = Malformed.KEPT - len(self.head)
-        if room > 0:
-            self.head += data[:room]
+        free = Malformed.KEPT - len(self.head)
+        if free > 0:
+            self.head += data[:free]
 
     def event(self, connection: Connection, to_broker: bool, protocol: str) -> Malformed:
-        """The event that reports these bytes. `protocol` is the other protocol that was recognised, or ""."""
+        """Make the event that reports these bytes. `protocol` is the other protocol recognised, or ""."""
         is_explained = protocol or self.reason in (BEGAN_INSIDE, AFTER_GAP)
-        reason = self.reason if is_explained else self.reason + what_breaks(self.head)
+        reason = self.reason if is_explained else self.reason + describe_problem(self.head)
         event = Malformed(reason, self.head, self.size, connection, to_broker, self.offset, *self.stamp)
         event.packets, event.protocol = self._packets, protocol
         return event
 
     def state(self) -> LostState:
-        """The state as plain data, for `resume`."""
+        """Return the state as plain data, for `resume`."""
         return self.reason, self.offset, self.size, self.head, self._packets, self.stamp
 
     def resume(self, state: LostState, shift: int) -> None:

@@ -1,7 +1,7 @@
-"""Masks credentials in the protocol's bytes with stars; the length stays the same.
+"""Credentials in the protocol's bytes, masked with stars; the length stays the same.
 
 In a frame it masks the fields that `credentials.py` finds. In malformed bytes it masks everything, except
-what certainly belongs to a command without credentials (`broken.py`).
+what certainly belongs to a command without credentials (`malformed.py`).
 """
 
 import re
@@ -13,10 +13,10 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
-from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, find_secrets, type_in
+from pulsarctl_wire.wire.credentials import WITH_SECRETS, Span, find_secrets, find_type
 from pulsarctl_wire.wire.frame import (
-    KEPT_FRAME,
     MAX_FRAME_SIZE,
+    MAX_KEPT_FRAME,
     Connection,
     Event,
     Frame,
@@ -24,11 +24,11 @@ from pulsarctl_wire.wire.frame import (
     Malformed,
     header_at,
 )
-from pulsarctl_wire.wire.framing.broken import broken_spans, credentials_from
-from pulsarctl_wire.wire.framing.foreign import ENOUGH, QUERY, proxy_header, recognise
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM, locate
+from pulsarctl_wire.wire.framing.foreign import QUERY, SIGNATURE_SIZE, proxy_header, recognise
+from pulsarctl_wire.wire.framing.malformed import find_credentials, find_doubtful_spans
 from pulsarctl_wire.wire.framing.resync import COMMAND_HEADS
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.varint import fields, read_varint
 
@@ -44,7 +44,7 @@ _HARMLESS_HEADERS: Final = frozenset(
 
 
 def event_spans(event: Event) -> list[Span]:
-    """The spans of an event's `raw` that are shown only with `--show-secrets`."""
+    """Return the spans of an event's `raw` that are shown only with `--show-secrets`."""
     if isinstance(event, Gap):
         return []
     if isinstance(event, Frame):
@@ -53,22 +53,22 @@ def event_spans(event: Event) -> list[Span]:
         return list(_http_spans(event.raw)) if event.protocol == "HTTP" else []
     if proxy_header(event.raw)[0] == event.size:
         return []
-    return broken_spans(event.raw)
+    return find_doubtful_spans(event.raw)
 
 
 def frame_spans(frame: Frame) -> list[Span]:
-    """The spans of a frame's bytes that are credentials, or may be."""
+    """Return the spans of a frame's bytes that are credentials, or may be."""
     raw = frame.raw
     if frame.base is None:  # the command is cut, but the sizes are there
-        return [(max(start, 8), stop) for start, stop in broken_spans(raw) if stop > 8]
+        return [(max(start, 8), stop) for start, stop in find_doubtful_spans(raw) if stop > 8]
     end = min(8 + frame.command_size, len(raw))
-    proven = end if frame.checksum == "valid" and not frame.broker_entry else None
-    find = _intact_spans if len(raw) <= _MAX_CACHED_BYTES else _intact_spans.__wrapped__
-    return find(raw, end, frame.type, proven)
+    covered_from = end if frame.checksum == "valid" and not frame.broker_entry else None
+    find = _find_frame_spans if len(raw) <= _MAX_CACHED_BYTES else _find_frame_spans.__wrapped__
+    return find(raw, end, frame.type, covered_from)
 
 
 def hides_entry(frame: Frame) -> bool:
-    """Whether a part of the frame's entry is hidden: no checksum covers it, and it may hold credentials."""
+    """Return whether a part of the frame's entry is hidden, because no checksum covers credentials in it."""
     if frame.checksum == "valid":
         return False
     end = 8 + frame.command_size
@@ -79,52 +79,52 @@ _MAX_CACHED_BYTES: Final = 1024 * 1024  # bytes of the largest frame whose spans
 
 
 @lru_cache(maxsize=2)  # several callers ask about the same frame
-def _intact_spans(raw: bytes, end: int, number: int, proven: int | None = None) -> list[Span]:
-    """The spans of a frame whose command ends at `end`; a valid checksum covers it from `proven` on."""
+def _find_frame_spans(raw: bytes, end: int, number: int, covered_from: int | None = None) -> list[Span]:
+    """Find the spans of a frame whose command ends at `end`; from `covered_from` on a checksum is valid."""
     spans = find_secrets(raw, 8, end).spans
     visible = end
     if number in PAYLOAD_TYPES and not spans:
-        if proven is None:
+        if covered_from is None:
             parts = locate(raw, end)
-            is_right = parts.computed is not None and parts.computed == parts.stored
-            proven = parts.checksum[1] if is_right else len(raw)
-        visible = credentials_from(raw, end, proven)
-        if visible == proven:
+            is_valid = parts.computed is not None and parts.computed == parts.stored
+            covered_from = parts.checksum[1] if is_valid else len(raw)
+        visible = find_credentials(raw, end, covered_from)
+        if visible == covered_from:
             return []
     return [*spans, (visible, len(raw))] if visible < len(raw) else spans
 
 
-def _is_proven(data: bytes, at: int, stop: int) -> bool:
-    """Whether the entry at `data[at:stop]` begins with a checksum, and the checksum is valid."""
-    if stop - at < 10 or data[at : at + 2] != MAGIC_CHECKSUM:
+def _has_valid_checksum(data: bytes, pos: int, stop: int) -> bool:
+    """Return whether the entry at `data[pos:stop]` begins with a checksum, and the checksum is valid."""
+    if stop - pos < 10 or data[pos : pos + 2] != MAGIC_CHECKSUM:
         return False
-    return bool(crc32c(memoryview(data)[at + 6 : stop]) == int.from_bytes(data[at + 2 : at + 6], "big"))
+    return bool(crc32c(memoryview(data)[pos + 6 : stop]) == int.from_bytes(data[pos + 2 : pos + 6], "big"))
 
 
 def _http_spans(raw: bytes) -> Iterator[Span]:
-    """The spans to mask in HTTP: the query, the body, and values of headers not known to be harmless."""
-    at = 0
+    """Yield the spans to mask in HTTP: the query, the body, and headers not known to be harmless."""
+    pos = 0
     for number, line in enumerate(raw.splitlines(keepends=True)):
-        stop, text = at + len(line), line.rstrip(b"\r\n")
+        stop, text = pos + len(line), line.rstrip(b"\r\n")
         if not number:
-            yield from ((at + found.start(), at + found.end()) for found in QUERY.finditer(text))
+            yield from ((pos + match.start(), pos + match.end()) for match in QUERY.finditer(text))
             if stop == len(raw) and b"//" in text and not line.endswith(b"\n"):
-                yield at + text.index(b"//"), stop  # the rest of the line is unknown
+                yield pos + text.index(b"//"), stop  # the rest of the line is unknown
         elif not text:
             break
         else:
             header = _HEADER.match(text)
-            harmless = header is not None and header[0].split(b":")[0].lower() in _HARMLESS_HEADERS
-            if not harmless or b"@" in text or not line.endswith(b"\n"):
-                yield at + (header.end() if header else 0), at + len(text)
-        at = stop
-    if at < len(raw):
-        yield at, len(raw)
+            is_harmless = header is not None and header[0].split(b":")[0].lower() in _HARMLESS_HEADERS
+            if not is_harmless or b"@" in text or not line.endswith(b"\n"):
+                yield pos + (header.end() if header else 0), pos + len(text)
+        pos = stop
+    if pos < len(raw):
+        yield pos, len(raw)
 
 
-_FIRST: Final = bytes([KEPT_FRAME >> 24])  # the largest first byte of a frame
+_FIRST: Final = bytes([MAX_KEPT_FRAME >> 24])  # the largest first byte of a frame
 _HEAD: Final = 14  # the first bytes of a frame, which tell whether it is plain
-_PLAIN: Final = {
+_HARMLESS: Final = {
     head: (len(head), number in PAYLOAD_TYPES)
     for head, number in COMMAND_HEADS.items()
     if number not in WITH_SECRETS
@@ -132,19 +132,19 @@ _PLAIN: Final = {
 """First bytes of a command without credentials -> their number, and whether a payload follows the command."""
 
 
-def masked(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:
-    """`data` with every byte in `spans` replaced by `mask`, which is a single byte."""
+def mask_spans(data: bytes, spans: list[Span], mask: bytes = b"*") -> bytes:
+    """Replace every byte of `data` in `spans` by `mask`, which is a single byte."""
     if not spans:
         return data
-    made = bytearray(data)
+    output = bytearray(data)
     for start, stop in spans:
-        start, stop = max(start, 0), min(stop, len(made))
-        made[start:stop] = mask * (stop - start)
-    return bytes(made)
+        start, stop = max(start, 0), min(stop, len(output))
+        output[start:stop] = mask * (stop - start)
+    return bytes(output)
 
 
 def hex_digits(data: bytes, spans: list[Span]) -> str:
-    """`data` in hexadecimal digits, with xx for the bytes in `spans`."""
+    """Format `data` in hexadecimal digits, with xx for the bytes in `spans`."""
     if not spans:
         return data.hex(" ")
     digits = data.hex(" ").split()
@@ -154,19 +154,19 @@ def hex_digits(data: bytes, spans: list[Span]) -> str:
     return " ".join(digits)
 
 
-def shown(event: Frame | Malformed, show_secrets: bool = False) -> bytes:
-    """The bytes of a frame or a malformed stretch, masked unless `show_secrets`."""
-    return event.raw if show_secrets else masked(event.raw, event_spans(event))
+def mask_event(event: Frame | Malformed, show_secrets: bool = False) -> bytes:
+    """Return the bytes of a frame or a malformed stretch, masked unless `show_secrets`."""
+    return event.raw if show_secrets else mask_spans(event.raw, event_spans(event))
 
 
 # -- streams
 
 
-class Redacted:
-    """Redacts one direction of a connection. Frames that may hold credentials are held until complete.
+class Redactor:
+    """A redactor of one direction of a connection. It holds frames with credentials until they are complete.
 
     It walks from frame to frame by their sizes, as long as the sizes are valid. After that the decoder takes
-    over: bytes are held as long as it holds them, and all are masked except the intact frames it finds.
+    over: bytes are held as long as the decoder holds them, and masked unless they are intact frames.
     """
 
     def __init__(self) -> None:
@@ -174,38 +174,38 @@ class Redacted:
         """The number of bytes held."""
         self._pieces: list[bytes] = []  # the bytes held
         self._need = 0  # do nothing until so many bytes are held
-        self._left = 0  # remaining bytes of a frame, or of a PROXY header, that is not masked
-        self._fresh = True  # the protocol is not known yet
+        self._remaining = 0  # remaining bytes of a frame, or of a PROXY header, that is not masked
+        self._is_fresh = True  # the protocol is not known yet
         self._protocol = ""  # another protocol than Pulsar's
         self._stream: FrameStream | None = None  # the decoder, once sizes were invalid
-        self._at = 0  # offset in that stream of the bytes held
+        self._offset = 0  # offset in that stream of the bytes held
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Take the next bytes. Yields the bytes that can be shown now, masked."""
         if self._stream is not None:
-            yield self._released(self._taken(data), self._stream.feed(data), self._stream)
+            yield self._release(self._take_all(data), self._stream.feed(data), self._stream)
         elif self._protocol:
             yield b"*" * len(data) if self._protocol == "HTTP" else data
         elif self.held + len(data) < self._need:
             self._pieces.append(data)
             self.held += len(data)
         else:
-            data = self._taken(data)
-            if self._fresh and not self._begins(data):
+            data = self._take_all(data)
+            if self._is_fresh and not self._detect_protocol(data):
                 self._hold(data)
             else:
-                yield from self._frames(data)
+                yield from self._mask_frames(data)
 
     def end(self) -> bytes:
-        """The bytes still held, masked. Call it when no more bytes will come."""
-        held = self._taken(b"")
+        """Return the bytes still held, masked. Call it when no more bytes will come."""
+        data = self._take_all(b"")
         if self._stream is not None:
-            return self._released(held, self._stream.close(), self._stream)
-        sizes = 0 if self._fresh or len(held) < 8 else 8  # those of a cut frame
-        return masked(held, [(max(start, sizes), stop) for start, stop in broken_spans(held)])
+            return self._release(data, self._stream.close(), self._stream)
+        sizes = 0 if self._is_fresh or len(data) < 8 else 8  # those of a cut frame
+        return mask_spans(data, [(max(start, sizes), stop) for start, stop in find_doubtful_spans(data)])
 
-    def _taken(self, data: bytes) -> bytes:
-        """The bytes held, followed by `data`; afterwards nothing is held."""
+    def _take_all(self, data: bytes) -> bytes:
+        """Return the bytes held, followed by `data`; afterwards nothing is held."""
         data = b"".join((*self._pieces, data))
         self._hold(b"")
         return data
@@ -214,89 +214,93 @@ class Redacted:
         """Hold `data` until there are `need` bytes."""
         self._pieces, self.held, self._need = [data], len(data), need
 
-    def _begins(self, data: bytes) -> bool:
+    def _detect_protocol(self, data: bytes) -> bool:
         """Find out which protocol begins with `data`. Returns False if that needs more bytes."""
         header, known = proxy_header(data)
         if header and not known:
             return False  # the header is not complete
         if header or data[:1] <= _FIRST:
-            self._left = header
-        elif len(data) >= ENOUGH:
+            self._remaining = header
+        elif len(data) >= SIGNATURE_SIZE:
             self._protocol, _ = recognise(data)
         else:
             return False
-        self._fresh = False
+        self._is_fresh = False
         return True
 
-    def _frames(self, data: bytes) -> Iterator[bytes]:
+    def _mask_frames(self, data: bytes) -> Iterator[bytes]:
         """Walk from frame to frame, and mask those that may have credentials."""
         if self._protocol:
-            yield masked(data, list(_http_spans(data)) if self._protocol == "HTTP" else [])
+            yield mask_spans(data, list(_http_spans(data)) if self._protocol == "HTTP" else [])
             return
-        done, at, end, need = 0, self._left, len(data), 0
-        while end - at >= 8:
-            total, size = header_at(data, at)
-            stop = at + 4 + total
-            if size < 2 or size + 4 > total or total > KEPT_FRAME:
-                yield data[done:at]
-                yield self._start_search(data[at:])
+        shown_until, pos, end, need = 0, self._remaining, len(data), 0
+        while end - pos >= 8:
+            total, size = header_at(data, pos)
+            stop = pos + 4 + total
+            if size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
+                yield data[shown_until:pos]
+                yield self._start_search(data[pos:])
                 return
-            plain = _is_plain(data, at, total, size)
-            if plain and (total == size + 4 or (stop <= end and _is_proven(data, at + 8 + size, stop))):
-                at = stop
+            is_harmless = _is_harmless(data, pos, total, size)
+            if is_harmless and (
+                total == size + 4 or (stop <= end and _has_valid_checksum(data, pos + 8 + size, stop))
+            ):
+                pos = stop
                 continue
-            if stop > end and (plain or total <= MAX_FRAME_SIZE or end - at < _HEAD):
-                need = stop - at if plain or total <= MAX_FRAME_SIZE else _HEAD
+            if stop > end and (is_harmless or total <= MAX_FRAME_SIZE or end - pos < _HEAD):
+                need = stop - pos if is_harmless or total <= MAX_FRAME_SIZE else _HEAD
                 break
-            if total > MAX_FRAME_SIZE and not plain:
-                yield data[done:at]
-                yield self._start_search(data[at:])
+            if total > MAX_FRAME_SIZE and not is_harmless:
+                yield data[shown_until:pos]
+                yield self._start_search(data[pos:])
                 return
-            yield data[done:at]
-            yield _masked_frame(data[at:stop], size)
-            done = at = stop
-        self._left = max(at - end, 0)
-        self._hold(data[at:], need)
-        yield data[done:at]
+            yield data[shown_until:pos]
+            yield _mask_frame(data[pos:stop], size)
+            shown_until = pos = stop
+        self._remaining = max(pos - end, 0)
+        self._hold(data[pos:], need)
+        yield data[shown_until:pos]
 
     def _start_search(self, data: bytes) -> bytes:
-        """No frame begins with `data`: from here on a decoder searches for frames."""
+        """Start a decoder that searches for frames: none begins with `data`."""
         self._stream = FrameStream(Connection(0), True, from_start=False)
         self._stream.certain = False
-        return self._released(data, self._stream.feed(data), self._stream)
+        return self._release(data, self._stream.feed(data), self._stream)
 
-    def _released(self, data: bytes, events: list[Event], stream: FrameStream) -> bytes:
-        """The part of `data` that the decoder has finished, masked except for its frames. Holds the rest."""
-        size = stream.position - self._at
-        made = bytearray(b"*" * size)
+    def _release(self, data: bytes, events: list[Event], stream: FrameStream) -> bytes:
+        """Return what the decoder has finished of `data`, masked except for its frames. Holds the rest."""
+        size = stream.position - self._offset
+        output = bytearray(b"*" * size)
         for frame in events:
             if isinstance(frame, Frame):
-                start = frame.offset - self._at
-                made[start : start + len(frame.raw)] = shown(frame)
-        self._at += size
+                start = frame.offset - self._offset
+                output[start : start + len(frame.raw)] = mask_event(frame)
+        self._offset += size
         self._hold(data[size:])
-        return bytes(made)
+        return bytes(output)
 
 
-def _is_plain(data: bytes, at: int, total: int, size: int) -> bool:
-    """Whether the first bytes of the frame at `data[at:]` prove that it has no credentials.
+def _is_harmless(data: bytes, pos: int, total: int, size: int) -> bool:
+    """Return whether the first bytes of the frame at `data[pos:]` prove that it has no credentials.
 
-    They do if the command's type may carry none, and its sub-message takes up the rest of the command.
+    They do if its type may carry none, and its sub-message takes up the rest of the command.
     """
-    head = _PLAIN.get(data[at + 8 : at + 11]) or _PLAIN.get(data[at + 8 : at + 12])
+    head = _HARMLESS.get(data[pos + 8 : pos + 11]) or _HARMLESS.get(data[pos + 8 : pos + 12])
     if head is None or (total > size + 4 and not head[1]):
         return False
-    begin = at + 8 + head[0]
-    left, start = read_varint(data, begin, len(data))
-    return begin < start <= at + _HEAD and start + left == at + 8 + size
+    body_tag_end = pos + 8 + head[0]
+    size_of_body, body_start = read_varint(data, body_tag_end, len(data))
+    return body_tag_end < body_start <= pos + _HEAD and body_start + size_of_body == pos + 8 + size
 
 
-def _masked_frame(raw: bytes, size: int) -> bytes:
-    """A frame that is complete by its sizes, masked. Its command of `size` bytes may be anything."""
-    number = type_in(fields(raw, 8, 8 + size))
+def _mask_frame(raw: bytes, size: int) -> bytes:
+    """Mask a frame that is complete by its sizes. Its command of `size` bytes may be anything."""
+    number = find_type(fields(raw, 8, 8 + size))
     try:
         BaseCommand.FromString(raw[8 : 8 + size])
     except DecodeError:
         number = None
     end = 8 + size
-    return masked(raw, broken_spans(raw) if number is None else _intact_spans.__wrapped__(raw, end, number))
+    return mask_spans(
+        raw, find_doubtful_spans(raw) if number is None else _find_frame_spans.__wrapped__(raw, end, number)
+    )

@@ -21,10 +21,10 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, TO_BROKER
 from pulsarctl_wire.wire.fields import has_unknown_fields
 from pulsarctl_wire.wire.frame import header_at
-from pulsarctl_wire.wire.parts import Parts, locate
+from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
-LARGEST_COMMAND: Final = 64 * 1024
+MAX_FOUND_COMMAND: Final = 64 * 1024
 """Bytes of the largest command accepted out of step (one with very many topics may be larger)."""
 
 _FREE_EFFORT: Final = 1024 * 1024
@@ -54,35 +54,35 @@ COMMAND_HEADS: Final = {_head(number): number for number in BODIES}
 """First bytes of a command (the field `type`, and the tag of its sub-message) -> its type number."""
 
 
-def begins_command(data: bytes, at: int, to_broker: bool | None) -> bool:
-    """Whether a known command that may be sent in this direction begins at `data[at:]`."""
-    number = COMMAND_HEADS.get(data[at : at + 3], COMMAND_HEADS.get(data[at : at + 4]))
+def begins_command(data: bytes, offset: int, to_broker: bool | None) -> bool:
+    """Return whether a known command that may be sent in this direction begins at `data[offset:]`."""
+    number = COMMAND_HEADS.get(data[offset : offset + 3], COMMAND_HEADS.get(data[offset : offset + 4]))
     return number is not None and (to_broker is None or TO_BROKER.get(number, to_broker) is to_broker)
 
 
-def judge_command(data: bytes, at: int, to_broker: bool | None, limit: int) -> int:
-    """Whether a frame with a valid header and command begins at `data[at:]`.
+def judge_command(data: bytes, offset: int, to_broker: bool | None, limit: int) -> int:
+    """Judge whether a frame with a valid header and command begins at `data[offset:]`.
 
     Returns the offset in `data` where that frame ends, 0 if there is certainly none, or -n if `data` must
     have n bytes to decide. `limit` is the largest frame in bytes; a `to_broker` of None means either
     direction.
     """
-    if len(data) - at < 8:
-        return -(at + 8)
-    total, size = header_at(data, at)
-    if size < 4 or size > LARGEST_COMMAND or size + 4 > total or total + 4 > limit:
+    if len(data) - offset < 8:
+        return -(offset + 8)
+    total, size = header_at(data, offset)
+    if size < 4 or size > MAX_FOUND_COMMAND or size + 4 > total or total + 4 > limit:
         return 0
-    if len(data) - at < 8 + size:
+    if len(data) - offset < 8 + size:
         # every client and broker writes the field `type` first
-        return 0 if data[at + 8 : at + 9] not in (b"\x08", b"") else -(at + 8 + size)
-    if data[at + 8] != 8:
+        return 0 if data[offset + 8 : offset + 9] not in (b"\x08", b"") else -(offset + 8 + size)
+    if data[offset + 8] != 8:
         return 0
-    number = sane_command(data[at + 8 : at + 8 + size], to_broker)
-    return at + 4 + total if number and (total - size > 8) == (number in PAYLOAD_TYPES) else 0
+    number = check_command(data[offset + 8 : offset + 8 + size], to_broker)
+    return offset + 4 + total if number and (total - size > 8) == (number in PAYLOAD_TYPES) else 0
 
 
-def sane_command(command: bytes, to_broker: bool | None) -> int:
-    """The type of `command` if it is known, complete, and may be sent in this direction; otherwise 0."""
+def check_command(command: bytes, to_broker: bool | None) -> int:
+    """Return the type of `command` if it is known, complete, and sent in the right direction; otherwise 0."""
     try:
         base = BaseCommand.FromString(command)
     except DecodeError:
@@ -100,42 +100,42 @@ def sane_command(command: bytes, to_broker: bool | None) -> int:
 
 def judge(
     data: bytes,
-    at: int,
+    offset: int,
     to_broker: bool | None,
     limit: int,
     *,
     any_checksum: bool = False,
     any_size: bool = True,
 ) -> tuple[int, int]:
-    """Whether a complete, valid frame is at `data[at:]`: the result of `judge_command`, and the effort.
+    """Judge whether a complete, valid frame is at `data[offset:]`: `judge_command`'s result, and the effort.
 
     The effort is roughly the number of bytes parsed. `any_checksum` is for places where a frame is likely:
     there the checksum may be wrong. Without `any_size` only small frames are accepted, to save effort.
     """
-    if not any_size and len(data) - at >= 8:
-        total, size = header_at(data, at)
+    if not any_size and len(data) - offset >= 8:
+        total, size = header_at(data, offset)
         if size > _SMALL_COMMAND or total > _SMALL_FRAME:
             return 0, 0
-    stop, effort = judge_command(data, at, to_broker, limit), _command_effort(data, at)
+    stop, effort = judge_command(data, offset, to_broker, limit), _command_effort(data, offset)
     if stop <= 0:
         return stop, effort
     if stop > len(data):
         return -stop, effort
-    command_end = at + 8 + int(header_at(data, at)[1])
+    command_end = offset + 8 + int(header_at(data, offset)[1])
     if command_end == stop:
         return stop, effort
     entry = data[command_end:stop]
     parts = locate(entry, 0)
     start, end = parts.metadata
     effort += end - start + len(entry) // _PARSING
-    return stop if _is_right(entry, parts, any_checksum) else 0, effort
+    return stop if _is_valid(entry, parts, any_checksum) else 0, effort
 
 
 def judge_pair(
-    data: bytes, at: int, to_broker: bool | None, limit: int, *, any_size: bool
+    data: bytes, offset: int, to_broker: bool | None, limit: int, *, any_size: bool
 ) -> tuple[int, int]:
-    """Whether a valid frame is at `data[at:]`, followed by a valid header and command. Returns as `judge`."""
-    verdict, effort = judge(data, at, to_broker, limit, any_size=any_size)
+    """Judge whether a valid frame and then a valid header and command are at `data[offset:]`, as `judge`."""
+    verdict, effort = judge(data, offset, to_broker, limit, any_size=any_size)
     if verdict <= 0:
         return verdict, effort
     if not any_size and len(data) - verdict >= 8 and header_at(data, verdict)[1] > _SMALL_COMMAND:
@@ -143,7 +143,7 @@ def judge_pair(
     return judge_command(data, verdict, to_broker, limit), effort + _command_effort(data, verdict)
 
 
-def _is_right(entry: bytes, parts: Parts, any_checksum: bool) -> bool:
+def _is_valid(entry: bytes, parts: FrameLayout, any_checksum: bool) -> bool:
     if parts.problem or (parts.stored != parts.computed and not any_checksum):
         return False
     start, stop = parts.metadata
@@ -153,14 +153,14 @@ def _is_right(entry: bytes, parts: Parts, any_checksum: bool) -> bool:
         return False
 
 
-def _command_effort(data: bytes, at: int) -> int:
-    """The effort of judging the header and the command at `data[at:]`."""
-    size = int(header_at(data, at)[1]) if len(data) - at >= 8 else 0
-    return 8 + size if size <= min(LARGEST_COMMAND, len(data) - at - 8) else 8
+def _command_effort(data: bytes, offset: int) -> int:
+    """Estimate the effort of judging the header and the command at `data[offset:]`."""
+    size = int(header_at(data, offset)[1]) if len(data) - offset >= 8 else 0
+    return 8 + size if size <= min(MAX_FOUND_COMMAND, len(data) - offset - 8) else 8
 
 
-def parses(command: bytes) -> bool:
-    """Whether `command` parses as a BaseCommand, whatever is in it."""
+def is_parseable(command: bytes) -> bool:
+    """Return whether `command` parses as a BaseCommand, whatever is in it."""
     try:
         BaseCommand.FromString(command)
     except DecodeError:
@@ -188,62 +188,64 @@ class Search:
         """Begin a search at `offset`."""
         self.searched, self.likely = offset, likely
 
-    def find(self, data: bytes, start: int, to_broker: bool | None, limit: int, ended: bool) -> int:
-        """The index in `data` where a frame certainly begins; -1 if there is none yet.
+    def find(self, data: bytes, start: int, to_broker: bool | None, limit: int, is_last: bool) -> int:
+        """Find the index in `data` where a frame certainly begins; -1 if there is none yet.
 
         `start` is the offset of `data`. After -1, `need` is how many bytes `data` must have next time.
-        `ended`: no more bytes will come. The other parameters are those of `judge`.
+        `is_last`: no more bytes will come. The other parameters are those of `judge`.
         """
         if self.likely >= start:
-            at = self.likely - start
-            worth = self._is_worth(self.searched)
-            judged = judge(data, at, to_broker, limit, any_checksum=True, any_size=worth)
-            verdict = self._paid(judged, self.searched, ended)
+            index = self.likely - start
+            can_afford = self._can_afford(self.searched)
+            verdict_and_effort = judge(data, index, to_broker, limit, any_checksum=True, any_size=can_afford)
+            verdict = self._charge(verdict_and_effort, self.searched, is_last)
             if verdict > 0:
-                return at
-            if verdict < 0 and not ended:
+                return index
+            if verdict < 0 and not is_last:
                 self.need = -verdict
                 return -1
             self.likely = -1
         for match in CANDIDATE.finditer(data, self.searched - start + 4):
-            at = match.start() - 4
-            judged = judge_pair(data, at, to_broker, limit, any_size=self._is_worth(start + at))
-            verdict = self._paid(judged, start + at, ended)
+            index = match.start() - 4
+            verdict_and_effort = judge_pair(
+                data, index, to_broker, limit, any_size=self._can_afford(start + index)
+            )
+            verdict = self._charge(verdict_and_effort, start + index, is_last)
             if verdict > 0:
-                return at
-            if verdict < 0 and not ended:
-                self.searched = start + at
+                return index
+            if verdict < 0 and not is_last:
+                self.searched = start + index
                 self.need = -verdict
                 return -1
         self.searched = max(self.searched, start + len(data) - CANDIDATE_SPAN + 1)
         self.need = 0
         return -1
 
-    def kept_from(self, start: int, at: int) -> int:
-        """The index of the first byte to keep, as a frame may begin there: `at` while one is likely."""
-        return at if self.likely >= start else self.searched - start
+    def first_index_to_keep(self, start: int, index: int) -> int:
+        """Return the index of the first byte to keep, as a frame may begin there."""
+        return index if self.likely >= start else self.searched - start
 
     def skip(self, size: int) -> None:
         """Note that the stream has `size` bytes, such as a gap, that do not pay for effort."""
         self._effort += _EFFORT_PER_BYTE * size
 
-    def in_debt(self, offset: int) -> bool:
-        """Whether more effort was spent than the bytes up to `offset` pay for."""
+    def is_in_debt(self, offset: int) -> bool:
+        """Return whether more effort was spent than the bytes up to `offset` pay for."""
         return self._effort > _EFFORT_PER_BYTE * offset
 
-    def _is_worth(self, offset: int) -> bool:
-        """Whether large candidates may be judged at `offset`, too."""
+    def _can_afford(self, offset: int) -> bool:
+        """Return whether large candidates may be judged at `offset`, too."""
         return self._effort - _EFFORT_PER_BYTE * offset <= _FREE_EFFORT
 
-    def _paid(self, judged: tuple[int, int], offset: int, ended: bool) -> int:
-        """The verdict in `judged`, for `offset`. Its effort is counted only if the verdict is final."""
-        verdict, effort = judged
-        if verdict >= 0 or ended:
+    def _charge(self, verdict_and_effort: tuple[int, int], offset: int, is_last: bool) -> int:
+        """Return the verdict of a judgement at `offset`. Counts its effort only if the verdict is final."""
+        verdict, effort = verdict_and_effort
+        if verdict >= 0 or is_last:
             self._effort = max(self._effort, _EFFORT_PER_BYTE * offset) + effort
         return verdict
 
     def state(self) -> tuple[int, int, int]:
-        """The state as plain data, for `resume`."""
+        """Return the state as plain data, for `resume`."""
         return self.likely, self.searched, self._effort
 
     def resume(self, state: tuple[int, int, int], shift: int) -> None:

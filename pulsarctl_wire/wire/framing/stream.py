@@ -10,8 +10,8 @@ The stream is in one of four states:
     foreign    the peer uses another protocol (TLS, HTTP, ...); all bytes are dropped
 
 Memory is bounded: a frame up to the limit is buffered until it is complete; a larger one only if
-its command is valid, and up to `KEPT_FRAME` bytes. If the buffered bytes contain many frames, `take`
-and `settle` return about `PORTION` events at a time.
+its command is valid, and up to `MAX_KEPT_FRAME` bytes. If the buffered bytes contain many frames, `take`
+and `settle` return about `MAX_EVENTS` events at a time.
 """
 
 from typing import Final
@@ -20,31 +20,31 @@ from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import MESSAGE, SEND
+from pulsarctl_wire.wire.fast_fields import IS_COMPILED, read_ids
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import (
-    KEPT_FRAME,
     MAX_FRAME_SIZE,
+    MAX_KEPT_FRAME,
     MAX_PARSED,
     Connection,
     Event,
     Frame,
     Gap,
-    cut_frame,
+    build_cut_frame,
     read_entry,
     type_of,
 )
 from pulsarctl_wire.wire.framing import foreign, resync
-from pulsarctl_wire.wire.framing.broken import is_little_endian
 from pulsarctl_wire.wire.framing.lost import AFTER_GAP, BEGAN_INSIDE, LostBytes, Source, packets_of, time_of
+from pulsarctl_wire.wire.framing.malformed import is_little_endian
 from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-from pulsarctl_wire.wire.quick import IS_COMPILED, read_ids
 
-_PIECE: Final = 65_536  # bytes that are decoded before the number of events is checked
-_UNCHECKED: Final = 65_536  # a frame up to this size is completed before its command is parsed
+_PIECE_SIZE: Final = 65_536  # bytes that are decoded before the number of events is checked
+_MAX_UNCHECKED: Final = 65_536  # a frame up to this size is completed before its command is parsed
 
-PORTION: Final = 4_096
-"""The number of events after which `FrameStream.take` and `settle` pause."""
+MAX_EVENTS: Final = 4_096
+"""Events after which `FrameStream.take` and `settle` pause."""
 
 _CONNECT: Final = BaseCommand.CONNECT
 
@@ -71,7 +71,7 @@ def _read_command(frame: Frame, size: int) -> str:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FrameStream:
-    """Turns one direction of a connection into frames, gaps and malformed stretches.
+    """A decoder of one direction of a connection to frames, gaps and malformed stretches.
 
     `from_start`: the first byte fed is the first that was sent; otherwise the stream begins with a search.
     `limit` is the largest legal frame in bytes, length prefix included; the connection's state sets it to
@@ -80,9 +80,9 @@ class FrameStream:
     """
 
     __slots__ = (
-        *("_approved", "_buffer", "_fresh", "_lost", "_need", "_older", "_packet", "_search", "_searching"),
-        *("_skip", "_source", "_source_ns", "_sources", "_time_ns", "certain", "connection", "held_bytes"),
-        *("limit", "pending", "position", "protocol", "spoke", "to_broker"),
+        *("_approved", "_buffer", "_held_before", "_is_fresh", "_is_searching", "_lost", "_need"),
+        *("_packet", "_search", "_skip", "_source", "_source_ns", "_sources", "_time_ns", "certain"),
+        *("connection", "has_more", "held_bytes", "limit", "position", "protocol", "spoke", "to_broker"),
     )
 
     def __init__(
@@ -92,7 +92,7 @@ class FrameStream:
         self.to_broker = to_broker
         self.limit = limit
         self.certain = True
-        self.pending = False
+        self.has_more = False
         """Whether `take` has paused: then the caller must call `take_more`."""
         self.protocol = ""
         self.position = 0
@@ -100,7 +100,7 @@ class FrameStream:
         self._buffer: list[bytes] = []  # bytes that are not in an event yet, in pieces
         self.held_bytes = 0
         """The number of buffered bytes."""
-        self._older = 0  # bytes that were buffered before the ones just fed
+        self._held_before = 0  # bytes that were buffered before the ones just fed
         self._need = 0  # do nothing until so many bytes are buffered
         self._sources: list[Source] = []  # of the buffered bytes
         self._source = -1  # no packet yet
@@ -109,14 +109,14 @@ class FrameStream:
         self._packet = -1
         self._approved = -1  # TOTAL_SIZE of a frame over the limit that is accepted
         self._skip = 0
-        self._searching = False
+        self._is_searching = False
         self.spoke = False
         """Whether any complete frame has arrived."""
-        self._fresh = True  # nothing recognised yet: it may be another protocol
+        self._is_fresh = True  # nothing recognised yet: it may be another protocol
         self._search = resync.Search()
         self._lost = LostBytes("", 0, (None, -1))
         if not from_start:
-            self._lose(BEGAN_INSIDE, 0, likely=0)
+            self._begin_search(BEGAN_INSIDE, 0, likely=0)
 
     # -- input
 
@@ -126,18 +126,18 @@ class FrameStream:
         If packets were out of order, events get the time and number of the latest packet they need.
         """
         events = self.take(data, time_ns, packet)
-        while self.pending:
+        while self.has_more:
             events += self.take_more()
         return events
 
     def take(self, data: bytes, time_ns: int | None = None, packet: int = 0) -> list[Event]:
-        """Like `feed`, but if there are many events, it returns only the first ones (see `pending`)."""
+        """Do the same as `feed`, but return only the first of many events (see `has_more`)."""
         if packet >= self._packet or not self.held_bytes:
             self._time_ns, self._packet = time_ns, packet
             if not self.position and not self.held_bytes:
                 self._lost.stamp = time_ns, packet  # in case the stream does not begin with a frame
         self._source, self._source_ns = packet, time_ns
-        self._older = self.held_bytes
+        self._held_before = self.held_bytes
         if self.held_bytes:
             self._buffer.append(data)
             self.held_bytes += len(data)
@@ -148,16 +148,16 @@ class FrameStream:
         elif self._sources:
             self._sources = []
         events: list[Event] = []
-        at = self._frames(data, 0, events) if self.in_step else 0
-        if at < len(data):
-            at = self._run(data, at, events)
-        self._keep(data, at)
+        pos = self._decode_frames(data, 0, events) if self.is_in_step else 0
+        if pos < len(data):
+            pos = self._run(data, pos, events)
+        self._keep(data, pos)
         return events
 
     def take_more(self) -> list[Event]:
-        """More events from the bytes taken last; none if the rest needs more bytes."""
+        """Return more events from the bytes taken last; none if the rest needs more bytes."""
         data = b"".join(self._buffer)
-        self._older = len(data)
+        self._held_before = len(data)
         events: list[Event] = []
         self._keep(data, self._run(data, 0, events))
         return events
@@ -168,7 +168,7 @@ class FrameStream:
             self.position += size
             return []
         events: list[Event] = []
-        frame_end = self._end(events)
+        frame_end = self._flush(events)
         self._time_ns, self._packet = time_ns, packet
         events.append(Gap(size, self.connection, self.to_broker, self.position, time_ns, packet))
         self.position += size
@@ -176,25 +176,25 @@ class FrameStream:
         if frame_end >= self.position:
             self._skip = frame_end - self.position
         else:
-            self._lose(AFTER_GAP, self.position, likely=self.position)
+            self._begin_search(AFTER_GAP, self.position, likely=self.position)
         return events
 
     def settle(self) -> list[Event]:
-        """The next few events that `gap` or `close` would return; none if only those can return the rest."""
+        """Return the next few events that `gap` or `close` would; none if only those can return the rest."""
         data = b"".join(self._buffer)
-        self._older = len(data)
+        self._held_before = len(data)
         events: list[Event] = []
-        at = self._run(data, 0, events, ended=True)
-        while at < len(data) and not self.pending and not self._is_cut_frame(data, at):
-            self._refuse("too few bytes to tell what begins here", at, 0)
-            at = self._run(data, at, events, ended=True)
-        self._keep(data, at)
+        pos = self._run(data, 0, events, is_last=True)
+        while pos < len(data) and not self.has_more and not self._is_cut_frame(data, pos):
+            self._refuse("too few bytes to tell what begins here", pos, 0)
+            pos = self._run(data, pos, events, is_last=True)
+        self._keep(data, pos)
         return events
 
     def close(self) -> list[Event]:
         """Note that no more bytes will come (FIN, RST, end of the capture). Returns the last events."""
         events: list[Event] = []
-        self._end(events)
+        self._flush(events)
         return events
 
     # -- handing over to a stream in another process that continues from here
@@ -202,12 +202,12 @@ class FrameStream:
     @property
     def step(self) -> int | None:
         """How many bytes of the next frame are buffered; None unless the stream is certainly in step."""
-        return self.held_bytes if self.in_step and self.spoke and self._approved < 0 else None
+        return self.held_bytes if self.is_in_step and self.spoke and self._approved < 0 else None
 
     @property
-    def in_debt(self) -> bool:
+    def is_in_debt(self) -> bool:
         """Whether more effort was spent on searches than the bytes so far pay for."""
-        return self._search.in_debt(self.position)
+        return self._search.is_in_debt(self.position)
 
     @property
     def untouched(self) -> bool:
@@ -243,14 +243,14 @@ class FrameStream:
         return StreamState(
             *(self.limit, self.protocol, self.position, self.held, self._need, self._sources),
             *(self._source, self._source_ns, self._time_ns, self._packet, self._approved, self._skip),
-            *(self._searching, self.spoke, self._fresh, self._search.state(), self._lost.state()),
+            *(self._is_searching, self.spoke, self._is_fresh, self._search.state(), self._lost.state()),
         )
 
     def resume(self, state: StreamState, shift: int) -> None:
         """Continue from a `state` whose offsets are `shift` bytes too small."""
         self.limit, self.protocol, self.position, held, self._need, sources = state[:6]
         self._source, self._source_ns, self._time_ns, self._packet, self._approved, self._skip = state[6:12]
-        self._searching, self.spoke, self._fresh, search, lost = state[12:]
+        self._is_searching, self.spoke, self._is_fresh, search, lost = state[12:]
         self.position += shift
         self._buffer, self.held_bytes = [held] if held else [], len(held)
         self._sources = [(end + shift, packet, time_ns) for end, packet, time_ns in sources]
@@ -259,213 +259,213 @@ class FrameStream:
 
     # -- the states
 
-    def _run(self, data: bytes, at: int, events: list[Event], ended: bool = False) -> int:
-        """Decode `data`, which begins at `position`, from `at` on. Returns how far it got."""
-        self.pending = False
-        while at < len(data):
-            if len(events) >= PORTION:
-                self.pending = True
-                return at
+    def _run(self, data: bytes, pos: int, events: list[Event], is_last: bool = False) -> int:
+        """Decode `data`, which begins at `position`, from `pos` on. Returns how far it got."""
+        self.has_more = False
+        while pos < len(data):
+            if len(events) >= MAX_EVENTS:
+                self.has_more = True
+                return pos
             if self._skip:
-                skipped = min(self._skip, len(data) - at)
+                skipped = min(self._skip, len(data) - pos)
                 self._skip -= skipped
-                at += skipped
+                pos += skipped
             elif self.protocol:
-                self._pass_over(data[at:])
+                self._pass_over(data[pos:])
                 return len(data)
-            elif self._searching:
-                found = self._search.find(data, self.position, self._direction(), self.limit, ended)
-                if found < 0:
-                    keep = len(data) if ended else self._search.kept_from(self.position, at)
-                    self._pass_over(data[at:keep])
-                    self._need = max(self._search.need - keep, 0)
-                    return keep
-                self._pass_over(data[at:found])
+            elif self._is_searching:
+                start = self._search.find(data, self.position, self._direction(), self.limit, is_last)
+                if start < 0:
+                    stop = len(data) if is_last else self._search.first_index_to_keep(self.position, pos)
+                    self._pass_over(data[pos:stop])
+                    self._need = max(self._search.need - stop, 0)
+                    return stop
+                self._pass_over(data[pos:start])
                 self._report_lost(events)
-                at = found
+                pos = start
             else:
                 approved = self._approved
-                went = self._frames(data, at, events)
-                if went == at and self.in_step and self._approved == approved:
-                    return at  # the rest of a frame is missing
-                at = went
-        return at
+                stop = self._decode_frames(data, pos, events)
+                if stop == pos and self.is_in_step and self._approved == approved:
+                    return pos  # the rest of a frame is missing
+                pos = stop
+        return pos
 
     @property
-    def in_step(self) -> bool:
+    def is_in_step(self) -> bool:
         """Whether a frame begins at `position`."""
-        return not (self._skip or self._searching or self.protocol)
+        return not (self._skip or self._is_searching or self.protocol)
 
-    def _keep(self, data: bytes, taken: int) -> None:
-        """Buffer the rest of `data` after the first `taken` bytes, which are finished."""
+    def _keep(self, data: bytes, done: int) -> None:
+        """Buffer the rest of `data` after the first `done` bytes, which are finished."""
         end = self.position + len(data)
-        self.position += taken
-        if taken == len(data):
+        self.position += done
+        if done == len(data):
             if self.held_bytes:
                 self._buffer, self.held_bytes = [], 0
             return
-        if taken >= self._older:  # the rest arrived with the last bytes
+        if done >= self._held_before:  # the rest arrived with the last bytes
             self._sources = [(end, self._source, self._source_ns)]
-        elif taken:
+        elif done:
             self._sources = [source for source in self._sources if source[0] > self.position]
-        self._buffer = [data[taken:]]
-        self.held_bytes = len(data) - taken
+        self._buffer = [data[done:]]
+        self.held_bytes = len(data) - done
 
-    def _frames(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Decode the frames that `data[at:]` begins with. Returns where they end. Must be fast."""
+    def _decode_frames(self, data: bytes, pos: int, events: list[Event]) -> int:
+        """Decode the frames that `data[pos:]` begins with. Returns where they end. Must be fast."""
         end = len(data)
-        limit = min(self.limit, KEPT_FRAME) - 4
-        older, approved, offset = self._older, self._approved, self.position
+        limit = min(self.limit, MAX_KEPT_FRAME) - 4
+        held_before, approved, offset = self._held_before, self._approved, self.position
         connection, to_broker = self.connection, self.to_broker
         time_ns, packet, source = self._time_ns, self._packet, self._source
-        last = min(end - 8, at + _PIECE)
-        while at <= last:
-            total, size = u32_at(data, at), u32_at(data, at + 4)
-            stop = at + 4 + total
+        last = min(end - 8, pos + _PIECE_SIZE)
+        while pos <= last:
+            total, size = u32_at(data, pos), u32_at(data, pos + 4)
+            stop = pos + 4 + total
             if (total > limit or size + 4 > total or size < 2 or size > MAX_PARSED) and total != approved:
-                return self._doubt(data, at, total, size, events)
+                return self._check_header(data, pos, total, size, events)
             if stop > end:
-                if end - at < 8 + size:
+                if end - pos < 8 + size:
                     self._need = 8 + size
-                elif stop - at <= _UNCHECKED or resync.parses(data[at + 8 : at + 8 + size]):
-                    self._need = stop - at
+                elif stop - pos <= _MAX_UNCHECKED or resync.is_parseable(data[pos + 8 : pos + 8 + size]):
+                    self._need = stop - pos
                 else:
-                    self._refuse(_UNPARSEABLE, at, stop)
-                return at
-            raw = data[at:stop]
-            frame = Frame(raw, None, -1, connection, to_broker, offset + at, time_ns, packet)
+                    self._refuse(_UNPARSEABLE, pos, stop)
+                return pos
+            raw = data[pos:stop]
+            frame = Frame(raw, None, -1, connection, to_broker, offset + pos, time_ns, packet)
             problem = _read_command(frame, size)
             if problem:
-                self._refuse(problem, at, stop)
-                return at
+                self._refuse(problem, pos, stop)
+                return pos
             number = frame.type
             if number in (SEND, MESSAGE):
                 read_entry(frame, 8 + size)
             elif size + 4 != total:
                 frame.note(f"{total - 4 - size} bytes after the command")
-            if at < older or source != packet:
-                frame.packets = packets_of(self._sources, offset + at, offset + stop, source)
-                frame.start_ns = time_of(self._sources, offset + at, self._source_ns)
+            if pos < held_before or source != packet:
+                frame.packets = packets_of(self._sources, offset + pos, offset + stop, source)
+                frame.start_ns = time_of(self._sources, offset + pos, self._source_ns)
             if total == approved:
                 frame.note(f"frame of {total + 4} bytes, over the limit of {self.limit}")
                 self._approved = approved = -1
             events.append(frame)
-            at = stop
+            pos = stop
             if not self.spoke:
                 self.spoke = True
-                self._fresh = False
+                self._is_fresh = False
         self._need = 8
-        return at
+        return pos
 
-    def _doubt(self, data: bytes, at: int, total: int, size: int, events: list[Event]) -> int:
+    def _check_header(self, data: bytes, pos: int, total: int, size: int, events: list[Event]) -> int:
         """Check a header that is out of bounds. Returns where to continue, in the state that it sets."""
-        if self._fresh:
-            went = self._other_protocol(data, at, events)
-            if went >= 0:
-                return went
+        if self._is_fresh:
+            stop = self._detect_protocol(data, pos, events)
+            if stop >= 0:
+                return stop
         if size + 4 > total or size < 2:
             # no numbers in this text: these bytes may be part of credentials
-            self._refuse("TOTAL_SIZE and COMMAND_SIZE do not fit together", at, at + 4 + total)
-            return at
+            self._refuse("TOTAL_SIZE and COMMAND_SIZE do not fit together", pos, pos + 4 + total)
+            return pos
         if size > MAX_PARSED:
-            self._refuse(f"COMMAND_SIZE is over {MAX_PARSED} bytes", at, at + 4 + total)
-        elif len(data) - at < 8 + resync.COMMAND_HEAD:
+            self._refuse(f"COMMAND_SIZE is over {MAX_PARSED} bytes", pos, pos + 4 + total)
+        elif len(data) - pos < 8 + resync.COMMAND_HEAD:
             self._need = 8 + resync.COMMAND_HEAD
-        elif not self._begins_command(data, at):
-            self._refuse(f"TOTAL_SIZE is over the limit of {self.limit} bytes", at, 0)
-        elif total + 4 <= KEPT_FRAME:
+        elif not self._begins_command(data, pos):
+            self._refuse(f"TOTAL_SIZE is over the limit of {self.limit} bytes", pos, 0)
+        elif total + 4 <= MAX_KEPT_FRAME:
             self._approved = total
         else:
-            return self._pass_over_frame(data, at, total, size, events)
-        return at
+            return self._pass_over_frame(data, pos, total, size, events)
+        return pos
 
-    def _pass_over_frame(self, data: bytes, at: int, total: int, size: int, events: list[Event]) -> int:
+    def _pass_over_frame(self, data: bytes, pos: int, total: int, size: int, events: list[Event]) -> int:
         """Report the command of a valid frame that is too large to keep, and skip the rest."""
-        shown = 8 + size if size <= resync.LARGEST_COMMAND else 8
-        if len(data) - at < shown:
-            self._need = shown
-            return at
-        if not resync.parses(data[at + 8 : at + shown]):
-            self._refuse(_UNPARSEABLE, at, 0)
-            return at
-        self._cut(data[at : at + shown], at, events)
-        self._skip = total + 4 - shown
-        return at + shown
+        command_end = 8 + size if size <= resync.MAX_FOUND_COMMAND else 8
+        if len(data) - pos < command_end:
+            self._need = command_end
+            return pos
+        if not resync.is_parseable(data[pos + 8 : pos + command_end]):
+            self._refuse(_UNPARSEABLE, pos, 0)
+            return pos
+        self._report_cut_frame(data[pos : pos + command_end], pos, events)
+        self._skip = total + 4 - command_end
+        return pos + command_end
 
-    def _begins_command(self, data: bytes, at: int) -> bool:
-        """Whether a known command follows the sizes at `data[at:]`, and they are not little-endian."""
-        known = resync.begins_command(data, at + 8, self._direction())
-        return known and not is_little_endian(data, at)
+    def _begins_command(self, data: bytes, pos: int) -> bool:
+        """Return whether a known command with big-endian sizes is at `data[pos:]`."""
+        is_known = resync.begins_command(data, pos + 8, self._direction())
+        return is_known and not is_little_endian(data, pos)
 
     def _direction(self) -> bool | None:
         return self.to_broker if self.certain else None
 
-    def _other_protocol(self, data: bytes, at: int, events: list[Event]) -> int:
+    def _detect_protocol(self, data: bytes, pos: int, events: list[Event]) -> int:
         """Look for another protocol at the beginning of the stream.
 
         Returns where to continue, in the state that it sets; -1 if no other protocol was recognised.
         """
-        if len(data) - at < foreign.ENOUGH:
-            self._need = foreign.ENOUGH
-            return at
-        self.protocol, _ = foreign.recognise(data[at : at + foreign.ENOUGH])
+        if len(data) - pos < foreign.SIGNATURE_SIZE:
+            self._need = foreign.SIGNATURE_SIZE
+            return pos
+        self.protocol, _ = foreign.recognise(data[pos : pos + foreign.SIGNATURE_SIZE])
         if self.protocol:
-            self._mark_lost("", self.position + at)  # the reason is set at the end
-            return at
-        length, what = foreign.proxy_header(data[at:])
+            self._begin_lost("", self.position + pos)  # the reason is set at the end
+            return pos
+        length, description = foreign.proxy_header(data[pos:])
         if not length:
             return -1
-        if length > len(data) - at:
+        if length > len(data) - pos:
             self._need = length
-            return at
-        self._mark_lost(f"not Pulsar: {what}", self.position + at)
-        self._pass_over(data[at : at + length])
+            return pos
+        self._begin_lost(f"not Pulsar: {description}", self.position + pos)
+        self._pass_over(data[pos : pos + length])
         self._report_lost(events)
-        return at + length
+        return pos + length
 
     # -- damage
 
-    def _refuse(self, reason: str, at: int, stop: int) -> None:
-        """No frame is at buffer offset `at`. By its sizes it would end at `stop` (0: unknown)."""
-        plausible = stop > at + 8 and stop - at <= self.limit
-        self._lose(reason, self.position + at, likely=self.position + stop if plausible else -1)
+    def _refuse(self, reason: str, pos: int, stop: int) -> None:
+        """Note that no frame is at `pos` in the buffer. By its sizes it would end at `stop` (0: unknown)."""
+        is_plausible = stop > pos + 8 and stop - pos <= self.limit
+        self._begin_search(reason, self.position + pos, likely=self.position + stop if is_plausible else -1)
         self._search.searched += 1
 
-    def _lose(self, reason: str, offset: int, likely: int) -> None:
+    def _begin_search(self, reason: str, offset: int, likely: int) -> None:
         """Begin a search at stream offset `offset`; at `likely` (-1: nowhere) one frame suffices."""
-        self._searching = True
+        self._is_searching = True
         self._search.begin(offset, likely)
         self._need = 0
-        self._mark_lost(reason, offset)
+        self._begin_lost(reason, offset)
 
-    def _mark_lost(self, reason: str, offset: int) -> None:
+    def _begin_lost(self, reason: str, offset: int) -> None:
         self._lost = LostBytes(reason, offset, (self._time_ns, self._packet))
-        self._fresh = False
+        self._is_fresh = False
 
     def _pass_over(self, data: bytes) -> None:
         self._lost.add(data, self._sources, self._source)
 
     def _report_lost(self, events: list[Event]) -> None:
         """End the lost stretch, and report it."""
-        self._searching = False
+        self._is_searching = False
         if self._lost.size:
             events.append(self._lost.event(self.connection, self.to_broker, self.protocol))
 
     # -- ends
 
-    def _end(self, events: list[Event]) -> int:
+    def _flush(self, events: list[Event]) -> int:
         """Report everything that is buffered. Returns the stream offset where a cut frame would end.
 
         It is -1 if no frame is cut.
         """
-        while more := self.settle():
-            events += more
+        while portion := self.settle():
+            events += portion
         data = b"".join(self._buffer)
         frame_end = self.position + len(data) + self._skip if self._skip else -1
         if data:
-            frame_end = self._cut(data, 0, events)
-        elif self._searching or self.protocol:
-            self._name_lost()
+            frame_end = self._report_cut_frame(data, 0, events)
+        elif self._is_searching or self.protocol:
+            self._set_lost_reason()
             self._report_lost(events)
         self.position += len(data)
         self._buffer, self.held_bytes = [], 0
@@ -473,27 +473,27 @@ class FrameStream:
         self._approved = -1
         return frame_end
 
-    def _name_lost(self) -> None:
+    def _set_lost_reason(self) -> None:
         """Set the reason of another protocol's bytes. One joined midway is recognised only here."""
         if self.protocol or not self.spoke:
-            self.protocol, what = foreign.recognise(self._lost.head)
-            if what:
-                self._lost.reason = f"not Pulsar: {what}"
+            self.protocol, description = foreign.recognise(self._lost.head)
+            if description:
+                self._lost.reason = f"not Pulsar: {description}"
 
-    def _is_cut_frame(self, data: bytes, at: int) -> bool:
-        """Whether the rest at `data[at:]` begins a frame: its sizes are valid, and its command parses."""
-        if len(data) - at < 8:
+    def _is_cut_frame(self, data: bytes, pos: int) -> bool:
+        """Return whether a frame begins at `data[pos:]`: its sizes are valid, and its command parses."""
+        if len(data) - pos < 8:
             return False
-        total, size = u32_at(data, at), u32_at(data, at + 4)
+        total, size = u32_at(data, pos), u32_at(data, pos + 4)
         fits = 2 <= size <= total - 4
         if total + 4 > self.limit and total != self._approved:
-            fits = fits and self._begins_command(data, at)
-        return fits and (len(data) - at < 8 + size or resync.parses(data[at + 8 : at + 8 + size]))
+            fits = fits and self._begins_command(data, pos)
+        return fits and (len(data) < pos + 8 + size or resync.is_parseable(data[pos + 8 :][:size]))
 
-    def _cut(self, raw: bytes, at: int, events: list[Event]) -> int:
+    def _report_cut_frame(self, raw: bytes, pos: int, events: list[Event]) -> int:
         """Report the frame that begins with `raw` and is cut. Returns the offset where it would end."""
-        offset = self.position + at
-        frame = cut_frame(raw, self.connection, self.to_broker, offset, self._time_ns, self._packet)
+        offset = self.position + pos
+        frame = build_cut_frame(raw, self.connection, self.to_broker, offset, self._time_ns, self._packet)
         frame.packets = packets_of(self._sources, offset, offset + len(raw), self._source)
         frame.start_ns = time_of(self._sources, offset, self._source_ns)
         events.append(frame)

@@ -1,4 +1,4 @@
-"""Finds where frames begin and end in one direction of a connection, without decoding them.
+"""Where frames begin and end in one direction of a connection, found without decoding them.
 
 It is for callers that forward bytes and need only a few of the frames. `walk` goes from header to header. It
 stops where a wanted frame begins, or where a header is incomplete. A frame is accepted by its sizes and
@@ -16,13 +16,13 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from pulsarctl_wire.wire.frame import KEPT_FRAME, MAX_FRAME_SIZE
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, MAX_KEPT_FRAME
 from pulsarctl_wire.wire.framing.foreign import proxy_header
 
 HEAD: Final = 10
 """Bytes with a frame's sizes and command type; no frame is smaller."""
 
-LARGEST: Final = MAX_FRAME_SIZE
+MAX_WANTED: Final = MAX_FRAME_SIZE
 """The largest TOTAL_SIZE of a wanted frame; larger frames are skipped, unless all frames are wanted."""
 
 _ALL: Final = bytes([2] * 256)
@@ -39,37 +39,38 @@ class FrameWalk:
     the number of bytes that the current frame still lacks; `frames` counts the frames skipped.
     """
 
-    __slots__ = ("_fresh", "_some", "_stops", "frames", "left", "lost")
+    __slots__ = ("_is_fresh", "_stops", "_wanted_stops", "frames", "left", "lost")
 
     def __init__(self, wanted: frozenset[int]) -> None:
-        self._some = self._stops = bytes([kind in wanted for kind in range(256)])
+        self._wanted_stops = self._stops = bytes([kind in wanted for kind in range(256)])
         self.left = 0
         self.frames = 0
         self.lost = False
-        self._fresh = True
+        self._is_fresh = True
 
-    def want_all(self, all_of_them: bool) -> None:
+    def want_all(self, is_on: bool) -> None:
         """Stop at every frame from now on; with False, only at wanted frames again."""
-        self._stops = _ALL if all_of_them else self._some
+        self._stops = _ALL if is_on else self._wanted_stops
 
-    def walk(self, data: bytes, at: int) -> int:
-        """Walk over `data` from `at` (where the last walk stopped). Returns the offset where it stops.
+    def walk(self, data: bytes, pos: int) -> int:
+        """Walk over `data` from `pos` (where the last walk stopped). Returns the offset where it stops.
 
         If that is not the end of `data`, a wanted frame, or a frame with an incomplete header, begins there.
         """
         end = len(data)
         if self.lost:
             return end
-        if self._fresh and end:
-            header, known = proxy_header(data)
-            if header and not known:
-                return at  # it may be a PROXY header; that needs more bytes
-            self._fresh = False
+        if self._is_fresh and end:
+            header, description = proxy_header(data)
+            if header and not description:
+                return pos  # it may be a PROXY header; that needs more bytes
+            self._is_fresh = False
             self.left = header
-        at += self.left
-        stop, frames = _by_bytes(data, at, self._stops) if _COMPILED else _by_heads(data, at, self._stops)
+        pos += self.left
+        stops = self._stops
+        stop, frames = _skip_by_bytes(data, pos, stops) if _COMPILED else _skip_by_heads(data, pos, stops)
         self.frames += frames
-        if stop < 0 or (stop < end and data[stop] > KEPT_FRAME >> 24):
+        if stop < 0 or (stop < end and data[stop] > MAX_KEPT_FRAME >> 24):
             self.lost = True
             self.left = 0
             return end
@@ -77,41 +78,41 @@ class FrameWalk:
         return min(stop, end)
 
     @staticmethod
-    def size(data: bytes, at: int) -> int:
-        """Size in bytes of the frame at `at`, where a walk stopped; 0 if its header is incomplete."""
-        total = int.from_bytes(data[at : at + 4], "big")
-        return 4 + total if len(data) - at >= HEAD and total <= KEPT_FRAME else 0
+    def size(data: bytes, pos: int) -> int:
+        """Return the size in bytes of the frame at `pos`, where a walk stopped; 0 if its header is cut."""
+        total = int.from_bytes(data[pos : pos + 4], "big")
+        return 4 + total if len(data) - pos >= HEAD and total <= MAX_KEPT_FRAME else 0
 
 
-def _by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:
-    """Where to stop, and the number of frames before that; -1 if a header is invalid. For the compiler."""
+def _skip_by_bytes(data: bytes, start: int, stops: bytes) -> tuple[int, int]:
+    """Return where to stop, and the number of frames before that; -1 if a header is invalid. Compiled."""
     end: i64 = len(data)
-    at: i64 = start
+    pos: i64 = start
     frames: i64 = 0
-    while end - at >= HEAD:
-        total: i64 = data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
-        size: i64 = data[at + 4] << 24 | data[at + 5] << 16 | data[at + 6] << 8 | data[at + 7]
-        if data[at + 8] != 8 or size < 2 or size + 4 > total or total > KEPT_FRAME:
+    while end - pos >= HEAD:
+        total: i64 = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+        size: i64 = data[pos + 4] << 24 | data[pos + 5] << 16 | data[pos + 6] << 8 | data[pos + 7]
+        if data[pos + 8] != 8 or size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
             return -1, int(frames)
-        stop: i64 = stops[data[at + 9]]
-        if stop == 2 or (stop and total <= LARGEST):
+        stop: i64 = stops[data[pos + 9]]
+        if stop == 2 or (stop and total <= MAX_WANTED):
             break
         frames += 1
-        at += 4 + total
-    return int(at), int(frames)
+        pos += 4 + total
+    return int(pos), int(frames)
 
 
-def _by_heads(data: bytes, at: int, stops: bytes) -> tuple[int, int]:
-    """The same as `_by_bytes`, but fast in interpreted Python."""
+def _skip_by_heads(data: bytes, pos: int, stops: bytes) -> tuple[int, int]:
+    """Do the same as `_skip_by_bytes`, but fast in interpreted Python."""
     end = len(data)
     frames = 0
-    while end - at >= HEAD:
-        total, size, tag, kind = _head_at(data, at)
-        if tag != 8 or size < 2 or size + 4 > total or total > KEPT_FRAME:
+    while end - pos >= HEAD:
+        total, size, tag, kind = _head_at(data, pos)
+        if tag != 8 or size < 2 or size + 4 > total or total > MAX_KEPT_FRAME:
             return -1, frames
         stop = stops[kind]
-        if stop == 2 or (stop and total <= LARGEST):
+        if stop == 2 or (stop and total <= MAX_WANTED):
             break
         frames += 1
-        at += 4 + total
-    return at, frames
+        pos += 4 + total
+    return pos, frames

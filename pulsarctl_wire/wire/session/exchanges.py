@@ -15,11 +15,11 @@ from typing import Any, Final
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import NUMBERS, SEND
+from pulsarctl_wire.wire.fast_fields import Head
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
-from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.session.counts import messages_in
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
 from pulsarctl_wire.wire.session.plain import Asked, Identity, Sent

@@ -16,9 +16,9 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import ANSWERS, BODIES, REQUESTS
+from pulsarctl_wire.wire.fast_fields import Head
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.quick import Head
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound

@@ -8,7 +8,7 @@ from broker.entries import publish_batch, tail
 from broker.probe import Target, case
 
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.parts import MAGIC_CHECKSUM
+from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
 
 FLAG = {"supports_broker_entry_metadata": True}
 

@@ -1,4 +1,4 @@
-"""Where the parts of a frame are that come after its command. The layout is that of `frame.py`."""
+"""Where the parts of a frame after its command are. The layout is that of `frame.py`."""
 
 from typing import Final
 
@@ -10,8 +10,8 @@ MAGIC_CHECKSUM: Final = b"\x0e\x01"
 MAGIC_BROKER_ENTRY: Final = b"\x0e\x02"
 
 
-class Parts:
-    """Where the parts after the command are in a frame's bytes, as (start, stop) offsets.
+class FrameLayout:
+    """The parts after the command in a frame's bytes, as (start, stop) offsets.
 
     An absent part is (0, 0). `stored` is the checksum in the frame, and `computed` the checksum of its
     bytes, even if the frame is cut (both None without 0e01). `problem` says why not all parts were found;
@@ -27,27 +27,27 @@ class Parts:
         self.problem = ""
 
 
-def locate(raw: bytes, at: int) -> Parts:
-    """The parts of the payload frame `raw`, whose command ends at `at`. Never raises."""
-    parts = Parts()
+def locate(raw: bytes, pos: int) -> FrameLayout:
+    """Locate the parts of the payload frame `raw`, whose command ends at `pos`. Never raises."""
+    parts = FrameLayout()
     end = len(raw)
-    if raw[at : at + 2] == MAGIC_BROKER_ENTRY and end - at >= 6:
-        stop = at + 6 + u32_at(raw, at + 2)
+    if raw[pos : pos + 2] == MAGIC_BROKER_ENTRY and end - pos >= 6:
+        stop = pos + 6 + u32_at(raw, pos + 2)
         if stop > end:
-            parts.problem = f"broker entry metadata of {stop - at - 6} bytes runs beyond the frame"
+            parts.problem = f"broker entry metadata of {stop - pos - 6} bytes runs beyond the frame"
             return parts
-        parts.broker_entry = (at + 6, stop)
-        at = stop
-    if raw[at : at + 2] == MAGIC_CHECKSUM and end - at >= 6:
-        parts.checksum = (at + 2, at + 6)
-        parts.stored = u32_at(raw, at + 2)
-        at += 6
-        parts.computed = crc32c(memoryview(raw)[at:])
-    if end - at < 4:
+        parts.broker_entry = (pos + 6, stop)
+        pos = stop
+    if raw[pos : pos + 2] == MAGIC_CHECKSUM and end - pos >= 6:
+        parts.checksum = (pos + 2, pos + 6)
+        parts.stored = u32_at(raw, pos + 2)
+        pos += 6
+        parts.computed = crc32c(memoryview(raw)[pos:])
+    if end - pos < 4:
         parts.problem = "no metadata after the command"
         return parts
-    start = at + 4
-    stop = start + u32_at(raw, at)
+    start = pos + 4
+    stop = start + u32_at(raw, pos)
     if stop > end:
         parts.problem = f"metadata of {stop - start} bytes runs beyond the frame"
         return parts

@@ -1,4 +1,4 @@
-"""Reads the numbers in the commands and metadata of message traffic straight from their bytes.
+"""The numbers in the commands and metadata of message traffic, read straight from their bytes.
 
 Nearly all frames are SEND, SEND_RECEIPT, MESSAGE and ACK. States, counts and tables need a few numbers of
 them, and reading these takes a tenth of the time that parsing does, if this module is compiled (otherwise it
@@ -28,14 +28,14 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 from pulsarctl_wire.wire.varint import SIZED, read_signed, wire_type
 
 IS_COMPILED: Final = not __file__.endswith(".py")
-"""Whether this module is compiled, and so quicker than the parser."""
+"""Whether this module is compiled, and so faster than the parser."""
 
-LARGEST: Final = 65_535
-"""Maximum bytes of a command or metadata that is read here."""
+MAX_FAST: Final = 65_535
+"""Maximum bytes of a command or metadata that is read here; the parser reads larger ones."""
 
 _ALL_ONES: Final = 2**64 - 1
 _LONG: Final = 2**62 - 1
-"""The largest usual number; a client that uses larger ones is unusual."""
+"""The largest number that is read here; the parser reads larger ones."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -71,7 +71,7 @@ class Ids:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Head:
-    """What is usual in the metadata of an entry, as in the parsed `MessageMetadata`.
+    """The usual fields in the metadata of an entry, as in the parsed `MessageMetadata`.
 
     producer       name of the producer, as text
     publish_time   ms since the epoch
@@ -102,7 +102,7 @@ class Head:
 
 
 def ids_of(number: int, base: BaseCommand) -> Ids:
-    """The numbers of a parsed command of type `number`, which has some."""
+    """Return the numbers of a parsed command of type `number`, which has some."""
     body: Any = getattr(base, BODIES[number])
     if number in (SEND, SEND_RECEIPT):
         ids = Ids(body.producer_id)
@@ -131,7 +131,7 @@ def ids_of(number: int, base: BaseCommand) -> Ids:
 
 
 def head_of(metadata: MessageMetadata) -> Head:
-    """The usual part of parsed metadata."""
+    """Return the usual part of parsed metadata."""
     head = Head(as_text(metadata.producer_name), metadata.publish_time)
     head.unpacked, head.codec = metadata.uncompressed_size, metadata.compression
     head.batch = metadata.num_messages_in_batch
@@ -161,7 +161,7 @@ _PUBLISHED: Final = 15
 _UNPACKED: Final = 16
 _CODEC: Final = 17
 _BATCH: Final = 18
-_MORE: Final = 19
+_EXTRA: Final = 19
 _SLOTS: Final = 20
 _TAGS: Final = 512
 
@@ -175,14 +175,14 @@ _ID_SIZE: Final = 24
 class _Shape:
     """The usual fields of a message, and the slot of each.
 
-    By tag: `slots` has the slot (0: the field is unusual), `least` and `most` the usual values of a varint,
-    `nested` the shape of a field that is a message. Only those that are `repeated` come more than once.
+    By tag: `slots` has the slot (0: the field is unusual), `smallest` and `largest` the usual values of a
+    varint, `nested` the shape of a field that is a message. Only `repeated` ones come more than once.
     """
 
     def __init__(self, message: Any, slots: dict[str, int], **nested: "_Shape") -> None:
         table, repeated = bytearray(_TAGS), bytearray(_TAGS)
-        self.least = vec[i64]([0] * _TAGS)
-        self.most = vec[i64]([_LONG] * _TAGS)
+        self.smallest = vec[i64]([0] * _TAGS)
+        self.largest = vec[i64]([_LONG] * _TAGS)
         self.nested: list[_Shape | None] = [None] * _TAGS
         for name, slot in slots.items():
             field = message.DESCRIPTOR.fields_by_name[name]
@@ -190,10 +190,10 @@ class _Shape:
             table[key] = slot
             repeated[key] = field.is_repeated
             if field.enum_type is not None:
-                self.most[key] = max(field.enum_type.values_by_number)
+                self.largest[key] = max(field.enum_type.values_by_number)
             elif field.type in _MAX_VALUES:
-                self.most[key] = _MAX_VALUES[field.type]
-            self.least[key] = -(name in _OFTEN_MINUS_ONE)
+                self.largest[key] = _MAX_VALUES[field.type]
+            self.smallest[key] = -(name in _OFTEN_MINUS_ONE)
             self.nested[key] = nested.get(name)
         self.slots, self.repeated = bytes(table), bytes(repeated)
 
@@ -241,63 +241,63 @@ _METADATA: Final = _Shape(
         **{"uncompressed_size": _UNPACKED, "compression": _CODEC, "num_messages_in_batch": _BATCH},
         **dict.fromkeys(("properties", "highest_sequence_id", "replicate_to"), _OTHER),
         "partition_key": _KEY,
-        **dict.fromkeys(("partition_key_b64_encoded", "ordering_key"), _MORE),
-        **dict.fromkeys(("event_time", "schema_version", "null_value"), _MORE),
+        **dict.fromkeys(("partition_key_b64_encoded", "ordering_key"), _EXTRA),
+        **dict.fromkeys(("event_time", "schema_version", "null_value"), _EXTRA),
     },
     properties=_PROPERTY,
 )
 
 
-def _read(data: bytes, at: i64, end: i64, shape: _Shape) -> i64:
-    """Put the values of the message at `data[at:end]` into `_values`; of what has a size, the offset.
+def _read(data: bytes, pos: i64, end: i64, shape: _Shape) -> i64:
+    """Put the values of the message at `data[pos:end]` into `_values`; for a field with a size, its offset.
 
-    Returns a bit for each slot that has one; -1 if anything is unusual.
+    Returns a bit for each slot that has a value; -1 if anything is unusual.
     """
     values, slots = _values, shape.slots
-    found: i64 = 0
-    seen: i64 = 0  # a bit for each field number
-    while at < end:
-        key, begin = read_signed(data, at, end)
-        if begin == at or key < 0 or key >= _TAGS:
+    slot_bits: i64 = 0
+    number_bits: i64 = 0  # a bit for each field number
+    while pos < end:
+        key, value_at = read_signed(data, pos, end)
+        if value_at == pos or key < 0 or key >= _TAGS:
             return -1
         slot: i64 = slots[key]
-        if slot == 0 or (seen >> (key >> 3) & 1 and not shape.repeated[key]):
+        if slot == 0 or (number_bits >> (key >> 3) & 1 and not shape.repeated[key]):
             return -1
-        seen |= 1 << (key >> 3)
-        value, at = read_signed(data, begin, end)
-        if at == begin:
+        number_bits |= 1 << (key >> 3)
+        value, pos = read_signed(data, value_at, end)
+        if pos == value_at:
             return -1
         if key & 7 == SIZED:
-            stop = at + value
+            stop = pos + value
             if value < 0 or stop > end:
                 return -1
             inside = shape.nested[key]
             if inside is not None:
-                more = _read(data, at, stop, inside)
-                if more < 0:
+                nested_bits = _read(data, pos, stop, inside)
+                if nested_bits < 0:
                     return -1
-                found |= more
+                slot_bits |= nested_bits
                 if slot == _ID:
-                    if more & _WHOLE_ID != _WHOLE_ID:
+                    if nested_bits & _WHOLE_ID != _WHOLE_ID:
                         return -1
                     write_i64_le(_ids, values[_LEDGER])
                     write_i64_le(_ids, values[_ENTRY])
                     write_i64_le(_ids, 0)
-            values[slot] = at
+            values[slot] = pos
             if slot in (_NAME, _KEY):
                 values[slot + 1] = stop
-            at = stop
-        elif value < shape.least[key] or value > shape.most[key]:
+            pos = stop
+        elif value < shape.smallest[key] or value > shape.largest[key]:
             return -1
         else:
             values[slot] = value
-        found |= 1 << slot
-    return found
+        slot_bits |= 1 << slot
+    return slot_bits
 
 
 def read_ids(raw: bytes, size: i64) -> Ids | None:
-    """The numbers of a frame's command of `size` bytes; None if it has none, or is unusual."""
-    if size < 5 or size > LARGEST or raw[8] != 8:
+    """Read the numbers of a frame's command of `size` bytes; None if it has none, or is unusual."""
+    if size < 5 or size > MAX_FAST or raw[8] != 8:
         return None
     number: i64 = raw[9]
     shape = _BY_TYPE[number] if number < len(_BY_TYPE) else None
@@ -308,20 +308,20 @@ def read_ids(raw: bytes, size: i64) -> Ids | None:
     if begin == 11 or begin + length != end:
         return None
     _ids.truncate(0)
-    found = _read(raw, begin, end, shape)
-    if found < 0 or not found >> _OWNER & 1:
+    slot_bits = _read(raw, begin, end, shape)
+    if slot_bits < 0 or not slot_bits >> _OWNER & 1:
         return None
     values = _values
     ids = Ids(values[_OWNER])
     ids.is_plain = True
-    if found >> _SEQUENCE & 1:
+    if slot_bits >> _SEQUENCE & 1:
         ids.sequence = values[_SEQUENCE]
-    if found >> _HIGHEST & 1:
+    if slot_bits >> _HIGHEST & 1:
         ids.highest = values[_HIGHEST] if values[_HIGHEST] >= 0 else _ALL_ONES
-    if found >> _ID & 1:
+    if slot_bits >> _ID & 1:
         ids.identified = True
         ids.ledger, ids.entry = values[_LEDGER], values[_ENTRY]
-    if found >> _COUNT & 1:
+    if slot_bits >> _COUNT & 1:
         ids.count = values[_COUNT]
     elif number == SEND:
         ids.count = 1
@@ -331,18 +331,18 @@ def read_ids(raw: bytes, size: i64) -> Ids | None:
             ids.is_plain = False
             ids.several = _ids.getvalue()
             ids.ledger, ids.entry = read_i64_le(ids.several, 0), read_i64_le(ids.several, 8)
-        ids.kind = values[_KIND] if found >> _KIND & 1 else 0
-        if found >> _REQUEST & 1:
+        ids.kind = values[_KIND] if slot_bits >> _KIND & 1 else 0
+        if slot_bits >> _REQUEST & 1:
             ids.request = values[_REQUEST]
     return ids
 
 
-def read_head(raw: bytes, at: i64, end: i64) -> Head | None:
-    """The usual part of the metadata at `raw[at:end]`; None if anything in it is unusual."""
-    if end - at > LARGEST:
+def read_head(raw: bytes, pos: i64, end: i64) -> Head | None:
+    """Read the usual part of the metadata at `raw[pos:end]`; None if anything in it is unusual."""
+    if end - pos > MAX_FAST:
         return None
-    found = _read(raw, at, end, _METADATA)
-    if found < 0 or found & _REQUIRED != _REQUIRED:
+    slot_bits = _read(raw, pos, end, _METADATA)
+    if slot_bits < 0 or slot_bits & _REQUIRED != _REQUIRED:
         return None
     values = _values
     try:
@@ -350,15 +350,15 @@ def read_head(raw: bytes, at: i64, end: i64) -> Head | None:
     except UnicodeDecodeError:
         return None
     head = Head(name, values[_PUBLISHED])
-    head.is_plain = not found >> _MORE & 1
-    if found >> _UNPACKED & 1:
+    head.is_plain = not slot_bits >> _EXTRA & 1
+    if slot_bits >> _UNPACKED & 1:
         head.unpacked = values[_UNPACKED]
         head.is_plain = head.is_plain and head.unpacked > 0
-    if found >> _CODEC & 1:
+    if slot_bits >> _CODEC & 1:
         head.codec = values[_CODEC]
-    if found >> _BATCH & 1:
+    if slot_bits >> _BATCH & 1:
         head.batch = values[_BATCH]
-    if head.is_plain and found >> _KEY & 1:
+    if head.is_plain and slot_bits >> _KEY & 1:
         head.key = raw[values[_KEY] : values[_KEY_END]]
     return head
 

@@ -1,4 +1,4 @@
-"""Numbers that are read from bytes are those of the parsed message (wire/quick.py)."""
+"""Numbers that are read from bytes are those of the parsed message (wire/fast_fields.py)."""
 
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from pulsarctl_wire import read_events
 from pulsarctl_wire.table.metadata import key_hash, unusual_fields
 from pulsarctl_wire.wire import commands
 from pulsarctl_wire.wire.commands import ACK, BODIES, MESSAGE, NUMBERS, SEND, SEND_RECEIPT
+from pulsarctl_wire.wire.fast_fields import IS_COMPILED, Head, Ids, head_of, ids_of, read_head, read_ids
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
-from pulsarctl_wire.wire.quick import IS_COMPILED, Head, Ids, head_of, ids_of, read_head, read_ids
-from pulsarctl_wire.wire.varint import VARINT, fields, sized, tag, varint
+from pulsarctl_wire.wire.varint import VARINT, fields, sized_field, tag, varint
 
 SAMPLES = sorted(Path(__file__, "../../../samples/pcaps").resolve().glob("*.pcap*"))
 KINDS = (SEND, SEND_RECEIPT, MESSAGE, ACK)
@@ -124,7 +124,7 @@ def encoded(draw: st.DrawFn, field: Any, depth: int) -> bytes:
         data = draw(st.sampled_from([b"", b"a", b"key-1", "ä".encode(), b"\xff"]))
     else:
         return tag(field.number, VARINT) + varint(draw(VALUES))
-    return sized(field.number, data)
+    return sized_field(field.number, data)
 
 
 @st.composite
@@ -140,7 +140,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 @given(st.data(), st.sampled_from(KINDS))
 def test_any_command(data: st.DataObject, number: int) -> None:
     body = data.draw(messages(BaseCommand.DESCRIPTOR.fields_by_number[number].message_type))
-    command = tag(1, VARINT) + varint(number) + sized(number, body)
+    command = tag(1, VARINT) + varint(number) + sized_field(number, body)
     command = data.draw(damaged(command))
     ids = read_ids(bytes(8) + command + bytes(data.draw(st.integers(0, 3))), len(command))
     if ids is not None:
