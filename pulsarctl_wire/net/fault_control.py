@@ -25,7 +25,7 @@ async def answer_faults(running: Injecting, faults: Faults, asked: Mapping[str, 
     """Execute a request about the faults of `running`; returns the answer. Raises WireError."""
     do = asked.get("do")
     if do == "fault-list":
-        return {"faults": [_shown(rule) for rule in faults.listing()]}
+        return {"faults": [_shown(rule) for rule in faults.list_rules()]}
     if do == "fault-wait":
         return await _wait(faults, asked)
     answer = {}
@@ -45,23 +45,23 @@ async def answer_faults(running: Injecting, faults: Faults, asked: Mapping[str, 
 
 
 def _shown(rule: Rule) -> dict[str, Any]:
-    from pulsarctl_wire.faults.text import fault_text
+    from pulsarctl_wire.faults.text import format_fault
 
     return {
         "number": rule.number,
-        "fault": fault_text(rule.fault),
+        "fault": format_fault(rule.fault),
         "matched": rule.matched,
         "hits": rule.hits,
     }
 
 
 def _add(running: Injecting, faults: Faults, text: str) -> int:
-    from pulsarctl_wire.faults.text import fault_text, parse_fault
+    from pulsarctl_wire.faults.text import format_fault, parse_fault
 
     fault = parse_fault(text)
     seed = "" if faults else f"; seed {faults.seed}"
     number = faults.add(fault)
-    running.note(f"fault #{number}: {fault_text(fault)}{seed}")
+    running.note(f"fault #{number}: {format_fault(fault)}{seed}")
     return number
 
 

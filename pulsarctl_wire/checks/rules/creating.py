@@ -2,10 +2,17 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.facts import client_of
+from pulsarctl_wire.checks.facts import find_client_host
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, about_owner, seconds
-from pulsarctl_wire.checks.rules.holders import owner_of
+from pulsarctl_wire.checks.rule import (
+    CAPTURE,
+    CONNECTION,
+    Findings,
+    Rule,
+    format_ns,
+    make_owner_subject,
+)
+from pulsarctl_wire.checks.rules.holders import find_owner
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -21,15 +28,15 @@ _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
 class _Create:
-    """A PRODUCER or SUBSCRIBE without an answer; `again` is the later one for the same."""
+    """A PRODUCER or SUBSCRIBE without an answer; `retry` is the later one for the same."""
 
-    __slots__ = ("again", "name", "seen", "subject")
+    __slots__ = ("name", "retry", "sighting", "subject")
 
-    def __init__(self, seen: Sighting, name: str, subject: Subject) -> None:
-        self.seen = seen
+    def __init__(self, sighting: Sighting, name: str, subject: Subject) -> None:
+        self.sighting = sighting
         self.name = name
         self.subject = subject
-        self.again: Sighting | None = None
+        self.retry: Sighting | None = None
 
 
 class CreateTimedOutNotClosed(Rule):
@@ -47,73 +54,74 @@ class CreateTimedOutNotClosed(Rule):
 
     id = "create_timed_out_not_closed"
     relies_on = CONNECTION
-    on: ClassVar = {
-        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "asked"),
-        **dict.fromkeys(("PRODUCER_SUCCESS", "SUCCESS", "ERROR"), "answered"),
-        **dict.fromkeys(("CLOSE_PRODUCER", "CLOSE_CONSUMER"), "closes"),
+    handlers: ClassVar = {
+        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_request"),
+        **dict.fromkeys(("PRODUCER_SUCCESS", "SUCCESS", "ERROR"), "on_answer"),
+        **dict.fromkeys(("CLOSE_PRODUCER", "CLOSE_CONSUMER"), "on_close"),
     }
 
-    def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER or SUBSCRIBE."""
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a request, or report that it is the second one."""
         body: Any = frame.body
         if body is None:
             return
-        owner = owner_of(frame)
-        creates: dict[Any, _Create] = state.marks.setdefault(self.id, {})
+        owner = find_owner(frame)
+        creates: dict[Any, _Create] = state.notes.setdefault(self.id, {})
         key = owner[0], frame.topic, frame.subscription
         name = "" if owner[0] else as_text(body.producer_name)
         first = creates.get(key)
         if first is None:
-            creates[key] = _Create(seen, name, about_owner(frame, owner))
+            creates[key] = _Create(sighting, name, make_owner_subject(frame, owner))
             bound(creates, _MAX_REQUESTS)
-        elif first.again is None and first.name == name and self._is_late(first, seen):
-            first.again = seen
-            self._report(state, first, seen)
+        elif first.retry is None and first.name == name and self._is_late(first, sighting):
+            first.retry = sighting
+            self._report(state, first, sighting)
 
-    def _is_late(self, first: _Create, seen: Sighting) -> bool:
-        return seen.time_ns - first.seen.time_ns >= self.thresholds.unanswered
+    def _is_late(self, first: _Create, sighting: Sighting) -> bool:
+        return sighting.time_ns - first.sighting.time_ns >= self.thresholds.unanswered
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """An answer that may be that of a PRODUCER or SUBSCRIBE."""
-        asked, creates = state.answered, state.marks.get(self.id)
-        if not creates or asked is None or asked.owner is None:
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget a request that is answered, or report its late success."""
+        request, creates = state.answered_request, state.notes.get(self.id)
+        if not creates or request is None or request.owner is None:
             return
-        key = asked.owner[0], asked.topic, asked.subscription
+        key = request.owner[0], request.topic, request.subscription
         create: _Create | None = creates.get(key)
-        if create is not None and create.seen is state.request:
+        if create is not None and create.sighting is state.request_sighting:
             del creates[key]
-            if create.again is not None and frame.type != _ERROR:
-                self._report(state, create, create.again, seen)
+            if create.retry is not None and frame.type != _ERROR:
+                self._report(state, create, create.retry, sighting)
 
-    def closes(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """CLOSE_PRODUCER or CLOSE_CONSUMER, of either side."""
-        creates = state.marks.get(self.id)
+    def on_close(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget a request whose producer or consumer is closed, by either side."""
+        creates = state.notes.get(self.id)
         if creates and frame.body is not None:
-            owner = owner_of(frame)
+            owner = find_owner(frame)
             key = owner[0], frame.topic, frame.subscription
             create: _Create | None = creates.get(key)
             if create is not None and owner[1] in (create.subject.producer_id, create.subject.consumer_id):
                 del creates[key]
 
     def _report(
-        self, state: CheckState, first: _Create, again: Sighting, late: Sighting | None = None
+        self, state: CheckState, first: _Create, retry: Sighting, answer: Sighting | None = None
     ) -> None:
         if not self.can_count(state):
             return
-        what = "producer" if first.seen.type == PRODUCER else "consumer"
-        waited = seconds((late or again).time_ns - first.seen.time_ns)
-        rows = [(first.seen, f"not answered for {waited}"), (again, f"asked again, no CLOSE_{what.upper()}")]
+        kind = "producer" if first.sighting.type == PRODUCER else "consumer"
+        waited = format_ns((answer or retry).time_ns - first.sighting.time_ns)
+        rows = [(first.sighting, f"not answered for {waited}")]
+        rows.append((retry, f"asked again, no CLOSE_{kind.upper()}"))
         text = (
-            f"The client gave up waiting for its {what} and asked again without closing the first one, which"
+            f"The client gave up waiting for its {kind} and asked again without closing the first one, which"
         )
-        if late is not None:
-            rows.append((late, "late answer"))
-            self.found(state, first.subject, rows, f"{text} the broker has opened after {waited}.")
+        if answer is not None:
+            rows.append((answer, "late answer"))
+            self.report(state, first.subject, rows, f"{text} the broker has opened after {waited}.")
         else:
-            self.found(state, first.subject, rows, f"{text} the broker may still open.", SUSPECTED)
+            self.report(state, first.subject, rows, f"{text} the broker may still open.", SUSPECTED)
 
 
-class _Refused:
+class _Refusal:
     """A PRODUCER or SUBSCRIBE that was answered ServiceNotReady."""
 
     def __init__(self, state: CheckState, request: Sighting, answer: Sighting) -> None:
@@ -135,48 +143,48 @@ class StaleOwnership(Rule):
 
     id = "stale_ownership"
     relies_on = CAPTURE
-    on: ClassVar = {
-        "LOOKUP": "looked_up",
-        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "asked"),
-        "ERROR": "answered",
+    handlers: ClassVar = {
+        "LOOKUP": "on_lookup",
+        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_request"),
+        "ERROR": "on_answer",
     }
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
-        self._refused: dict[Any, _Refused] = {}
+        self._refusals: dict[Any, _Refusal] = {}
         self._lookups: dict[tuple[str, str | None], int] = {}  # number of the last LOOKUP
 
-    def looked_up(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """LOOKUP."""
-        self._lookups[client_of(state.connection), frame.topic] = seen.number
+    def on_lookup(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the number of a LOOKUP."""
+        self._lookups[find_client_host(state.connection), frame.topic] = sighting.number
         bound(self._lookups, _MAX_REQUESTS)
 
-    def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER or SUBSCRIBE, maybe again."""
-        if frame.body is None or not self._refused:
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a request that was refused before, and comes again without a LOOKUP."""
+        if frame.body is None or not self._refusals:
             return
-        owner, connection = owner_of(frame), state.connection
-        refused = self._refused.pop((client_of(connection), connection.server, frame.topic, owner), None)
-        if refused is None or not self.can_count(state):
+        owner, connection = find_owner(frame), state.connection
+        client = find_client_host(connection)
+        refusal = self._refusals.pop((client, connection.server, frame.topic, owner), None)
+        if refusal is None or not self.can_count(state):
             return
-        looked_up = self._lookups.get((client_of(connection), frame.topic), 0)
-        if looked_up > refused.request.number or not (
-            refused.state is state or self._has_ended(refused.state)
+        if self._lookups.get((client, frame.topic), 0) > refusal.request.number or not (
+            refusal.state is state or self._has_ended(refusal.state)
         ):
             return
-        rows = [(refused.request, "asked"), (refused.answer, "refused")]
-        rows.append((seen, "the same broker again, no LOOKUP between"))
-        self.found(state, about_owner(frame, owner), rows)
+        rows = [(refusal.request, "asked"), (refusal.answer, "refused")]
+        rows.append((sighting, "the same broker again, no LOOKUP between"))
+        self.report(state, make_owner_subject(frame, owner), rows)
 
     def _has_ended(self, state: CheckState) -> bool:
         return state.closed_ns is not None or state.connection.index not in self.doctor.states
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """ERROR."""
-        asked, request, connection = state.answered, state.request, state.connection
-        if error_of(frame) != ServerError.ServiceNotReady or asked is None or request is None:
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a request that is answered ServiceNotReady."""
+        request, cause, connection = state.answered_request, state.request_sighting, state.connection
+        if error_of(frame) != ServerError.ServiceNotReady or request is None or cause is None:
             return
-        if asked.type in _OPENING and asked.owner is not None:
-            key = client_of(connection), connection.server, asked.topic, asked.owner
-            self._refused[key] = _Refused(state, request, seen)
-            bound(self._refused, _MAX_REQUESTS)
+        if request.type in _OPENING and request.owner is not None:
+            key = find_client_host(connection), connection.server, request.topic, request.owner
+            self._refusals[key] = _Refusal(state, cause, sighting)
+            bound(self._refusals, _MAX_REQUESTS)

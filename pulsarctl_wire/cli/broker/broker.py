@@ -244,10 +244,10 @@ def _announce(running: Running, place: PlaceOptions) -> None:
         console.warn(f"clients have to trust {own_ca(default_ca_directory(os.environ))[0]}")
     faults = running.server.faults
     if faults is not None:
-        from pulsarctl_wire.faults.text import fault_text
+        from pulsarctl_wire.faults.text import format_fault
 
-        for rule in faults.listing():
-            console.warn(f"fault #{rule.number}: {fault_text(rule.fault)}")
+        for rule in faults.list_rules():
+            console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
         console.warn(f"seed {faults.seed}")
     console.warn("ready; Ctrl-C ends it")
 

@@ -251,9 +251,9 @@ def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
 
         directory = Path(options.ca_dir) if options.ca_dir else default_ca_directory(os.environ)
         console.warn(f"clients have to trust {own_ca(directory)[0]}")
-    for rule in faults.listing():
-        from pulsarctl_wire.faults.text import fault_text
+    for rule in faults.list_rules():
+        from pulsarctl_wire.faults.text import format_fault
 
-        console.warn(f"fault #{rule.number}: {fault_text(rule.fault)}")
+        console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
     if faults:
         console.warn(f"seed {faults.seed}")

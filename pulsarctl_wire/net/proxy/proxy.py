@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults.answers import refusal_of
+from pulsarctl_wire.faults.answers import build_refusal
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
@@ -325,7 +325,7 @@ class Proxy:
                 name = "a broker" if is_doubtful(frame) else wanted[:200]
                 relay.note(f"CONNECT names {name}, which no answer has named before")
                 text = "pwire does not know this broker; look the topic up first"
-                relay.refuse(build_frame(refusal_of(frame, "ServiceNotReady", text)))
+                relay.refuse(build_frame(build_refusal(frame, "ServiceNotReady", text)))
                 return False
             relay.route = route
         elif wanted or not relay.route.proxy_to:
