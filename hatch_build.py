@@ -28,6 +28,7 @@ COMPILED = (
     "broker/topics/stored",
     "broker/topics/topic",
     "broker/topics/volatile",
+    "capture/checksum",
     "capture/files",
     "capture/halves",
     "capture/packets",

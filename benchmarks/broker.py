@@ -1,135 +1,89 @@
-"""`pwire broker --data` beside a real standalone broker: start, memory, throughput, latency.
+"""Compare `pwire broker --data` with a real standalone broker: start, memory, throughput, latency.
 
-    python benchmarks/broker.py [--rounds N] [--quick] [--only real|embedded]
+    python -m benchmarks.broker [--runs N] [--quick] [--only SECTION]
 
 Both keep their data on the same disk and sync it before a receipt (the real one by `journalSyncData`). One
-client, `broker_load.py`, puts the same load on both, in turns; the best round of each counts. With strace on
-PATH, it is also shown how often each syncs. Needs Java and a Pulsar release (tests/interop).
+client puts the same load on both, in turns. Needs Java and a Pulsar release (tests/interop). `--only`:
+
+    start  how long pwire's takes until it can be connected to, to the first receipt, and to its end
+    full   start to the first receipt, and memory with 100 topics and a million messages; with strace on PATH
+           also how often each syncs while 100 messages are sent one at a time
+    load   messages of 100 bytes: produce in batches of 1,000, and singles with 1,000 outstanding; receipts of
+           one at a time; 4 consumers that share a backlog. Java compiles in a first round, which is apart
 """
 
-import argparse
-import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final, NamedTuple
 
-from pulsarctl_wire.wire.frame import Connection
-from pulsarctl_wire.wire.framing.stream import FrameStream
+import psutil
+import typer
 
-HERE: Final = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
-
-from benchmarks import broker_start  # noqa: E402
-from benchmarks.broker_start import OPENING, PWIRE, SEND, free_port, talk  # noqa: E402
+from benchmarks.broker_load import Client, build_sends, consume, fill, measure_latency, produce
+from benchmarks.harness import MIB, Figures, Goal, Only, Process, Runs, find_port, listens, measure, pwire
 
 TOPIC: Final = "persistent://public/default/"
+GOALS: Final = (
+    Goal("full", "embedded", "first receipt ms", "≤", 1 / 30, "real"),
+    Goal("full", "embedded", "MiB", "≤", 1 / 3, "real"),
+    Goal("load", "embedded", "batched messages/s", "≥", 1, "real"),
+    Goal("load", "embedded", "single messages/s", "≥", 0.5, "real"),
+    Goal("load", "embedded", "receipt ms", "≤", 1, "real"),
+    Goal("load", "embedded", "consumed/s", "≥", 0.7, "real"),
+)
 
 
-class Row(NamedTuple):
-    """A figure: its name, unit, the ratio of embedded to real that is wanted, and whether more is better."""
+class Broker(NamedTuple):
+    """A running broker, and how long it took to its first receipt."""
 
-    name: str
-    unit: str
-    wanted: float
-    more: bool = True
-
-
-ROWS: Final = {
-    "start": Row("start to the first receipt", "ms", 1 / 30, more=False),
-    "memory": Row("memory, 100 topics, 1 M messages", "MiB", 1 / 3, more=False),
-    "batches": Row("produce, batches of 1,000", "msg/s", 1),
-    "singles": Row("produce, single, 1,000 outstanding", "msg/s", 0.5),
-    "latency": Row("receipt, one at a time, p50", "ms", 1, more=False),
-    "consume": Row("consume a backlog, 4 consumers", "msg/s", 0.7),
-}
+    pid: int
+    port: int
+    milliseconds: float
 
 
-class Measured:
-    """A running broker: its process, port, how long it took to the first receipt, and its load."""
-
-    def __init__(self, pid: int, port: int, seconds: float) -> None:
-        self.pid = pid
-        self.figures: dict[str, float] = {"start": seconds * 1e3}
-        self._load = subprocess.Popen(
-            [sys.executable, HERE / "broker_load.py", str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def do(self, name: str, *arguments: object) -> Any:
-        """Put a load on it."""
-        assert self._load.stdin is not None
-        assert self._load.stdout is not None
-        self._load.stdin.write(json.dumps([name, *arguments]) + "\n")
-        self._load.stdin.flush()
-        line = self._load.stdout.readline()
-        if not line:
-            raise SystemExit(f"the load {name} failed")
-        return json.loads(line)
-
-    def note(self, key: str, value: float) -> None:
-        """Keep a figure if it is the best."""
-        best = max if ROWS[key].more else min
-        self.figures[key] = best(value, self.figures.get(key, value))
-
-    @property
-    def mib(self) -> float:
-        """Resident memory."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) / 1024
-
-    def end(self) -> None:
-        """End the load."""
-        assert self._load.stdin is not None
-        self._load.stdin.close()
-        self._load.wait()
-
-
-def first_receipt(port: int, began: float) -> float:
-    """Seconds until the broker has given a receipt; tries again until it does."""
+def await_receipt(port: int, began: float) -> float:
+    """Publish a message, as soon as that works; returns milliseconds since `began`."""
     while True:
-        with suppress(OSError, AssertionError), socket.create_connection(("127.0.0.1", port), 5) as client:
-            client.settimeout(5)
-            stream = FrameStream(Connection(0), False)
-            talk(client, stream, OPENING, "PRODUCER_SUCCESS")
-            talk(client, stream, SEND, "SEND_RECEIPT")
-            return time.perf_counter() - began
+        with suppress(OSError):
+            client = Client(port, timeout=5)
+            with closing(client.socket):
+                client.open_producer(f"{TOPIC}t")
+                client.send(build_sends(1, 1), 1)
+                return (time.perf_counter() - began) * 1e3
         time.sleep(0.001)
 
 
 @contextmanager
-def embedded(place: Path) -> Iterator[Measured]:
-    """`pwire broker`, with a data directory."""
-    port = free_port()
-    command = [*PWIRE, "broker", "--port", str(port), "--http-port", "0", "--data", str(place)]
-    broker_start.first_receipt(["--data", str(place)])  # compiles what is not compiled yet
-    began = time.perf_counter()
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        measured = Measured(process.pid, port, first_receipt(port, began))
-        try:
-            yield measured
-        finally:
-            measured.end()
-            process.send_signal(signal.SIGTERM)
+def embedded(*options: object) -> Iterator[tuple[Process, int]]:
+    """Run `pwire broker`, and yield it with its port."""
+    port = find_port()
+    with Process(pwire("broker", "--port", port, "--http-port", 0, *options)) as process:
+        yield process, port
 
 
 @contextmanager
-def real(place: Path) -> Iterator[Measured]:
-    """A real standalone broker, with Java's usual options."""
+def run_embedded(place: Path) -> Iterator[Broker]:
+    """Run `pwire broker`, with a data directory."""
+    with embedded("--data", place) as (process, port):
+        yield Broker(process.popen.pid, port, await_receipt(port, process.began))
+        process.end()
+
+
+@contextmanager
+def run_real(place: Path) -> Iterator[Broker]:
+    """Run a real standalone broker, with Java's usual options."""
+    sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
     from interop.brokers import Standalone
 
     broker = Standalone(place, settings={"journalSyncData": True}, java=())
@@ -137,105 +91,99 @@ def real(place: Path) -> Iterator[Measured]:
     starting = threading.Thread(target=broker.start)
     began = time.perf_counter()
     starting.start()
-    took = first_receipt(port, began)
+    milliseconds = await_receipt(port, began)
     starting.join()
-    measured = Measured(broker.pids()["broker"], port, took)
     try:
-        yield measured
+        yield Broker(broker.pid, port, milliseconds)
     finally:
-        measured.end()
         broker.kill()
 
 
-# -- figures
+RUNNERS: Final[dict[str, Callable[[Path], AbstractContextManager[Broker]]]] = {
+    "real": run_real,
+    "embedded": run_embedded,
+}
 
 
-def throughput(brokers: dict[str, Measured], rounds: int, share: float) -> None:
-    """Measure, in turns; the first round makes Java compile, and does not count if there are others."""
-    batches, singles = int(2_000 * share), int(60_000 * share)
-    for number in range(rounds + 1):
-        for name, broker in brokers.items():
-            topic = f"{TOPIC}{number}"
-            found = {
-                "batches": broker.do("produce", f"{topic}-batches", batches, 1000, 20),
-                "singles": broker.do("produce", f"{topic}-singles", singles, 1, 1000),
-                "latency": broker.do("latency", f"{topic}-latency", int(1000 * share)),
-                "consume": broker.do("consume", f"{topic}-singles", singles, 4),
-            }
-            print(f"  round {number}, {name}: {', '.join(f'{k} {v:,.2f}' for k, v in found.items())}")
-            for key, value in found.items() if number else ():
-                broker.note(key, value)
+def measure_start(runs: int, place: Path, figures: Figures) -> None:
+    """Start the embedded broker, in memory and with new data directories."""
+    for number in range(runs):
+        for contender, options in (("--memory", ["--memory"]), ("--data", ["--data", place / f"s{number}"])):
+            with embedded(*options) as (process, port):
+                process.await_that(partial(listens, port))
+                connected = time.perf_counter() - process.began
+                receipt = await_receipt(port, process.began)
+                ending = time.perf_counter()
+                process.end()
+                ended = time.perf_counter() - ending
+            times = {"connected ms": connected * 1e3, "first receipt ms": receipt, "end ms": ended * 1e3}
+            figures.add("start", contender, times)
 
 
-def syncs(broker: Measured) -> str:
-    """How often it syncs while 100 messages are sent one at a time, as strace counts."""
+def count_syncs(broker: Broker) -> dict[str, float]:
+    """Count how often a broker syncs while 100 messages are sent one at a time; empty without strace."""
     if shutil.which("strace") is None:
-        return "strace is not there"
-    with tempfile.NamedTemporaryFile() as file:
-        options = ["-f", "-c", "-e", "trace=fsync,fdatasync", "-o", file.name, "-p", str(broker.pid)]
-        with subprocess.Popen(["strace", *options], stderr=subprocess.PIPE, text=True) as strace:
-            assert strace.stderr is not None
-            told = strace.stderr.readline()
-            if "attached" not in told:
-                return f"strace cannot: {told.strip()}"
-            broker.do("latency", f"{TOPIC}synced", 100)
-            strace.send_signal(signal.SIGINT)
-            strace.communicate()
-        counts = re.findall(r"^(?:\s*[\d.]+){3}\s+(\d+).*?(f\w*sync)$", Path(file.name).read_text(), re.M)
-    return ", ".join(f"{count} {call}" for count, call in counts) or "none"
+        return {}
+    command = ["strace", "-f", "-c", "-e", "trace=fsync,fdatasync", "-p", str(broker.pid)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
+        assert strace.stderr is not None
+        if "attached" not in (line := strace.stderr.readline()):
+            print(f"strace cannot: {line.strip()}", file=sys.stderr)
+            return {}
+        measure_latency(broker.port, f"{TOPIC}synced", 100)
+        strace.send_signal(signal.SIGINT)
+        table = strace.communicate()[1]
+    counts = re.findall(r"^(?:\s*[\d.]+){3}\s+(\d+).*?f\w*sync$", table, re.MULTILINE)
+    return {"syncs": sum(map(int, counts))}
 
 
-def table(brokers: dict[str, Measured]) -> Iterator[str]:
-    """The lines of the report."""
-    yield f"{'':42} {'real':>12} {'embedded':>12} {'ratio':>8} {'wanted':>8}"
-    ours, theirs = brokers["embedded"].figures, brokers["real"].figures
-    for key, row in ROWS.items():
-        ratio = ours[key] / theirs[key]
-        good = ratio >= row.wanted if row.more else ratio <= row.wanted
-        wanted = f"{'≥' if row.more else '≤'}{row.wanted:.3g}"
-        values = f"{theirs[key]:12,.2f} {ours[key]:12,.2f} {ratio:8.3f}"
-        yield f"{row.name + ', ' + row.unit:42} {values} {wanted:>8}{'' if good else '  missed'}"
-
-
-def main() -> None:
-    """Start both, measure, print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2, help="that count (default: 2)")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the load")
-    parser.add_argument("--only", choices=["real", "embedded"], help="measure one")
-    options = parser.parse_args()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    share = 0.1 if options.quick else 1.0
-    starters: dict[str, Callable[[Path], Any]] = {"real": real, "embedded": embedded}
-    with tempfile.TemporaryDirectory(prefix="pwire-benchmark-") as place:
-        measure(
-            {name: it for name, it in starters.items() if options.only in (None, name)},
-            Path(place),
-            options.rounds,
-            share,
-        )
-
-
-def measure(starters: dict[str, Callable[[Path], Any]], place: Path, rounds: int, share: float) -> None:
-    """Measure, and print."""
-    print(f"load of the machine before: {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
-    alone: dict[str, dict[str, float]] = {}
-    for name, start in starters.items():
+def measure_full(place: Path, share: float, figures: Figures) -> None:
+    """Fill each broker."""
+    for name, start in RUNNERS.items():
         with start(place / f"{name}-full") as broker:
-            stored = broker.do("fill", 100, int(100 * share), 100)
-            print(f"  {name}: {stored:,} messages stored, {broker.mib:.0f} MiB")
-            alone[name] = {"memory": broker.mib, "start": broker.figures["start"]}
-            print(f"  {name}: syncs for 100 messages one at a time: {syncs(broker)}")
+            stored = fill(broker.port, 100, int(100 * share), 100)
+            size = psutil.Process(broker.pid).memory_info().rss / MIB
+            figures.add(
+                "full", name, {"first receipt ms": broker.milliseconds, "stored": stored, "MiB": size}
+            )
+            figures.add("full", name, count_syncs(broker))
+
+
+def measure_load(runs: int, place: Path, share: float, figures: Figures) -> None:
+    """Put loads on both brokers, in turns."""
     with ExitStack() as stack:
-        brokers = {name: stack.enter_context(start(place / name)) for name, start in starters.items()}
-        for name, broker in brokers.items():
-            for key, value in alone[name].items():
-                broker.note(key, value)
-        throughput(brokers, rounds, share)
-        print(f"load of the machine after: {os.getloadavg()[0]:.1f}")
-        for line in table(brokers) if len(brokers) > 1 else ():
-            print(line)
+        ports = {name: stack.enter_context(start(place / name)).port for name, start in RUNNERS.items()}
+        batches, singles, messages = int(2_000 * share), int(60_000 * share), int(1000 * share)
+        for turn in range(runs + 1):
+            for name, port in ports.items():
+                topic = f"{TOPIC}{turn}"
+                values = {
+                    "batched messages/s": produce(port, f"{topic}-batches", batches, 1000, 20),
+                    "single messages/s": produce(port, f"{topic}-singles", singles, 1, 1000),
+                    "receipt ms": measure_latency(port, f"{topic}-latency", messages),
+                    "consumed/s": consume(port, f"{topic}-singles", singles, 4),
+                }
+                figures.add("load" if turn else "load, before Java has compiled", name, values)
+
+
+def main(
+    runs: Runs = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the load.")] = False,
+    only: Only = None,
+) -> None:
+    """Compare pwire broker with a real standalone broker."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    share = 0.1 if quick else 1.0
+    with TemporaryDirectory(prefix="pwire-benchmark-") as name:
+        place = Path(name)
+        measure_start(1, place / "first", Figures())  # compiles what is not compiled yet
+        sections = {
+            "start": partial(measure_start, runs, place),
+            "full": partial(measure_full, place, share),
+            "load": partial(measure_load, runs, place, share),
+        }
+        measure(sections, only, GOALS, ("real",))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,36 +1,31 @@
-"""Measure `pwire analyze` of many small files, or of CAPTUREs: `python benchmarks/files.py --files 10000`.
+"""Measure `pwire analyze` of many small files, or of CAPTUREs: `python -m benchmarks.files --files 10000`.
 
 The files are those of three hosts that rotate their captures at the same time. They are made of real captures
-(samples/pcaps), again and again, so connections go on from file to file, and end. Printed are the processor
+(samples/pcaps), again and again, so connections go on from file to file, and end. Measured are the processor
 time and the peak memory of the driver's Python, Spark's jobs, and whether the rows are those of one process
-(`pwire table --jobs 1`). `--profile` prints where the driver's time goes.
+(`pwire table --jobs 1`).
 """
 
-import argparse
-import cProfile
-import pstats
 import resource
-import shutil
-import subprocess
-import sys
-import tempfile
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final
 
 import pyarrow.parquet as pq
+import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.side_by_side import Pcap
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from benchmarks.captures import SAMPLES, Pcap
+from benchmarks.harness import Captures, Figures, Goal, measure, pwire, run
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.spark.executor import SparkWorkers
 from pulsarctl_wire.spark.session import session
 
-SAMPLES: Final = Path(__file__).resolve().parent.parent / "samples" / "pcaps"
 CAPTURES: Final = (
     "python-simple",
     "java-batch-zlib",
@@ -44,97 +39,73 @@ PACKETS: Final = 25
 """Packets of a file."""
 _HEADER: Final = bytes.fromhex("d4c3b2a102000400000000000000000000000400 01000000")
 _BROKER: Final = 6650
-_ADDRESSES: Final = (26, 30)  # where they are in a packet of IPv4 over Ethernet
-_PORTS: Final = (34, 36)
+_ADDRESSES: Final = (42, 46)  # where they are in a record of IPv4 over Ethernet
+_PORTS: Final = (50, 52)
 
 
-def packets(host: int) -> Iterator[tuple[int, bytes]]:
-    """What a host captures: times in µs, and packets between addresses of its own."""
-    now = 1_700_000_000_000_000 + host
+def capture_host(host: int) -> Iterator[bytes]:
+    """Yield the records that a host captures, with addresses of its own and a packet each ms."""
+    times = count(1_700_000_000_001_000 + host, 1_000)
     for copy in count():
         for name in CAPTURES:
             with (SAMPLES / f"{name}.pcap").open("rb") as source:
-                for _, _, _, packet in Pcap(source):
-                    now += 1_000
-                    data = bytearray(packet)
+                for record in map(bytearray, Pcap(source)):
+                    struct.pack_into("<II", record, 0, *divmod(next(times), 1_000_000))
                     for at in _ADDRESSES:
-                        data[at : at + 4] = bytes((10, 0, 0, host))
+                        record[at : at + 4] = bytes((10, 0, 0, host))
                     for at in _PORTS:
-                        port = int.from_bytes(data[at : at + 2], "big")
+                        (port,) = struct.unpack_from(">H", record, at)
                         if port != _BROKER:  # otherwise the next copy would be sent again
-                            data[at : at + 2] = (1_024 + (port + copy) % 64_000).to_bytes(2, "big")
-                    yield now, bytes(data)
+                            struct.pack_into(">H", record, at, 1_024 + (port + copy) % 64_000)
+                    yield bytes(record)
 
 
-def make(directory: Path, files: int) -> None:
+def make_files(directory: Path, files: int) -> None:
     """Write so many files to a directory."""
-    directory.mkdir(parents=True)
-    captured = [packets(host) for host in range(HOSTS)]
+    directory.mkdir()
+    hosts = [capture_host(host) for host in range(HOSTS)]
     for number in range(files):
-        host = number % HOSTS
-        with (directory / f"host{host}-{number // HOSTS:05}.pcap").open("wb") as target:
-            target.write(_HEADER)
-            for time_us, data in islice(captured[host], PACKETS):
-                seconds, fraction = divmod(time_us, 1_000_000)
-                head = (seconds, fraction, len(data), len(data))
-                target.write(b"".join(value.to_bytes(4, "little") for value in head) + data)
+        name = f"host{number % HOSTS}-{number // HOSTS:05}.pcap"
+        records = islice(hosts[number % HOSTS], PACKETS)
+        (directory / name).write_bytes(_HEADER + b"".join(records))
 
 
-def rows(paths: list[Path]) -> list[dict[str, Any]]:
-    """The rows of Parquet files, in an order of their own."""
-    found = [row for path in paths for row in pq.read_table(path).to_pylist()]
-    return sorted(found, key=lambda row: (row["file"], row["packet_offset"], row["stream_offset"]))
+def read_rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the rows of Parquet files, in an order of their own."""
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    return sorted(rows, key=lambda row: (row["file"], row["packet_offset"], row["stream_offset"]))
 
 
-def same(out: Path, alone: Path) -> bool:
-    """Whether the table in `out` has the rows of the one at `alone`."""
-    return rows(sorted(out.glob("frames/*.parquet"))) == rows([alone])
+def analyze(paths: Sequence[Path], master: str, scratch: Path, figures: Figures) -> None:
+    """Run the driver in this process, and compare its rows with those of one process."""
+    out, alone = scratch / "out", scratch / "alone.parquet"
+    with session(master) as spark:
+        began, cpu = time.monotonic(), time.process_time()
+        totals = Run(find_inputs([*map(str, paths)]), str(out)).run(SparkWorkers(spark))
+        seconds, cpu = time.monotonic() - began, time.process_time() - cpu
+        jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    counts = {"files": len(paths), "frames": totals.frames, "jobs": jobs, "read again": totals.read_again}
+    costs = {"s": seconds, "driver CPU s": cpu, "CPU s/1,000 files": 1000 * cpu / len(paths), "MiB": peak}
+    run(pwire("table", *paths, "--jobs", 1, "--out", alone))
+    is_same = read_rows(sorted(out.glob("frames/*.parquet"))) == read_rows([alone])
+    figures.add("files", "analyze", {**counts, **costs, "rows of one process": is_same})
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Measure pwire analyze of many small files.")
-    parser.add_argument("captures", nargs="*", type=Path, metavar="CAPTURE", help="instead of those made")
-    parser.add_argument("--files", type=int, default=10_000, help="how many to make")
-    parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--split-size", type=int, default=Options().split_size, help="bytes")
-    parser.add_argument("--profile", action="store_true", help="print where the driver's time goes")
-    parser.add_argument("--no-rows", action="store_true", help="do not compare the rows")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Make the files, measure, print."""
-    options = parse_arguments()
-    with tempfile.TemporaryDirectory() as scratch:
-        captures, out, alone = Path(scratch, "in"), Path(scratch, "out"), Path(scratch, "alone.parquet")
-        if not options.captures:
-            make(captures, options.files)
-        paths = list(map(str, options.captures or sorted(captures.iterdir())))
-        with session(options.master) as spark:
-            jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
-            profile = cProfile.Profile() if options.profile else None
-            started, cpu = time.monotonic(), time.process_time()
-            if profile:
-                profile.enable()
-            run = Run(find_inputs(paths), str(out), options=Options(options.split_size))
-            totals = run.run(SparkWorkers(spark))
-            if profile:
-                profile.disable()
-            seconds, cpu = time.monotonic() - started, time.process_time() - cpu
-            number = len(jobs(None))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{len(paths)} files in {seconds:.1f} s, {totals.frames} frames, {number} jobs")
-        print(f"{totals.read_again} connections were read again")
-        print(f"driver: {cpu:.1f} s, {1000 * cpu / len(paths):.2f} s per 1,000 files, {peak:.0f} MiB")
-        if profile:
-            pstats.Stats(profile).sort_stats("cumulative").print_stats(60)
-        if not options.no_rows:
-            pwire = [sys.executable, "-c", "from pulsarctl_wire.cli import main; main()"]
-            subprocess.run([*pwire, "table", *paths, "--jobs", "1", "--out", str(alone)], check=True)
-            print("the rows are those of one process" if same(out, alone) else "THE ROWS DIFFER")
-        shutil.rmtree(out)
+def main(
+    captures: Captures = None,
+    files: Annotated[int, typer.Option(help="How many to make.")] = 10_000,
+    master: str = "local[2]",
+) -> None:
+    """Measure pwire analyze of many small files."""
+    with TemporaryDirectory() as name:
+        scratch = Path(name)
+        if not captures:
+            make_files(scratch / "in", files)
+        paths = captures or sorted((scratch / "in").iterdir())
+        goals = [Goal("files", "analyze", "rows of one process", "=", 1)]
+        measure({"files": partial(analyze, paths, master, scratch)}, goals=goals)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,56 +1,35 @@
-"""The parts of `proxy.py`: loads of bytes, the proxies that forward them, and the two sides.
+"""What `proxy.py` sends through proxies: loads of bytes, and the server and the client that exchange them."""
 
-Server and client are separate processes; each measurement starts a new proxy.
-"""
-
-import argparse
-import fcntl
 import hashlib
-import json
 import math
 import multiprocessing
 import os
 import random
-import re
 import selectors
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.side_by_side import find_pwire, version
-from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp
-from pulsarctl_wire.wire.frame import build_frame
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from benchmarks.harness import HOST, MIB
+from benchmarks.traffic import build, build_message, build_send
 
-HOST: Final = "127.0.0.1"
-MIB: Final = 2**20
 BLOCK: Final = 4 * MIB
 """Bytes that are sent again and again, each time followed by something numbered, so that all differ."""
 PATIENCE: Final = 900
 """Seconds that one measurement may take."""
-GRACE: Final = 15
-"""Seconds that a proxy may take to start, and to end."""
 IDLE: Final = 500
 BUSY: Final = 50
-Case = TypeVar("Case")
-SECTIONS: Final = ("throughput", "round-trip", "many", "memory")
-BATCHES: Final = (100, 1000)
-SINGLES: Final = (1, 100)
-"""Messages of an entry, and bytes of each."""
-FELL_BEHIND: Final = re.compile(r"tap fell behind: ([\d,]+) frames? not shown")
+"""Connections when there are many."""
+
+Report = Callable[[object], None]
+Server = Callable[[socket.socket, Report], None]
+"""Accepts from a listener, and reports once."""
+Client = Callable[[int, Report], None]
+"""Connects to a port, and reports once."""
 
 fork: Final = multiprocessing.get_context("fork")
 
@@ -83,309 +62,106 @@ class Load(NamedTuple):
     back: Way
 
 
-def opaque() -> Load:
-    """Random bytes."""
+def make_opaque() -> Load:
+    """Return random bytes."""
     draw = random.Random(1).randbytes
-    word, out, back = draw(64), draw(BLOCK), draw(BLOCK)
-
-    def number(n: int) -> bytes:
-        return n.to_bytes(8, "big")
-
-    return Load("opaque", word, word, word, word, Way(out, 0, number), Way(back, 0, number))
+    word = draw(64)
+    ways = [Way(draw(BLOCK), 0, lambda number: number.to_bytes(8, "big")) for _ in range(2)]
+    return Load("opaque", word, word, word, word, *ways)
 
 
-def frames(name: str, *entries: tuple[int, int]) -> Load:
-    """Pulsar frames: entries of (messages, bytes of each), with equal bytes of each kind."""
-    stamp, draw = Stamp("bench-0-1"), random.Random(2).randbytes
+def make_frames(name: str, *entries: tuple[int, int]) -> Load:
+    """Return Pulsar frames: entries of (messages, bytes of each), with equal bytes of each kind."""
+    draw = random.Random(2).randbytes
 
-    def frame(command: BaseCommand, number: int, messages: int, size: int) -> bytes:
-        batch = Batch()
-        for _ in range(messages):
-            batch.add(Outgoing(draw(size)), number)
-        return build_frame(command, *batch.entry(stamp, 1_700_000_000_000))
-
-    def send(number: int, messages: int, size: int) -> bytes:
-        command = build_command("SEND", producer_id=1, sequence_id=number, num_messages=messages)
-        return frame(command, number, messages, size)
-
-    def message(number: int, messages: int, size: int) -> bytes:
-        position = {"ledgerId": 1, "entryId": number}
-        return frame(build_command("MESSAGE", consumer_id=1, message_id=position), number, messages, size)
-
-    def way(build: Callable[[int, int, int], bytes]) -> Way:
-        built: list[bytes] = []
+    def make_way(build_frame: Callable[[Sequence[bytes], int], bytes]) -> Way:
+        frames: list[bytes] = []
         for messages, size in entries:
             room = BLOCK // len(entries)
             while room > 0:
-                built.append(build(2**30 + len(built), messages, size))
-                room -= len(built[-1])
-        return Way(b"".join(built), len(built) + 1, lambda number: build(2**40 + number, 1, 100))
-
-    def plain(command: str, **fields: Any) -> bytes:
-        return build_frame(build_command(command, **fields))
+                frames.append(build_frame([draw(size) for _ in range(messages)], 2**30 + len(frames)))
+                room -= len(frames[-1])
+        payload = [draw(100)]
+        return Way(b"".join(frames), len(frames) + 1, lambda number: build_frame(payload, 2**40 + number))
 
     topic = "persistent://public/default/bench"
     opening = (
-        plain("CONNECT", client_version="bench", protocol_version=21),
-        plain("PRODUCER", topic=topic, producer_id=1, request_id=1),
-        plain("SUBSCRIBE", topic=topic, subscription="s", subType=0, consumer_id=1, request_id=2),
-        plain("FLOW", consumer_id=1, messagePermits=2**31),
+        build("CONNECT", client_version="bench", protocol_version=21),
+        build("PRODUCER", topic=topic, producer_id=1, request_id=1),
+        build("SUBSCRIBE", topic=topic, subscription="s", subType=0, consumer_id=1, request_id=2),
+        build("FLOW", consumer_id=1, messagePermits=2**31),
     )
     opened = (
-        plain("CONNECTED", server_version="bench", protocol_version=21),
-        plain("PRODUCER_SUCCESS", request_id=1, producer_name="bench-0-1"),
-        plain("SUCCESS", request_id=2),
+        build("CONNECTED", server_version="bench", protocol_version=21),
+        build("PRODUCER_SUCCESS", request_id=1, producer_name="bench-0-1"),
+        build("SUCCESS", request_id=2),
     )
-    question, answer = plain("PING"), plain("PONG")
-    return Load(name, b"".join(opening), b"".join(opened), question, answer, way(send), way(message))
-
-
-# -- proxies
-
-
-class Contender(NamedTuple):
-    """A proxy, and the command that starts it, with the placeholders {port} and {to}; empty: no proxy."""
-
-    name: str
-    command: Sequence[str] = ()
-    by_http: bool = False
-    """It is configured by HTTP on {port}."""
-    tap: bool = False
-    stalled: bool = False
-    """Nobody reads its output."""
-
-
-class Proxy:
-    """A running proxy, identified by the session of its processes. `said`: its stderr, after it has ended."""
-
-    def __init__(self, session: int) -> None:
-        self._session = session
-        self.samples: list[float] = []
-        self.said = ""
-
-    @property
-    def missed(self) -> int:
-        """Frames that the tap reported as not shown."""
-        return max((int(found.replace(",", "")) for found in FELL_BEHIND.findall(self.said)), default=0)
-
-    def look(self) -> None:
-        """Note the resident memory of all its processes, in MiB; pages that two share count twice."""
-        pages = 0
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # some have gone
-                stat = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                if int(stat[3]) == self._session:
-                    pages += int((process / "statm").read_text().split()[1])
-        self.samples.append(pages * os.sysconf("SC_PAGE_SIZE") / MIB)
-
-
-def contenders(options: argparse.Namespace) -> list[Contender]:
-    """The contenders that are installed."""
-    found = [Contender("direct")]
-    if socat := shutil.which("socat"):
-        ports = (
-            f"TCP-LISTEN:{{port}},bind={HOST},fork,reuseaddr,nodelay,backlog=1024",
-            f"TCP:{HOST}:{{to}},nodelay",
-        )
-        found.append(Contender("socat", (socat, "-t", "30", *ports)))
-    if toxiproxy := options.toxiproxy or shutil.which("toxiproxy-server"):
-        found.append(Contender("toxiproxy", (toxiproxy, "-host", HOST, "-port", "{port}"), by_http=True))
-    pwire = options.pwire or find_pwire()
-    if pwire and subprocess.run([pwire, "proxy", "--help"], capture_output=True, check=False).returncode == 0:
-        print(version(pwire), file=sys.stderr)
-        plain = (pwire, "proxy", "--listen", f"{HOST}:{{port}}", "--to", f"pulsar://{HOST}:{{to}}")
-        found.append(Contender("pwire", plain))
-        found.append(Contender("tap", (*plain, "--tap"), tap=True))
-        found.append(Contender("doctor", (*plain, "--doctor")))
-        found.append(Contender("stalled tap", (*plain, "--tap"), tap=True, stalled=True))
-    if missing := {"socat", "toxiproxy", "pwire"} - {one.name for one in found}:
-        print(f"not installed, left out: {', '.join(sorted(missing))}", file=sys.stderr)
-    return found
-
-
-@contextmanager
-def running(contender: Contender, listener: socket.socket) -> Iterator[tuple[int, Proxy]]:
-    """Start a proxy in front of `listener`, yield the port for clients, then end all its processes."""
-    to = listener.getsockname()[1]
-    if not contender.command:
-        yield to, Proxy(0)
-        return
-    port, admin = free_port(), free_port()
-    own = admin if contender.by_http else port
-    command = [word.format(port=own, to=to) for word in contender.command]
-    with output(contender.stalled) as stdout, tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
-        )
-        proxy = Proxy(process.pid)
-        try:
-            if contender.by_http:
-                connected(process, admin).close()
-                wanted = {"name": "bench", "listen": f"{HOST}:{port}", "upstream": f"{HOST}:{to}"}
-                url, body = f"http://{HOST}:{admin}/proxies", json.dumps(wanted).encode()
-                urllib.request.urlopen(url, body, timeout=GRACE).close()
-            connected(process, port).close()
-            listener.settimeout(GRACE)
-            listener.accept()[0].close()  # the proxy's side of that connection
-            listener.settimeout(None)
-            yield port, proxy
-        finally:
-            end(process, contender.name)
-            stderr.seek(0)
-            proxy.said = stderr.read().decode(errors="replace")
-
-
-def free_port() -> int:
-    """A port that is free, and most likely stays so for a moment."""
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def connected(process: subprocess.Popen[bytes], port: int) -> socket.socket:
-    """A connection to the port that a process listens on, as soon as it does."""
-    give_up = time.monotonic() + GRACE
-    while process.poll() is None and time.monotonic() < give_up:
-        with suppress(ConnectionRefusedError):
-            return socket.create_connection((HOST, port))
-        time.sleep(0.02)
-    raise RuntimeError(f"{process.args!r} does not listen")
-
-
-@contextmanager
-def output(stalled: bool) -> Iterator[BinaryIO]:
-    """Where a proxy's output goes: nowhere, or into a full pipe that nobody reads."""
-    if not stalled:
-        with open(os.devnull, "wb") as nowhere:
-            yield nowhere
-        return
-    unread, full = os.pipe()
-    try:
-        os.set_blocking(full, False)
-        fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)
-        with suppress(BlockingIOError):
-            while True:
-                os.write(full, b"\n" * 4096)
-        os.set_blocking(full, True)
-        with os.fdopen(full, "wb", buffering=0) as pipe:
-            yield pipe
-    finally:
-        os.close(unread)
-
-
-def end(process: subprocess.Popen[bytes], name: str) -> None:
-    """End a proxy with all its processes: by SIGTERM, then by SIGKILL."""
-    process.terminate()
-    try:
-        process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        print(f"{name} did not end within {GRACE} s of SIGTERM", file=sys.stderr)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    questions = build("PING"), build("PONG")
+    return Load(
+        name, b"".join(opening), b"".join(opened), *questions, make_way(build_send), make_way(build_message)
+    )
 
 
 # -- the two sides
 
 
-Report = Callable[[object], None]
-Server = Callable[[socket.socket, Report], None]
-"""Accepts from a listener, and reports once."""
-Client = Callable[[int, Report], None]
-"""Connects to a port, and reports once."""
-
-
-def through(
-    contender: Contender, server: Server, client: Client, watch: bool = False
-) -> tuple[Any, Any, Proxy]:
-    """Run both sides through a new proxy; returns the report of each, and the ended proxy.
-
-    With `watch` its memory is measured meanwhile. Raises RuntimeError if a side fails.
-    """
-    print(f"  {contender.name}", file=sys.stderr)
-    with closing(socket.create_server((HOST, 0), backlog=1024)) as listener:
-        with running(contender, listener) as (port, proxy), sides() as start:
-            pipes = [
-                start(lambda report: server(listener, report)),
-                start(lambda report: client(port, report)),
-            ]
-            reports: dict[Connection, Any] = {}
-            give_up = time.monotonic() + PATIENCE
-            while len(reports) < len(pipes):
-                if time.monotonic() > give_up:
-                    raise RuntimeError(f"{contender.name} took more than {PATIENCE} s")
-                left = [pipe for pipe in pipes if pipe not in reports]
-                for pipe in wait(left, 0.1 if watch else 1):
-                    assert isinstance(pipe, Connection)
-                    try:
-                        reports[pipe] = pipe.recv()
-                    except EOFError:
-                        raise RuntimeError(f"{contender.name}: a side failed, see above") from None
-                if watch:
-                    proxy.look()
-        return reports[pipes[0]], reports[pipes[1]], proxy
-
-
-@contextmanager
-def sides() -> Iterator[Callable[[Callable[[Report], None]], Connection]]:
-    """Start processes, returning the pipe on which each reports; finally end them and their connections."""
-    started = []
-
-    def start(role: Callable[[Report], None]) -> Connection:
-        ours, theirs = fork.Pipe(duplex=False)
-        process = fork.Process(target=play, args=(role, theirs), daemon=True)
-        process.start()
-        started.append(process)
-        theirs.close()
-        return ours
-
+def run_sides(server: Server, client: Client, listener: socket.socket, port: int) -> list[Any]:
+    """Run both sides, a process each; returns what they report. Raises RuntimeError if one fails."""
+    pipes, processes = [], []
     try:
-        yield start
+        for side in (partial(server, listener), partial(client, port)):
+            ours, theirs = fork.Pipe(duplex=False)
+            processes.append(fork.Process(target=_play, args=(side, theirs.send), daemon=True))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        if all(pipe.poll(PATIENCE) for pipe in pipes):
+            return [pipe.recv() for pipe in pipes]
+        raise RuntimeError(f"this took more than {PATIENCE} s")
+    except EOFError:
+        raise RuntimeError("a side failed, see above") from None
     finally:
-        for process in started:
+        for process in processes:  # the server first: it does not see that the client ends
             process.terminate()
             process.join()
 
 
-def play(role: Callable[[Report], None], pipe: Connection) -> None:
-    """Run one side until it is ended."""
+def _play(side: Callable[[Report], None], report: Report) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    role(pipe.send)
+    side(report)
 
 
-def keep(*connections: socket.socket) -> None:
+def _keep(*connections: socket.socket) -> None:
     """Wait to be ended, with these connections open: not every proxy forwards a half-close."""
     while connections:
         signal.pause()
 
 
-def receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int) -> None:
     """Receive exactly `size` bytes."""
-    parts = []
     while size:
         part = connection.recv(size)
         if not part:
             raise ConnectionError("the connection ended early")
-        parts.append(part)
         size -= len(part)
-    return b"".join(parts)
 
 
-def accepted(listener: socket.socket, load: Load) -> socket.socket:
-    """The next connection, opened."""
+def _accept(listener: socket.socket, load: Load) -> socket.socket:
+    """Return the next connection, opened."""
     connection = listener.accept()[0]
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    receive(connection, len(load.opening))
+    _receive(connection, len(load.opening))
     connection.sendall(load.opened)
     return connection
 
 
-def opened(port: int, load: Load) -> socket.socket:
-    """A connection to `port`, opened."""
+def _open(port: int, load: Load) -> socket.socket:
+    """Return a connection to `port`, opened."""
     connection = socket.create_connection((HOST, port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(load.opening)
-    receive(connection, len(load.opened))
+    _receive(connection, len(load.opened))
     return connection
 
 
@@ -398,7 +174,7 @@ class Passed(NamedTuple):
     received: str
 
 
-def exchange(connection: socket.socket, out: Way, blocks: int, expected: int, digest: bool) -> Passed:
+def _exchange(connection: socket.socket, out: Way, blocks: int, expected: int, has_digest: bool) -> Passed:
     """Send `blocks` blocks and receive `expected` bytes, both at once."""
     sent, received = hashlib.sha256(), hashlib.sha256()
 
@@ -406,7 +182,7 @@ def exchange(connection: socket.socket, out: Way, blocks: int, expected: int, di
         for number in range(blocks):
             for part in (out.block, out.numbered(number)):
                 connection.sendall(part)
-                if digest:
+                if has_digest:
                     sent.update(part)
 
     began = time.perf_counter()
@@ -417,62 +193,62 @@ def exchange(connection: socket.socket, out: Way, blocks: int, expected: int, di
         size = connection.recv_into(buffer)
         if not size:
             raise ConnectionError("the connection ended early")
-        if digest:
+        if has_digest:
             received.update(buffer[:size])
         expected -= size
     sender.join()
     return Passed(began, time.perf_counter(), sent.hexdigest(), received.hexdigest())
 
 
-def transfer(load: Load, size: int, both: bool, digest: bool = False) -> tuple[Server, Client, int]:
-    """Both sides of one connection with at least `size` bytes each way, and the number of frames."""
+def transfer(load: Load, size: int, is_both: bool, has_digest: bool = False) -> tuple[Server, Client, int]:
+    """Return sides of one connection with at least `size` bytes each way, and the number of frames."""
     out = math.ceil(size / load.out.size)
-    back = math.ceil(size / load.back.size) if both else 0
+    back = math.ceil(size / load.back.size) if is_both else 0
 
-    def server(listener: socket.socket, report: Report) -> None:
-        connection = accepted(listener, load)
-        report(exchange(connection, load.back, back, out * load.out.size, digest))
-        keep(connection)
+    def serve(listener: socket.socket, report: Report) -> None:
+        connection = _accept(listener, load)
+        report(_exchange(connection, load.back, back, out * load.out.size, has_digest))
+        _keep(connection)
 
-    def client(port: int, report: Report) -> None:
-        connection = opened(port, load)
-        report(exchange(connection, load.out, out, back * load.back.size, digest))
-        keep(connection)
+    def connect(port: int, report: Report) -> None:
+        connection = _open(port, load)
+        report(_exchange(connection, load.out, out, back * load.back.size, has_digest))
+        _keep(connection)
 
-    return server, client, out * load.out.frames + back * load.back.frames
+    return serve, connect, out * load.out.frames + back * load.back.frames
 
 
-def percentiles(times: Sequence[float]) -> tuple[float, float]:
-    """p50 and p99 of times in seconds, in µs."""
+def _percentiles(times: Sequence[float]) -> tuple[float, float]:
+    """Return p50 and p99 of times in seconds, in µs."""
     ranked = sorted(times)
     return ranked[len(ranked) // 2] * 1e6, ranked[len(ranked) * 99 // 100] * 1e6
 
 
-def conversation(load: Load, count: int) -> tuple[Server, Client]:
-    """One connection, question after question; the client reports p50 and p99 after a tenth as warm-up."""
+def converse(load: Load, count: int) -> tuple[Server, Client]:
+    """Return sides that ask and answer on one connection; the client reports p50 and p99 after a warm-up."""
     cpus = sorted(os.sched_getaffinity(0))
 
-    def server(listener: socket.socket, report: Report) -> None:
+    def serve(listener: socket.socket, report: Report) -> None:
         os.sched_setaffinity(0, cpus[:1])
-        connection = accepted(listener, load)
+        connection = _accept(listener, load)
         report(None)
         while True:
-            receive(connection, len(load.question))
+            _receive(connection, len(load.question))
             connection.sendall(load.answer)
 
-    def client(port: int, report: Report) -> None:
+    def connect(port: int, report: Report) -> None:
         os.sched_setaffinity(0, cpus[-1:])
-        connection = opened(port, load)
+        connection = _open(port, load)
         times = []
         for _ in range(count + count // 10):
             began = time.perf_counter()
             connection.sendall(load.question)
-            receive(connection, len(load.answer))
+            _receive(connection, len(load.answer))
             times.append(time.perf_counter() - began)
-        report(percentiles(times[count // 10 :]))
-        keep(connection)
+        report(_percentiles(times[count // 10 :]))
+        _keep(connection)
 
-    return server, client
+    return serve, connect
 
 
 class Many(NamedTuple):
@@ -482,7 +258,7 @@ class Many(NamedTuple):
     questions: int
     blocks: int
 
-    def server(self, listener: socket.socket, report: Report) -> None:
+    def serve(self, listener: socket.socket, report: Report) -> None:
         """Answer questions, or report when the bulk has arrived."""
         load, left = self.load, BUSY * self.blocks * len(self.load.out.block)
         asked: dict[socket.socket, int] = {}
@@ -491,30 +267,27 @@ class Many(NamedTuple):
             report(None)
         with selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    assert isinstance(key.fileobj, socket.socket)
-                    if key.fileobj is listener:
-                        selector.register(accepted(listener, load), selectors.EVENT_READ)
-                        continue
-                    size = key.fileobj.recv_into(buffer)
-                    if self.blocks:
-                        left -= size
-                        if not left:
-                            report(time.perf_counter())
-                        continue
-                    size += asked.get(key.fileobj, 0)
-                    answers, asked[key.fileobj] = divmod(size, len(load.question))
-                    key.fileobj.sendall(load.answer * answers)
+            for connection in _select(selector):
+                if connection is listener:
+                    selector.register(_accept(listener, load), selectors.EVENT_READ)
+                    continue
+                size = connection.recv_into(buffer)
+                if self.blocks:
+                    left -= size
+                    if not left:
+                        report(time.perf_counter())
+                    continue
+                answers, asked[connection] = divmod(size + asked.get(connection, 0), len(load.question))
+                connection.sendall(load.answer * answers)
 
-    def client(self, port: int, report: Report) -> None:
+    def connect(self, port: int, report: Report) -> None:
         """Report when it began and ended, and the times of all round trips."""
-        idle = [opened(port, self.load) for _ in range(IDLE)]
-        busy = [opened(port, self.load) for _ in range(BUSY)]
+        idle = [_open(port, self.load) for _ in range(IDLE)]
+        busy = [_open(port, self.load) for _ in range(BUSY)]
         began = time.perf_counter()
         times = self._send(busy) if self.blocks else self._ask(busy)
         report((began, time.perf_counter(), times))
-        keep(*idle, *busy)
+        _keep(*idle, *busy)
 
     def _ask(self, busy: Sequence[socket.socket]) -> tuple[float, float]:
         left = dict.fromkeys(busy, self.questions)
@@ -530,14 +303,14 @@ class Many(NamedTuple):
             for connection in busy:
                 selector.register(connection, selectors.EVENT_READ)
                 ask(connection)
-            while len(times) < BUSY * self.questions:
-                for key, _ in selector.select():
-                    assert isinstance(key.fileobj, socket.socket)
-                    receive(key.fileobj, len(self.load.answer))
-                    times.append(time.perf_counter() - asked[key.fileobj])
-                    if left[key.fileobj]:
-                        ask(key.fileobj)
-        return percentiles(times)
+            for connection in _select(selector):
+                _receive(connection, len(self.load.answer))
+                times.append(time.perf_counter() - asked[connection])
+                if left[connection]:
+                    ask(connection)
+                elif len(times) == BUSY * self.questions:
+                    break
+        return _percentiles(times)
 
     def _send(self, busy: Sequence[socket.socket]) -> None:
         block = memoryview(self.load.out.block)
@@ -546,10 +319,16 @@ class Many(NamedTuple):
             for connection in busy:
                 connection.setblocking(False)
                 selector.register(connection, selectors.EVENT_WRITE)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    assert isinstance(key.fileobj, socket.socket)
-                    sent = len(block) - (left[key.fileobj] - 1) % len(block) - 1
-                    left[key.fileobj] -= key.fileobj.send(block[sent:])
-                    if not left[key.fileobj]:
-                        selector.unregister(key.fileobj)
+            for connection in _select(selector):
+                sent = len(block) - (left[connection] - 1) % len(block) - 1
+                left[connection] -= connection.send(block[sent:])
+                if not left[connection]:
+                    selector.unregister(connection)
+
+
+def _select(selector: selectors.BaseSelector) -> Iterator[socket.socket]:
+    """Yield each socket that is ready, as long as any are registered."""
+    while selector.get_map():
+        for key, _ in selector.select():
+            assert isinstance(key.fileobj, socket.socket)
+            yield key.fileobj

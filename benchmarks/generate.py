@@ -16,7 +16,6 @@ The same arguments give the same bytes (with the same versions of the compressio
 grow: entries come from a pool made once, and packets are written as they are made.
 """
 
-import argparse
 import random
 import struct
 import sys
@@ -24,26 +23,16 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 
 import cramjam
 import lz4.block
+import typer
 import zstandard
 from crc32c import crc32c
 
-from pulsarctl_wire.wire.PulsarApi_pb2 import (
-    LZ4,
-    NONE,
-    SNAPPY,
-    ZLIB,
-    ZSTD,
-    BaseCommand,
-    CommandAck,
-    CommandSubscribe,
-    CompressionType,
-    MessageMetadata,
-    SingleMessageMetadata,
-)
+from pulsarctl_wire.wire import PulsarApi_pb2 as api
+from pulsarctl_wire.wire.commands import build_command
 
 PORT: Final = 6650
 MSS: Final = 1448
@@ -77,12 +66,12 @@ SYN: Final = 0x02
 PSH: Final = 0x08
 ACK: Final = 0x10
 
-CODECS: Final["dict[CompressionType.ValueType, Callable[[bytes], bytes]]"] = {
-    NONE: bytes,
-    LZ4: lambda data: bytes(lz4.block.compress(data, store_size=False)),
-    ZLIB: zlib.compress,
-    ZSTD: lambda data: zstandard.ZstdCompressor().compress(data),
-    SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+CODECS: Final["dict[api.CompressionType.ValueType, Callable[[bytes], bytes]]"] = {
+    api.NONE: bytes,
+    api.LZ4: lambda data: bytes(lz4.block.compress(data, store_size=False)),
+    api.ZLIB: zlib.compress,
+    api.ZSTD: lambda data: zstandard.ZstdCompressor().compress(data),
+    api.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
 }
 NAMES: Final = ("order", "price", "region", "status", "customer", "created", "amount", "sensor", "reading")
 
@@ -244,9 +233,9 @@ class Client:
         self.pool = pool
         self.capture = capture
         self._choose = capture.rng.choice
-        self._send = BaseCommand(type=BaseCommand.SEND)
-        self._receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)
-        self._message = BaseCommand(type=BaseCommand.MESSAGE)
+        self._send = api.BaseCommand(type=api.BaseCommand.SEND)
+        self._receipt = api.BaseCommand(type=api.BaseCommand.SEND_RECEIPT)
+        self._message = api.BaseCommand(type=api.BaseCommand.MESSAGE)
         self._message.message.message_id.partition = -1
 
     def conversation(self) -> Iterator[Write]:
@@ -259,42 +248,24 @@ class Client:
             yield from self._burst(self._choose(self.topics))
 
     def _connect(self) -> Iterator[Write]:
-        base = BaseCommand(type=BaseCommand.CONNECT)
-        base.connect.client_version = "Pulsar-Java-v4.0.8"
-        base.connect.protocol_version = 21
-        base.connect.auth_method_name = "none"
-        base.connect.feature_flags.supports_auth_refresh = True
-        yield True, [framed(base)]
-        base = BaseCommand(type=BaseCommand.CONNECTED)
-        base.connected.server_version = "Pulsar Server4.0.8"
-        base.connected.protocol_version = 21
-        base.connected.max_message_size = 5 * 1024 * 1024
-        yield False, [framed(base)]
+        client = {"client_version": "Pulsar-Java-v4.0.8", "auth_method_name": "none"}
+        yield (
+            True,
+            [build("CONNECT", **client, protocol_version=21, feature_flags={"supports_auth_refresh": True})],
+        )
+        limit = {"max_message_size": 5 * 1024 * 1024}
+        yield False, [build("CONNECTED", server_version="Pulsar Server4.0.8", protocol_version=21, **limit)]
 
     def _attach(self, topic: Topic) -> Iterator[Write]:
         """Create the topic's producer and its consumer, and give the consumer its first permits."""
         request = 2 * topic.id
-        base = BaseCommand(type=BaseCommand.PRODUCER)
-        base.producer.topic = topic.name
-        base.producer.producer_id = topic.id
-        base.producer.request_id = request
-        yield True, [framed(base)]
-        base = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
-        base.producer_success.request_id = request
-        base.producer_success.producer_name = topic.producer_name
-        base.producer_success.schema_version = b""
-        yield False, [framed(base)]
-        base = BaseCommand(type=BaseCommand.SUBSCRIBE)
-        base.subscribe.topic = topic.name
-        base.subscribe.subscription = "benchmark"
-        base.subscribe.subType = CommandSubscribe.Shared
-        base.subscribe.consumer_id = topic.id
-        base.subscribe.request_id = request + 1
-        base.subscribe.consumer_name = f"consumer-{topic.id}"
-        yield True, [framed(base)]
-        base = BaseCommand(type=BaseCommand.SUCCESS)
-        base.success.request_id = request + 1
-        yield False, [framed(base)]
+        yield True, [build("PRODUCER", topic=topic.name, producer_id=topic.id, request_id=request)]
+        answer = {"producer_name": topic.producer_name, "schema_version": b""}
+        yield False, [build("PRODUCER_SUCCESS", request_id=request, **answer)]
+        consumer = {"consumer_id": topic.id, "consumer_name": f"consumer-{topic.id}"}
+        kind = {"subscription": "benchmark", "subType": api.CommandSubscribe.Shared}
+        yield True, [build("SUBSCRIBE", topic=topic.name, request_id=request + 1, **kind, **consumer)]
+        yield False, [build("SUCCESS", request_id=request + 1)]
         yield True, [flow(topic, QUEUE)]
 
     def _burst(self, topic: Topic) -> Iterator[Write]:
@@ -319,7 +290,7 @@ class Client:
 
     def _body(self, topic: Topic, entry: Entry) -> bytes:
         """An entry with its checksum; SEND carries the same bytes as MESSAGE."""
-        metadata = MessageMetadata(producer_name=topic.producer_name)
+        metadata = api.MessageMetadata(producer_name=topic.producer_name)
         metadata.sequence_id = topic.sequence - entry.messages + 1
         if entry.messages > 1:
             metadata.highest_sequence_id = topic.sequence
@@ -357,38 +328,37 @@ class Client:
         return framed(self._message, body)
 
 
-def framed(base: BaseCommand, body: bytes = b"") -> bytes:
+def framed(base: api.BaseCommand, body: bytes = b"") -> bytes:
     """A frame: the command, then the entry."""
     command = base.SerializeToString()
     return b"".join((_FRAME.pack(4 + len(command) + len(body), len(command)), command, body))
 
 
+def build(command: str, **fields: Any) -> bytes:
+    """Return the frame of a command with these fields."""
+    return framed(build_command(command, **fields))
+
+
 def flow(topic: Topic, permits: int) -> bytes:
-    """A FLOW frame."""
-    base = BaseCommand(type=BaseCommand.FLOW)
-    base.flow.consumer_id = topic.id
-    base.flow.messagePermits = permits
-    return framed(base)
+    """Return a FLOW frame."""
+    return build("FLOW", consumer_id=topic.id, messagePermits=permits)
 
 
 def acknowledged(topic: Topic, ids: list[tuple[int, int]], *, together: bool) -> list[bytes]:
-    """ACK frames for (ledger, entry) ids: one for all ids, or one for each."""
-    frames = []
-    for group in [ids] if together else [[one] for one in ids]:
-        base = BaseCommand(type=BaseCommand.ACK)
-        base.ack.consumer_id = topic.id
-        base.ack.ack_type = CommandAck.Individual
-        for ledger, entry in group:
-            base.ack.message_id.add(ledgerId=ledger, entryId=entry)
-        frames.append(framed(base))
-    return frames
+    """Return ACK frames for (ledger, entry) ids: one for all ids, or one for each."""
+    groups = [ids] if together else [[position] for position in ids]
+    fields = {"consumer_id": topic.id, "ack_type": api.CommandAck.Individual}
+    return [
+        build("ACK", **fields, message_id=[{"ledgerId": ledger, "entryId": entry} for ledger, entry in group])
+        for group in groups
+    ]
 
 
 def make_entry(rng: random.Random) -> Entry:
     """An entry of a random kind and size: a single message, or every fifth time a batch."""
     if rng.random() < BATCHES:
         return make_batch(rng)
-    metadata = MessageMetadata()
+    metadata = api.MessageMetadata()
     payload = make_payload(rng, min(16_000, int(rng.lognormvariate(6.05, 0.8))))
     metadata.uncompressed_size = len(payload)
     if rng.random() < 0.3:
@@ -404,15 +374,15 @@ def make_batch(rng: random.Random) -> Entry:
     parts = []
     for _ in range(count):
         payload = make_payload(rng, rng.randint(40, 200))
-        head = SingleMessageMetadata(payload_size=len(payload))
+        head = api.SingleMessageMetadata(payload_size=len(payload))
         if rng.random() < 0.3:
             head.partition_key = f"key-{rng.randrange(1000)}"
         raw = head.SerializeToString()
         parts += [_U32.pack(len(raw)), raw, payload]
     plain = b"".join(parts)
     codec = rng.choice(list(CODECS))
-    metadata = MessageMetadata(uncompressed_size=len(plain), num_messages_in_batch=count)
-    if codec != NONE:
+    metadata = api.MessageMetadata(uncompressed_size=len(plain), num_messages_in_batch=count)
+    if codec != api.NONE:
         metadata.compression = codec
     return Entry(metadata.SerializePartialToString(), CODECS[codec](plain), count)
 
@@ -454,26 +424,24 @@ def generate(out: BinaryIO, frames: int, connections: int = 8, seed: int = 1, *,
     return capture.packets
 
 
-def main() -> None:
-    """Read the command line, write the capture, report the result on stderr."""
-    parser = argparse.ArgumentParser(description="Write a capture of busy Pulsar connections.")
-    parser.add_argument("out", type=Path, help="file to write")
-    parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument(
-        "--connections", type=int, default=8, help=f"1-{MAX_CONNECTIONS}; they share {TOPICS} topics"
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--clean", action="store_true", help="no duplicated and no swapped packets")
-    options = parser.parse_args()
-    if not 1 <= options.connections <= MAX_CONNECTIONS or options.frames < 0:
-        parser.error(f"connections must be 1-{MAX_CONNECTIONS}, frames 0 or more")
+def main(
+    out: Annotated[Path, typer.Argument(help="File to write.")],
+    frames: Annotated[int, typer.Option(min=0)] = 1_000_000,
+    connections: Annotated[
+        int, typer.Option(min=1, max=MAX_CONNECTIONS, help=f"They share {TOPICS} topics.")
+    ] = 8,
+    seed: int = 1,
+    clean: Annotated[bool, typer.Option("--clean", help="No duplicated and no swapped packets.")] = False,
+) -> None:
+    """Write a capture of busy Pulsar connections."""
     started = time.perf_counter()
-    with options.out.open("wb", buffering=1 << 20) as out:
-        packets = generate(out, options.frames, options.connections, options.seed, clean=options.clean)
+    with out.open("wb", buffering=1 << 20) as target:
+        packets = generate(target, frames, connections, seed, clean=clean)
     seconds = time.perf_counter() - started
-    size = options.out.stat().st_size
-    print(f"{options.frames} frames, {packets} packets, {size} bytes in {seconds:.1f} s", file=sys.stderr)
+    print(
+        f"{frames} frames, {packets} packets, {out.stat().st_size} bytes in {seconds:.1f} s", file=sys.stderr
+    )
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

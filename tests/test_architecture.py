@@ -4,11 +4,13 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from pulsarctl_wire.errors import EXTRAS
 
 PACKAGE = Path(__file__).parent.parent / "pulsarctl_wire"
 
@@ -62,7 +64,6 @@ ONLY_IN = {
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},
     "deltalake": {"pipeline"},
     "duckdb": {"data"},
-    "hdrh": {"stats"},
     "pyspark": {"spark", "data"},
     "asyncio": {"net", "cli", "broker", "testing"},
     "cryptography": {"net"},
@@ -89,14 +90,20 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
-def imported(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(parsed(path)):
+def imported(path: Path, *, when_loaded: bool = False) -> set[str]:
+    """What a module imports; only what it imports when it is itself imported if `when_loaded`."""
+    names, todo = set[str](), list[ast.AST]([parsed(path)])
+    while todo:
+        node = todo.pop()
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not (when_loaded and (is_function or is_for_types)):
+            todo += ast.iter_child_nodes(node)
     return names
 
 
@@ -173,6 +180,29 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         targets = (each if each in names else each.rpartition(".")[0] for each in imported(path))
         imports[name] = {each for each in targets if each in names} - {name}
     assert not circles_of(imports)
+
+
+WITH_EXTRAS = {
+    *("table", "data", "spark", "checks.tables", "checks.usual", "cli.capture.table_job"),
+    *("cli.data.extract_job", "pipeline.cache", "pipeline.decoding.rows", "pipeline.files.filesystems"),
+    *("pipeline.files.moved", "pipeline.files.output", "pipeline.run", "pipeline.storage", "pipeline.upkeep"),
+}
+"""The modules, or folders of them, that cannot be imported without the libraries of extras."""
+
+
+def test_few_modules_need_the_libraries_of_extras() -> None:
+    imports: defaultdict[str, set[str]] = defaultdict(set)
+    for path in MODULES:
+        for name in imported(path, when_loaded=True):
+            parts = name.split(".")
+            imports[module_name(path)] |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    libraries = {library for names in EXTRAS.values() for library in names}
+    needing = {name for name in list(imports) if reachable(imports, name) & libraries}
+
+    def folder(name: str) -> str:
+        return next((each for each in WITH_EXTRAS if f"{name}.".startswith(f"pulsarctl_wire.{each}.")), name)
+
+    assert {folder(name) for name in needing} == WITH_EXTRAS
 
 
 def test_folders_are_not_crowded() -> None:
@@ -279,7 +309,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     heavy = {"google", "scapy", "orjson", "rule_engine", "zstandard", "crc32c", "cramjam", "lz4"}
-    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "hdrh", "asyncio"}
+    heavy |= {"numpy", "pyarrow", "pandas", "pyspark", "asyncio"}
     heavy |= {"cryptography", "prometheus_client", "yaml"}
     assert not loaded_by("from pulsarctl_wire.cli import verbs; [*map(verbs.load, verbs.NAMES)]") & heavy
     assert not loaded_by("import pulsarctl_wire") & heavy

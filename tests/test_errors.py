@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsarctl_wire.errors import how_to_install
+from pulsarctl_wire.errors import EXTRAS, how_to_install
 
 INDEX = "'pulsarctl-wire[spark]'"
 DIRECTORY: dict[str, Any] = {"url": "file:///home/me/my%20wire", "dir_info": {}}
@@ -51,3 +51,15 @@ def test_an_extra_is_installed_from_where_pwire_was(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert how_to_install("spark") == command
+
+
+def test_each_extra_brings_its_libraries() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert {*EXTRAS} == {*extras} - {"dev"}
+    brought = dict.fromkeys(("grpc", "grpc_status"), "pyspark[connect]")
+    for extra, libraries in EXTRAS.items():
+        for library in libraries:
+            assert any(each.startswith(brought.get(library, library)) for each in extras[extra]), library
+            assert not any(each.startswith(library) for each in project["dependencies"]), library

@@ -11,8 +11,7 @@ from ipaddress import ip_address
 from itertools import count
 from typing import BinaryIO, Final
 
-import numpy as np
-
+from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.packets import ACK, FIN, RAW_IP, SYN
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.wire.frame import Connection
@@ -40,7 +39,7 @@ class _Side:
         size = max(len(source[0]), len(target[0]))
         self.addresses = b"".join((_MAPPED + address)[-size:] for address, _ in (source, target))
         self.key = self.addresses + struct.pack(">HH", source[1], target[1])
-        self.pseudo = _sum(self.addresses) + _TCP  # of the pseudo-header, without the length
+        self.pseudo = sum_words(self.addresses) + _TCP  # of the pseudo-header, without the length
         self.next = self.acked = isn  # sequence numbers: of the next byte; acknowledged up to here
 
 
@@ -147,7 +146,7 @@ class SessionWriter:
         peer.acked = peer.next  # before the first SYN, which has no ACK, nothing was sent
         offset, size = 5 + len(options) // 4, 20 + len(options) + len(payload)
         start = side.key[-4:] + struct.pack(">IIBBH", side.next, acknowledged, offset << 4, flags, _WINDOW)
-        total = side.pseudo + size + _sum(start) + _sum(options) + _sum(payload)
+        total = side.pseudo + size + sum_words(start) + sum_words(options) + sum_words(payload)
         header = start + struct.pack(">HH", -total % 0xFFFF, 0) + options
         packet = b"".join((_ip(side.addresses, size), header, payload))
         side.next = (side.next + len(payload) + bool(flags & (SYN | FIN))) & _MASK
@@ -159,16 +158,7 @@ def _ip(addresses: bytes, size: int) -> bytes:
     if len(addresses) == 32:
         return struct.pack(">IHBB", 6 << 28, size, _TCP, 64) + addresses
     start = struct.pack(">BBHHHBB", 0x45, 0, 20 + size, 0, 0x4000, 64, _TCP)  # not to be fragmented
-    return start + struct.pack(">H", -(_sum(start) + _sum(addresses)) % 0xFFFF) + addresses
-
-
-def _sum(data: bytes | memoryview) -> int:
-    """A number congruent to the sum of the big-endian 16-bit words of `data`, modulo 65,535 (65,536 is 1)."""
-    if len(data) <= 512:  # up to that size an int is faster than an array
-        return int.from_bytes(data, "big") % 0xFFFF << 8 * (len(data) & 1)
-    words = len(data) & ~3
-    total = int(np.frombuffer(data[:words], "<u4").sum(dtype=np.uint64))
-    return total + int.from_bytes(data[words:], "little") << 8  # the shift swaps the bytes of each word
+    return start + struct.pack(">H", -(sum_words(start) + sum_words(addresses)) % 0xFFFF) + addresses
 
 
 def _endpoint(text: str, block: tuple[int, int], number: int) -> _Endpoint:

@@ -11,11 +11,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+from pulsarctl_wire import errors
 from pulsarctl_wire.errors import (
     BrokerError,
     FilterError,
     InUse,
     LocalProtocolError,
+    MissingLibrary,
     QueryError,
     RequestTimeout,
     SessionError,
@@ -43,6 +45,7 @@ EXIT_REFUSED: Final = 7
 EXIT_UNANSWERED: Final = 8
 EXIT_DIFFERS: Final = 9
 EXIT_IN_USE: Final = 10
+EXIT_MISSING: Final = 11
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 
@@ -90,6 +93,7 @@ def end_of_pipe() -> NoReturn:
 def code_of(error: WireError) -> int:
     """The exit code of a command that fails with `error`."""
     codes: tuple[tuple[type[WireError], int], ...] = (
+        (MissingLibrary, EXIT_MISSING),
         (BrokerError, EXIT_REFUSED),
         (RequestTimeout, EXIT_UNANSWERED),
         (SessionError, EXIT_UNREACHABLE),
@@ -114,6 +118,12 @@ def errors_reported() -> Iterator[None]:
     except OSError as error:  # a full disk, a device that fails
         give_up_stdout()
         fail(f"the output cannot be written: {error.strerror or error}", EXIT_OUTPUT)
+
+
+def require(*libraries: str) -> None:
+    """End the command if a library is not installed; stderr says which extra brings it."""
+    with errors_reported():
+        errors.require(*libraries)
 
 
 def refuse_source(option: str, path: str, sources: Iterable[str]) -> None:

@@ -11,13 +11,13 @@ docs/data.md describes it; docs/tables.md the tables, docs/reports.md the report
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pulsarctl_wire.errors import CaptureError, QueryError, how_to_install
+from pulsarctl_wire.errors import CaptureError, QueryError, require
 from pulsarctl_wire.pipeline.cache import table_of
 from pulsarctl_wire.pipeline.files.paths import absolute
 from pulsarctl_wire.pipeline.storage.tables import Found, find, is_table
@@ -62,15 +62,13 @@ class Result:
 
     def pandas(self) -> Any:
         """All rows, as a `pandas.DataFrame`. Integers stay exact beside nulls: their type is `Int64`."""
-        with _needed("pandas"):
-            import pandas  # noqa: F401 - for pyarrow
-
+        require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
         """All rows, as a `polars.DataFrame`."""
-        with _needed("polars"):
-            import polars
+        require("polars")
+        import polars
 
         return polars.from_arrow(self.arrow())
 
@@ -165,28 +163,29 @@ def tables(
     `spark` (its views are left alone) or in one of `master` with `conf`. The default is DuckDB, except with a
     `spark`, `master` or `conf`, or for more than `LARGE` rows. `say` gets notes about files.
 
-    Raises CaptureError if a source cannot be read, QueryError if the engine is unknown or not installed.
+    Raises CaptureError if a source cannot be read, QueryError if the engine is unknown,
+    MissingLibrary if it is not installed.
     """
     if engine not in (None, *get_args(EngineName)):
         raise QueryError(f"{engine}: no such engine; use one of {', '.join(get_args(EngineName))}")
     if not sources:
         raise CaptureError("no source: name a capture or a table")
+    wants_spark = engine == "spark" or (engine is None and bool(spark or master or conf))
+    require("pyspark" if wants_spark else "duckdb")
     paths = _as_tables([os.fspath(source) for source in sources], apart, say)
     look = partial(_find, paths)
     found = look()
     lacks = frozenset[str]().union(*(each.lacks for each in found))
-    large = sum(each.rows for each in found) > LARGE
+    is_large = sum(each.rows for each in found) > LARGE
     with ExitStack() as stack:
         running: Engine
-        if engine == "duckdb" or (engine is None and not (spark or master or conf or large)):
+        if not wants_spark and (engine == "duckdb" or not is_large):
             from pulsarctl_wire.data.duck import DuckEngine
 
             running = DuckEngine(found, choice, look)
         else:
-            try:
-                from pulsarctl_wire.spark.engine import SparkEngine, settings
-            except ImportError:
-                raise QueryError(f"Spark is not installed: {how_to_install('spark')}") from None
+            require("pyspark")
+            from pulsarctl_wire.spark.engine import SparkEngine, settings
             from pulsarctl_wire.spark.session import session
 
             where = master or "local[*]"
@@ -205,15 +204,6 @@ def _window(window: tuple[int, int] | None) -> Window | None:
     if window and window[0] >= window[1]:
         raise QueryError(f"window {window[0]}..{window[1]}: ends before it begins")
     return Window(*window) if window else None
-
-
-@contextmanager
-def _needed(package: str) -> Iterator[None]:
-    """Says how to install a package that an import within the block does not find."""
-    try:
-        yield
-    except ImportError:
-        raise QueryError(f"{package} is not installed: {how_to_install('data')}") from None
 
 
 def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
-from pulsarctl_wire.errors import QueryError, how_to_install
+from pulsarctl_wire.errors import QueryError, require
 from pulsarctl_wire.reports.views import VIEWS, clustered
 
 Dialect = Literal["duckdb", "spark", "trino"]
@@ -28,15 +28,14 @@ def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, in
     """Statements that make the published views, those that they need first.
 
     They read `frames`, which the first statement makes of its `files` where that is possible. `clusters` are
-    the numbers of brokers' clusters by their addresses. Raises QueryError if sqlglot, which translates, is
-    not installed.
+    the numbers of brokers' clusters by their addresses. Raises QueryError for another dialect,
+    MissingLibrary if sqlglot, which translates, is not installed.
     """
     if dialect not in get_args(Dialect):
         raise QueryError(f"{dialect}: no such dialect; use one of {', '.join(get_args(Dialect))}")
-    try:
-        from sqlglot import exp, parse_one
-    except ImportError:
-        raise QueryError(f"sqlglot is not installed: {how_to_install('sql')}") from None
+    require("sqlglot")
+    from sqlglot import exp, parse_one
+
     if dialect in _FRAMES:
         yield f"CREATE OR REPLACE VIEW frames AS\n{_FRAMES[dialect].format(_place(files, dialect))};\n"
     sources = VIEWS | {"clustered": clustered(clusters), "followed": "SELECT * FROM frames"}

@@ -4,13 +4,11 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from pulsarctl_wire.errors import how_to_install
-from pulsarctl_wire.spark import SparkError
+from pulsarctl_wire.errors import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +26,9 @@ def is_connect(master: str) -> bool:
 def connect(url: str, conf: Mapping[str, str], package: Callable[[Path], Path]) -> "SparkSession":
     """A session on the server at `url`, with settings; `package` makes the file that its workers import.
 
-    Raises SparkError if pyspark lacks what it needs for that, OSError if the server is not there.
+    Raises MissingLibrary if pyspark lacks what it needs for that, OSError if the server is not there.
     """
-    if find_spec("grpc") is None or find_spec("grpc_status") is None:
-        raise SparkError(f"Spark Connect is not installed: {how_to_install('spark')}")
+    require("grpc", "grpc_status")
     from pyspark.sql import SparkSession
 
     address = urlsplit(url)

@@ -21,11 +21,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from pulsarctl_wire.errors import how_to_install
+from pulsarctl_wire.errors import require
 from pulsarctl_wire.pipeline.files.private import cache_directory
 from pulsarctl_wire.shipping import packed
 from pulsarctl_wire.spark import SparkError
@@ -204,8 +203,7 @@ def start(
 
     `decodes`: it only decodes, so that Java has little to do.
     """
-    if find_spec("pyspark") is None:
-        raise SparkError(f"Spark is not installed: {how_to_install('spark')}")
+    require("pyspark")
     if is_connect(master):
         return _connected(master, conf or {})
     return _started(master, conf or {}, decodes=decodes)

@@ -30,7 +30,7 @@ from pulsarctl_wire.table.columns import (
 )
 from pulsarctl_wire.table.metadata import hash_of, unusual_fields
 from pulsarctl_wire.table.odd import Examiner
-from pulsarctl_wire.table.rows import address, uid_of
+from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (
     ACK,
@@ -48,6 +48,7 @@ from pulsarctl_wire.wire.fields import Walker, signed
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Frame
 from pulsarctl_wire.wire.framing.redaction import shown
+from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandAck,
     CompressionType,

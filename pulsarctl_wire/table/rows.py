@@ -1,16 +1,15 @@
 """Makes rows one by one: those of gaps and connections. builder.py makes those of frames by the batch."""
 
-from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any
 
 from pulsarctl_wire.capture.hosts import host_of
 from pulsarctl_wire.capture.series import series
-from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Connection, Event, Malformed
+from pulsarctl_wire.wire.frame import OFFSET_BITS, PLACE_BITS, Event, Malformed
 from pulsarctl_wire.wire.framing.foreign import ENOUGH
 from pulsarctl_wire.wire.framing.redaction import shown
+from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.greeting import Greeting
 
@@ -79,18 +78,6 @@ class RowMaker:
             **{"end_ns": ending.end_ns, "last_ns": ending.last_ns},
             **{"bytes_to_client": ending.sizes[0], "bytes_to_broker": ending.sizes[1]},
         }
-
-
-def uid_of(connection: Connection) -> str | None:
-    """Return what identifies a connection in all captures; None if it has no packets.
-
-    It is made of its addresses, and the time of its first packet or, without times, its place.
-    """
-    if connection.since is None:
-        return None
-    one, other = sorted((connection.client, connection.server))
-    text = f"{one} {other} {connection.since}"
-    return b32encode(blake2b(text.encode(), digest_size=10).digest()).decode().lower()
 
 
 @lru_cache(4_096)

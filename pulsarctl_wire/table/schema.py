@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pulsarctl_wire.wire.detail import ALL
+from pulsarctl_wire.wire.detail import ALL, TABLE_NAMES
 
 VERSION: Final = "5"
 """Schema version, in the Parquet metadata `pwire.table`. The columns of a version keep names and meanings."""
@@ -409,7 +409,7 @@ MESSAGES: Final = _table(
 )
 """The messages table, if asked for: one row per message of each SEND and MESSAGE, with batches opened."""
 
-TABLES: Final = {"frames": FRAMES, "gaps": GAPS, "connections": CONNECTIONS, "messages": MESSAGES}
+TABLES: Final = dict(zip(TABLE_NAMES, (FRAMES, GAPS, CONNECTIONS, MESSAGES), strict=True))
 """The tables of a directory, by name."""
 
 FINDINGS: Final = pa.schema(

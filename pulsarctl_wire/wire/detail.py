@@ -1,4 +1,4 @@
-"""Which frames a table holds, by what it was asked for."""
+"""Which tables there are, and which frames they hold, by what was asked for."""
 
 from typing import Final
 
@@ -8,6 +8,9 @@ from pulsarctl_wire.wire.frame import Frame
 ALL, EXCHANGES, CONNECTIONS = "frames", "exchanges", "connections"
 DETAILS: Final = (ALL, EXCHANGES, CONNECTIONS)
 """All frames; those of `is_exchange`; none, but connections and gaps."""
+
+TABLE_NAMES: Final = ("frames", "gaps", "connections", "messages")
+"""The tables, by the names of their directories."""
 
 _TRAFFIC: Final = {
     *(MESSAGE, ACK, NUMBERS["FLOW"], NUMBERS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]),

@@ -16,7 +16,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from segments import PING, PONG, START_NS, conversation, message, raws, send, troubles
 
-from pulsarctl_wire.capture import read_events, read_frames
+from pulsarctl_wire.capture import checksum, read_events, read_frames
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.packets import ACK, FIN, SYN, Dissector
 from pulsarctl_wire.capture.recording import MAX_PAYLOAD, SessionWriter
@@ -251,6 +251,16 @@ def test_checksums_are_right_at_any_size(size: int) -> None:
     made = packets(record([Chunk(0, True, data), Chunk(1, False, data)], ENDS[:2]))
     assert len(made) == 16
     assert all(right_checksums(packet) for _, _, packet, _ in made)
+
+
+@given(st.binary(max_size=5_000))
+@example(b"\xff" * 4_000)
+@example(b"\xff" * 4_001)
+def test_words_are_summed_alike_in_parts_and_in_a_loop(data: bytes) -> None:
+    padded = data + bytes(len(data) % 2)
+    words = sum(int.from_bytes(padded[at : at + 2], "big") for at in range(0, len(padded), 2))
+    assert checksum.sum_words(memoryview(data)) % 0xFFFF == words % 0xFFFF
+    assert (checksum._sum_compiled(data) << 8) % 0xFFFF == words % 0xFFFF
 
 
 def test_a_checksum_may_be_zero() -> None:

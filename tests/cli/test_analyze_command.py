@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -38,14 +36,6 @@ def test_rows_of_captures_that_are_gone(tmp_path: Path) -> None:
     mirrored = pwire("analyze", captures, "--out", out, "--split-size", "1Mi", "--mirror")
     assert mirrored.code == 0
     assert "\n1 file (" in mirrored.err
-
-
-def test_delta_lake_is_not_installed(tmp_path: Path) -> None:
-    with mock.patch.dict(sys.modules, {"deltalake": None}):
-        ran = pwire("analyze", SAMPLES / "errors.pcap", "--out", tmp_path / "out", "--format", "delta")
-    said = "pwire: Delta Lake needs another package: pip install 'pulsarctl-wire[delta]'"
-    assert (ran.code, ran.complaints) == (2, [said])
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

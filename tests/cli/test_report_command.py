@@ -12,7 +12,6 @@ from rich.cells import cell_len
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.data.report import print_table
-from pulsarctl_wire.errors import how_to_install
 
 
 @pytest.fixture
@@ -79,13 +78,6 @@ def test_a_table_of_version_3_lacks_columns(tmp_path: Path) -> None:
     run = pwire("sql", path, "SELECT count(*) AS n, count(uid) + count(time) AS new FROM frames", "-o", "csv")
     assert run.code == 0
     assert run.out.split() == [b"n,new", b"%d,0" % table.num_rows]
-
-
-@pytest.mark.usefixtures("without_spark")
-def test_without_the_extra_it_is_named() -> None:
-    run = pwire("report", "errors", SAMPLES / "nano.pcap", "--engine", "spark")
-    assert run.code == 2
-    assert run.err == f"pwire: Spark is not installed: {how_to_install('spark')}\n"
 
 
 def test_captures_are_read_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

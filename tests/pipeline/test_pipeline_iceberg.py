@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +13,6 @@ from pipeline.test_pipeline_delta import read as read_delta
 from pipeline.test_pipeline_optimized import MIB, Dying, check
 from pipeline.test_pipeline_rebuilt import watched
 from pipeline.test_pipeline_run import parts, put
-from pwire_run import pwire
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
@@ -167,12 +165,3 @@ def test_metadata_that_name_another_place_are_made_anew(tmp_path: Path) -> None:
     run(paths, tmp_path / "other", OPTIONS)
     assert not out.exists()
     same(tmp_path / "other")
-
-
-def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (path,) = put(tmp_path, parts(1, 1))
-    monkeypatch.setitem(sys.modules, "pyiceberg", None)
-    refused = pwire("analyze", path, "--out", tmp_path / "out", "--format", "iceberg")
-    assert refused.code == 2
-    assert "Iceberg needs another package" in refused.complaints[0]
-    assert not (tmp_path / "out").exists()

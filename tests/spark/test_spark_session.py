@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pulsarctl_wire.errors import MissingLibrary
 from pulsarctl_wire.pipeline.files.private import cache_directory
 from pulsarctl_wire.spark import SparkError, java
 from pulsarctl_wire.spark import session as spark_session
@@ -40,8 +41,7 @@ def nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "cat").symlink_to("/bin/cat")
     monkeypatch.setenv("PATH", str(tmp_path / "tools"))
-    for module in (java, spark_session):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_no_java_is_one_line_that_says_what_to_do(tmp_path: Path, monkeypatch: p
         find_java()
 
 
-@pytest.mark.usefixtures("nothing")
-def test_no_spark_is_one_line_that_says_what_to_do() -> None:
-    with pytest.raises(SparkError, match=r"^Spark is not installed: .* install .*\[spark\]"):
+def test_no_spark_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(MissingLibrary, match=r"^pyspark is not installed: .* install .*\[spark\]"):
         start()
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.table_options import TableOptions
 from pulsarctl_wire.cli.options import parse_time, partition_by, size_of
-from pulsarctl_wire.errors import SettingsError, WireError
+from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
 _VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exact", "dry_run"}}
@@ -20,6 +20,7 @@ _VERBS: Final = {"optimize": {"size", "partition_by"}, "delete": {"before", "exa
 
 def table(options: TableOptions) -> int:
     """Write captured traffic as Parquet tables: of frames, gaps and connections."""
+    console.require(*TABLE_LIBRARIES)
     verb, *tables = options.sources
     usual = TableOptions(sources=options.sources)
     given = {
@@ -60,10 +61,8 @@ def _changed(table: str, change: Callable[[], str]) -> int:
     """Change a table, and say what was done."""
     try:
         done = change()
-    except SettingsError as error:
-        console.fail(str(error))
     except WireError as error:
-        console.fail(str(error), console.EXIT_SOURCE)
+        console.fail(str(error), console.code_of(error))
     except OSError as error:
         console.fail(f"{table}: {error.strerror or error}", console.EXIT_OUTPUT)
     sys.stderr.write(f"{clean(table)}: {done}\n")

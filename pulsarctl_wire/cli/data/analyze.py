@@ -10,9 +10,9 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import JobProgress
 from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, partition_by, settings_of, size_of
 from pulsarctl_wire.cli.signature import argument, flag, group, option
-from pulsarctl_wire.errors import SettingsError, WireError
+from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
-from pulsarctl_wire.spark import FOLLOWING, SparkError
+from pulsarctl_wire.spark import FOLLOWING
 from pulsarctl_wire.spark.connect import is_connect
 
 Format = Literal["parquet", "delta", "iceberg"]
@@ -54,6 +54,8 @@ class AnalyzeOptions:
 
 def analyze(options: AnalyzeOptions) -> int:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new."""
+    needs_spark = options.follow or options.master or options.conf
+    console.require(*TABLE_LIBRARIES, *(["pyspark"] if needs_spark else []))
     split, settings = size_of("--split-size", options.split_size), settings_of(options.conf)
     if not split:
         console.fail(f"--split-size {options.split_size}: must be at least 1 byte")
@@ -77,10 +79,8 @@ def analyze(options: AnalyzeOptions) -> int:
         if options.follow:
             return _code(_follow(options, work, settings))
         return _code(_run(options, work, settings, before.inputs if before else []))
-    except (SparkError, SettingsError) as error:
-        console.fail(str(error))
     except WireError as error:
-        console.fail(str(error), console.EXIT_SOURCE)
+        console.fail(str(error), console.code_of(error))
     except OSError as error:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
 
@@ -104,6 +104,8 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: li
 
     found = find_inputs(options.inputs, console.warn, known)
     options.rows.check_host(each.name for each in found)
+    if sum(each.size for each in found) - sum(each.size for each in known) >= _SMALL:
+        console.require("pyspark")
     with ExitStack() as stack:
         run = Run(
             *(found, options.out),

@@ -14,7 +14,7 @@ from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.data.values import shown
 from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_time, settings_of
 from pulsarctl_wire.cli.signature import argument, flag, option
-from pulsarctl_wire.errors import QueryError, SettingsError
+from pulsarctl_wire.errors import TABLE_LIBRARIES, QueryError, SettingsError
 from pulsarctl_wire.render.text import clean, count_of, did_you_mean, human_bytes, narrow
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def report(options: ReportOptions) -> None:
 
     name, sources = options.name, options.sources
     if options.clear_cache:
+        console.require(*TABLE_LIBRARIES)
         from pulsarctl_wire.pipeline.cache import clear
 
         many, size = clear()
@@ -127,6 +128,7 @@ def report(options: ReportOptions) -> None:
 @contextmanager
 def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
     """Tables of `sources`; errors within the block become one line on stderr and an exit code."""
+    console.require(*TABLE_LIBRARIES)
     times = {name: getattr(options, name) for name in ("since", "until")}
     chosen: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
     chosen |= {name: _moment(name, text) for name, text in times.items() if text is not None}

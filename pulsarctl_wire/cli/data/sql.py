@@ -31,6 +31,7 @@ class SqlOptions(SourceOptions):
 def sql(options: SqlOptions) -> None:
     """Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1"."""
     if options.ddl:
+        console.require("sqlglot")
         with opened(options.arguments, options) as tables:
             sys.stdout.write(tables.ddl(options.ddl))
         return

@@ -20,8 +20,8 @@ from pulsarctl_wire.capture.handover import ReassemblerState, agrees, halves_of,
 from pulsarctl_wire.capture.packets import Waiting
 from pulsarctl_wire.capture.reassembly import OTHER_TRAFFIC, OnEnd
 from pulsarctl_wire.pipeline.decoding.decode import Decoded, Edge, Kept, Settings, pair_of
-from pulsarctl_wire.table.rows import uid_of
 from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.part import KnownState, MaybeResent
 

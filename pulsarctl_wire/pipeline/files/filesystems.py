@@ -1,12 +1,13 @@
 """The file systems of paths and URIs: pyarrow's, or fsspec's where pyarrow has none."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from pyarrow import ArrowException, ArrowNotImplementedError, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.paths import is_uri, reason
+from pulsarctl_wire.pipeline.files.paths import Entry, is_uri, reason
 
 
 def filesystem(path: str) -> tuple[Any, str]:
@@ -51,6 +52,32 @@ def open_uri(uri: str) -> BinaryIO:
         return cast(BinaryIO, system.open_input_file(inside))
     except ArrowException as error:
         raise OSError(reason(error)) from error
+
+
+class Listing:
+    """Lists files of a pyarrow filesystem. Methods raise OSError."""
+
+    def __init__(self, system: Any) -> None:
+        self._system = system
+
+    def look(self, path: str) -> Entry | None:
+        """Return what is at a path; None if it is neither a file nor a directory."""
+        return next(self._entries([path]), None)
+
+    def files_below(self, base: str) -> Iterator[Entry]:
+        """Return the files below a directory."""
+        below = fs.FileSelector(base, recursive=True)
+        return (each for each in self._entries(below) if not each.is_directory)
+
+    def _entries(self, where: Any) -> Iterator[Entry]:
+        try:
+            infos = self._system.get_file_info(where)
+        except ArrowException as error:
+            raise OSError(reason(error)) from error
+        for info in infos:
+            if info.type in (fs.FileType.File, fs.FileType.Directory):
+                is_directory = info.type == fs.FileType.Directory
+                yield Entry(info.path, info.size or 0, info.mtime_ns or 0, is_directory)
 
 
 def _of_fsspec(uri: str) -> tuple[Any, str]:

@@ -4,26 +4,24 @@ In a directory, only files whose contents are a capture are inputs.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from itertools import compress
 from typing import Any, Final, NoReturn
 
-from pyarrow import ArrowException, fs
-
 from pulsarctl_wire.capture.series import Span, natural, span_of
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.paths import PATTERN, absolute, reason, scheme_of
+from pulsarctl_wire.pipeline.files.paths import PATTERN, Entry, absolute, is_uri, reason, scheme_of
 from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, opened
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.wire.detail import TABLE_NAMES
 
 _PEEKING: Final = 16  # files that are opened at a time
 _NAMED: Final = 3  # how many of the files left out are named in a note
 _SAVED: Final = "/progress/all"  # every table's directory has this file, see store.py
-_TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLES))
+_TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLE_NAMES))
 """What the directory of a table contains."""
 
 
@@ -80,7 +78,7 @@ def list_inputs(
     for argument in arguments:
         try:
             some, is_directory = _find(argument)
-        except (ArrowException, OSError) as error:
+        except (OSError, ValueError) as error:
             raise CaptureError(f"{argument}: {reason(error)}") from error
         if is_directory:
             with ThreadPoolExecutor(_PEEKING) as executor:
@@ -113,12 +111,12 @@ def span(input_: Input) -> Span | None:
 
 def _find(argument: str) -> tuple[list[Input], bool]:
     """The files that an argument names, and whether it is a directory: then some may not be captures."""
-    system, path = filesystem(argument)
+    system, path = _system_of(argument)
     scheme = scheme_of(argument, path)
-    info = system.get_file_info(path)
-    if info.type == fs.FileType.File:
-        return [_input(info, argument)], False
-    is_directory = info.type == fs.FileType.Directory
+    entry = system.look(path)
+    if entry and not entry.is_directory:
+        return [_input(entry, argument)], False
+    is_directory = entry is not None
     if is_directory:
         base = path.rstrip("/") or "/"
     elif PATTERN.search(path):
@@ -126,11 +124,7 @@ def _find(argument: str) -> tuple[list[Input], bool]:
         base = base or ("/" if path.startswith("/") else ".")
     else:
         raise CaptureError(f"{argument}: no such file")
-    if isinstance(system, fs.LocalFileSystem):
-        below: Any = list(_walk(base))
-    else:
-        below = fs.FileSelector(base, recursive=True)
-    inside = [each for each in system.get_file_info(below) if each.type == fs.FileType.File]
+    inside = list(system.files_below(base))
     roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
     tables = tuple(root + name for root in roots for name in _TABLE)
     named = (
@@ -143,25 +137,51 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     return sorted(chosen, key=lambda each: natural(each.name)), is_directory
 
 
-def _walk(base: str) -> Iterator[str]:
-    """The paths of files below a local directory. Where links lead to one again, it is left out."""
+def _system_of(argument: str) -> tuple[Any, str]:
+    """Return what lists the files of a path or URI, and the path in it."""
+    if not is_uri(argument):
+        return _Local, argument
+    from pulsarctl_wire.pipeline.files.filesystems import Listing, filesystem
 
-    def fail(error: OSError) -> NoReturn:
-        raise CaptureError(f"{error.filename}: {reason(error)}") from error
-
-    seen: set[str] = set()
-    for directory, below, names in os.walk(base, onerror=fail, followlinks=True):
-        real = os.path.realpath(directory)
-        if real in seen:
-            below.clear()
-            continue
-        seen.add(real)
-        below.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
-        yield from (os.path.join(directory, name) for name in names)
+    system, path = filesystem(argument)
+    return _Local if system.type_name == "local" else Listing(system), path
 
 
-def _path(info: Any) -> str:
-    return str(info.path).removeprefix("./")
+class _Local:
+    """Lists files of this machine, as `Listing` does others. It needs no pyarrow."""
+
+    @staticmethod
+    def look(path: str) -> Entry | None:
+        """Return what is at a path; None if it is neither a file nor a directory."""
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if not is_directory and not stat.S_ISREG(status.st_mode):
+            return None
+        return Entry(path, status.st_size, status.st_mtime_ns, is_directory)
+
+    @staticmethod
+    def files_below(base: str) -> Iterator[Entry]:
+        """Return the files below a directory. Where links lead to a directory again, it is left out."""
+
+        def fail(error: OSError) -> NoReturn:
+            raise CaptureError(f"{error.filename}: {reason(error)}") from error
+
+        seen: set[str] = set()
+        for directory, below, names in os.walk(base, onerror=fail, followlinks=True):
+            real = os.path.realpath(directory)
+            if real in seen:
+                below.clear()
+                continue
+            seen.add(real)
+            below.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+            yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
+
+
+def _path(entry: Entry) -> str:
+    return entry.path.removeprefix("./")
 
 
 def _is_shown(path: str) -> bool:
@@ -169,5 +189,5 @@ def _is_shown(path: str) -> bool:
     return not any(name.startswith((".", "_")) for name in path.split("/"))
 
 
-def _input(info: Any, path: str) -> Input:
-    return Input(path, info.size or 0, info.mtime_ns or 0, absolute(path))
+def _input(entry: Entry, path: str) -> Input:
+    return Input(path, entry.size, entry.modified_ns, absolute(path))

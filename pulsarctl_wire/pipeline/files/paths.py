@@ -2,10 +2,19 @@
 
 import os
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 PATTERN: Final = re.compile(r"[*?\[]")
 """Matches the characters of a glob pattern."""
+
+
+class Entry(NamedTuple):
+    """A file or a directory: its path, its size in bytes, and when it was modified (ns)."""
+
+    path: str
+    size: int
+    modified_ns: int
+    is_directory: bool
 
 
 def is_uri(path: str) -> bool:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.errors import CaptureError, SettingsError
+from pulsarctl_wire.errors import CaptureError, require
 from pulsarctl_wire.pipeline.files.filesystems import arrow_uri, delete_directory, filesystem, has_directory
 from pulsarctl_wire.pipeline.files.paths import reason
 
@@ -26,12 +26,11 @@ _SKIPPED_BY: Final = ("time_ns", "connection")
 
 
 def library() -> Any:
-    """The package deltalake. Raises SettingsError if it is not installed."""
-    try:
-        import deltalake.exceptions
-        from deltalake.transaction import RemoveAction  # noqa: F401  (since 1.6)
-    except ImportError:
-        raise SettingsError("Delta Lake needs another package: pip install 'pulsarctl-wire[delta]'") from None
+    """Return the package deltalake. Raises MissingLibrary if it is not installed."""
+    require("deltalake")
+    import deltalake.exceptions
+    import deltalake.transaction
+
     return deltalake
 
 
@@ -39,8 +38,8 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     """Have the log in a directory name exactly these `files`, which are as pyarrow lists them.
 
     Their columns are those of `schema`, and they are partitioned `by` some of them. Without `is_new`, their
-    rows were there before in others. Raises OSError, CaptureError if the log cannot be read, SettingsError as
-    `library` does.
+    rows were there before in others. Raises OSError, CaptureError if the log cannot be read, and as `library`
+    does.
     """
     delta, (system, path) = library(), filesystem(folder)
     wanted = {each.path.removeprefix(f"{path}/"): each for each in files}

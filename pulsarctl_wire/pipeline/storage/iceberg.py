@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pulsarctl_wire.errors import CaptureError, SettingsError, WireError, how_to_install
+from pulsarctl_wire.errors import CaptureError, WireError, require
 from pulsarctl_wire.pipeline.files.filesystems import arrow_uri, filesystem
 from pulsarctl_wire.pipeline.files.paths import reason
 
@@ -19,11 +19,10 @@ LOG: Final = "_iceberg"
 
 
 def library() -> Any:
-    """Return the package pyiceberg. Raises SettingsError if it is not installed."""
-    try:
-        import pyiceberg
-    except ImportError:
-        raise SettingsError(f"Iceberg needs another package: {how_to_install('iceberg')}") from None
+    """Return the package pyiceberg. Raises MissingLibrary if it is not installed."""
+    require("pyiceberg")
+    import pyiceberg
+
     return pyiceberg
 
 
@@ -31,7 +30,7 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     """Have the metadata in a directory name exactly these `files`, which are as pyarrow lists them.
 
     Their columns are those of `schema`, and they are partitioned `by` some of them; Iceberg does not ask for
-    `is_new`. Raises OSError, CaptureError if the metadata cannot be read, SettingsError as `library` does.
+    `is_new`. Raises OSError, CaptureError if the metadata cannot be read, MissingLibrary as `library` does.
     """
     library()
     from pulsarctl_wire.pipeline.storage.iceberg_table import change_files, list_files, open_table

@@ -14,7 +14,7 @@ class Logs:
     """The logs of the table at a path or URI.
 
     A `format` of "delta" or "iceberg" adds logs, "parquet" is for none; without one there are those that are
-    there. Raises SettingsError if they need a package that is not installed.
+    there. Raises MissingLibrary if they need a package that is not installed.
     """
 
     def __init__(self, out: str, format: str | None) -> None:
