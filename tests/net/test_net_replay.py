@@ -959,7 +959,7 @@ def test_frames_keep_their_bytes_where_nothing_changes(frames: list[bytes]) -> N
     remap = Remap(Names())
     for event in FrameStream(Connection(0), True).feed(b"".join(frames)):
         assert isinstance(event, Frame)
-        assert remap.outgoing(event) == event.raw
+        assert remap.make_outgoing(event) == event.raw
 
 
 @given(frames_to_broker, st.sampled_from(["-x", "", "-a-longer-suffix"]))
@@ -969,7 +969,7 @@ def test_frames_whose_names_change_are_whole_frames_with_the_same_entry(
     remap = Remap(Names([("public/default", "a/b")], suffix))
     for event in FrameStream(Connection(0), True).feed(b"".join(frames)):
         assert isinstance(event, Frame)
-        [again] = FrameStream(Connection(0), True).feed(remap.outgoing(event))
+        [again] = FrameStream(Connection(0), True).feed(remap.make_outgoing(event))
         assert isinstance(again, Frame)
         assert (again.command, again.checksum, again.payload) == (
             event.command,
@@ -1052,9 +1052,9 @@ def test_what_counts_is_named() -> None:
 def test_ids_that_are_only_compared_are_not_counted_as_unknown() -> None:
     remap = Remap(Names())
     received = frame(receipt(5))
-    assert remap.translated(received.body, received) == received.body
+    assert remap.translate(received.body, received) == received.body
     assert remap.unknown_ids == 0
-    assert remap.outgoing(frame(acking(5))) == acking(5)
+    assert remap.make_outgoing(frame(acking(5))) == acking(5)
     assert remap.unknown_ids == 1
 
 

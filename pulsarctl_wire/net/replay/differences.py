@@ -67,7 +67,7 @@ class Difference(NamedTuple):
 
 
 def differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two answers differ: name -> (recorded, now), with None for a missing field."""
+    """Return the fields in which two answers differ: name -> (recorded, now), None for a missing field."""
     defaults: Values = {}
     old, new = _values(recorded, remap, defaults), _values(replayed, None, defaults)
     if recorded.type != replayed.type:
@@ -86,12 +86,12 @@ def differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tup
 
 
 def _values(frame: Frame, remap: Remap | None, defaults: Values) -> Values:
-    """The values to compare of an answer; those of a recorded one are translated by `remap`."""
+    """Return the values to compare of an answer; those of a recorded one are translated by `remap`."""
     values: Values = {}
     if frame.body is not None:
-        _flatten(frame.body if remap is None else remap.translated(frame.body, frame), "", values, defaults)
+        _flatten(frame.body if remap is None else remap.translate(frame.body, frame), "", values, defaults)
     if frame.metadata is not None:
-        metadata = frame.metadata if remap is None else remap.translated(frame.metadata, frame)
+        metadata = frame.metadata if remap is None else remap.translate(frame.metadata, frame)
         _flatten(metadata, "metadata.", values, defaults)
     if frame.payload_at:
         values["payload"] = Payload(frame.payload)
@@ -154,16 +154,16 @@ class Causes:
         self._failed: dict[Key, int] = {}
 
     def of(self, keys: list[Key]) -> int | None:
-        """The number of the difference that affects one of `keys`, or None."""
+        """Return the number of the difference that affects one of `keys`, or None."""
         return next((self._failed[key] for key in keys if key in self._failed), None)
 
     def fail(self, keys: list[Key], number: int) -> None:
-        """From now on, differences about `keys` follow from difference `number`."""
+        """Record that further differences about `keys` follow from difference `number`."""
         self._failed.update(dict.fromkeys(keys, number))
         bound(self._failed, MAX_PENDING)
 
     def resolve(self, keys: list[Key]) -> None:
-        """`keys` are as recorded again: later differences about them have no cause."""
+        """Record that `keys` are as recorded again: later differences about them have no cause."""
         for key in keys:
             self._failed.pop(key, None)
 
@@ -181,7 +181,7 @@ class RequestLog:
         bound(self._requests, MAX_PENDING)
 
     def about(self, frame: Frame, request: int | None) -> list[Key]:
-        """What a frame from the broker is about; `request` is the recorded request that it answers."""
+        """Return what a frame from the broker is about; `request` is the recorded request that it answers."""
         keys: list[Key] = [(self._connection,)]
         owner = self._owner(frame) or self._requests.get(request or 0, (0, None))[1]
         if owner is not None:
@@ -190,8 +190,8 @@ class RequestLog:
             keys.append(("messages of", frame.metadata.producer_name))
         return keys
 
-    def needs(self, frame: Frame) -> list[Key]:
-        """What cannot be as recorded if this recorded frame is missing, or another one comes instead."""
+    def find_dependents(self, frame: Frame) -> list[Key]:
+        """Return what cannot be as recorded if this recorded frame is missing, or another comes instead."""
         kind, owner = self._requests.get(frame.request or 0, (0, None))
         if kind == _CONNECT:
             return [(self._connection,)]
@@ -202,7 +202,7 @@ class RequestLog:
         return [owner] if owner is not None and frame.type in CLOSES else []
 
     def _owner(self, frame: Frame) -> Key | None:
-        """The producer or consumer that a frame names."""
+        """Return the producer or consumer that a frame names."""
         names = FIELDS.get(frame.type, frozenset())
         for name in ("producer_id", "consumer_id"):
             if name in names and frame.body is not None:
