@@ -1,4 +1,4 @@
-"""What is known over all connections: topics, subscriptions, producer names, lookups. One home for each fact.
+"""The facts of all connections: topics, subscriptions, producer names. One home for each fact.
 
 All tables are bounded: they drop their older half.
 """

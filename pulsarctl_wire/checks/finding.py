@@ -1,4 +1,4 @@
-"""What a doctor finds: findings, their subjects, and the frames that prove them."""
+"""Findings, their subjects, and the frames that prove them."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Sighting:
 
 
 class Subject(NamedTuple):
-    """What a finding is about, as far as its rule knows. Topics are full names, ids as on the wire."""
+    """The subject of a finding, as far as its rule knows. Topics are full names, ids as on the wire."""
 
     topic: str | None = None
     subscription: str | None = None

@@ -46,7 +46,7 @@ class SightedState(LedgerState):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What rules note about this connection, by their id."""
+        """The rules' own notes about this connection, by the rule's id."""
         if self._marks is None:
             self._marks = {}
         return self._marks

@@ -32,7 +32,7 @@ SECOND: Final = 1_000_000_000
 _SEND_ERROR: Final = NUMBERS["SEND_ERROR"]
 
 FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
-"""What a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
+"""The data that a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
 
 MOMENTS: Final = {
     "oversized": "a frame over the limit, which may be cut: (state, frame, seen)",
@@ -70,7 +70,7 @@ DEFAULTS: Final = Thresholds()
 
 
 class Findings(Protocol):
-    """What a rule asks of its doctor, and to whom it reports.
+    """The part of the doctor that rules use, and the receiver of their findings.
 
     `states` are those of the open connections, by their index.
     """

@@ -68,7 +68,7 @@ class Note(NamedTuple):
 
 
 Action = Send | Close | Reset | Blackhole | Wake | Note
-"""What a lane returns, to be carried out in order by the owner of the sockets."""
+"""The results of a lane, to be carried out in order by the owner of the sockets."""
 
 
 class Unit(NamedTuple):
@@ -95,11 +95,11 @@ class Unit(NamedTuple):
 
 
 Item = Unit | Action
-"""What faults yield."""
+"""The results of a fault."""
 
 
 class LaneContext(NamedTuple):
-    """What a lane gives a fault: its own random generator, and the URL that the client used ("": unknown)."""
+    """The lane's random generator for a fault, and the URL that the client used ("": unknown)."""
 
     rng: random.Random
     url: str

@@ -1,4 +1,4 @@
-"""What the pure parts of a session share: the times they are given, and an outbox for bytes and events."""
+"""The common base of a session's pure parts: points in time, and an outbox for bytes and events."""
 
 from typing import Generic, NamedTuple, TypeVar
 

@@ -84,7 +84,7 @@ class Challenge(NamedTuple):
 
 
 class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
-    """What both sides of a connection have in common.
+    """The common part of both sides of a connection.
 
     `to_broker` is the direction of what is received: True on a broker's side. `peer` names the other side in
     errors. Attributes: `failure` says why the connection must be closed, or has ended; the owner of the

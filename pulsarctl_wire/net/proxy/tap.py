@@ -275,15 +275,15 @@ class RingTap:
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Write `data` that the connection carried."""
-        opened = self._open.get(connection.index)
-        if opened is not None and data:
-            opened[1][to_broker].carried(data, time_ns)
+        entry = self._open.get(connection.index)
+        if entry is not None and data:
+            entry[1][to_broker].carried(data, time_ns)
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Write the end of the connection."""
-        opened = self._open.pop(connection.index, None)
-        if opened is not None:
-            for writer in opened[1]:
+        entry = self._open.pop(connection.index, None)
+        if entry is not None:
+            for writer in entry[1]:
                 writer.finish()
             self._ring.closed(connection, time_ns, by_broker)
 

@@ -38,15 +38,15 @@ class Pairs:
 
     def take(self, key: Key, frame: Frame, recorded: bool) -> Frame | None:
         """Remove and return the first counterpart of `frame`; if there is none, keep `frame`, return None."""
-        others = self._tables[not recorded]
-        queue = others.get(key)
+        table = self._tables[not recorded]
+        queue = table.get(key)
         if not queue:
             self._tables[recorded].setdefault(key, deque()).append(frame)
             self._bytes += len(frame.raw) + _COST
             return None
         counterpart = queue.popleft()
         if not queue:
-            del others[key]
+            del table[key]
         self._bytes -= len(counterpart.raw) + _COST
         return counterpart
 
@@ -74,18 +74,18 @@ class Pairs:
 class Compared(Protocol):
     """The part of a played connection that the comparison uses.
 
-    `log` has its requests; `strayed` says whether the latest difference was in the command.
+    `log` has its requests; `has_strayed` says whether the latest difference was in the command.
     """
 
     log: RequestLog
-    strayed: bool
+    has_strayed: bool
 
     def find_keys(self, difference: Difference) -> tuple[list[Key], list[Key]]:
         """Return what a difference is about, and what cannot be as recorded because of it."""
 
 
 class Comparison:
-    """What the connections of a replay share: which frames were compared, which wait, what differs.
+    """The shared state of a replay's connections: frames that wait, and differences.
 
     `sessions` are the connections by their recorded numbers; `remap` learns from the pairs. `answer_timeout`
     is in seconds.
@@ -130,7 +130,7 @@ class Comparison:
         if fields:
             self.add_difference(Difference("differs", old.connection.index, old, new, fields))
             if session is not None:
-                session.strayed = "command" in fields
+                session.has_strayed = "command" in fields
         if session is not None and "command" not in fields:
             self.causes.resolve(session.log.find_dependents(old))
         return True
@@ -160,7 +160,7 @@ class Comparison:
         number = next(self._numbers)
         session = self._sessions.get(difference.connection)
         about, needs = ([], []) if session is None else session.find_keys(difference)
-        cause = self.causes.of(about)
+        cause = self.causes.find_cause(about)
         if cause is not None:
             self.totals.consequences += 1
         elif difference.kind == "missing":

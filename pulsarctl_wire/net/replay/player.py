@@ -46,7 +46,7 @@ class Player:
         knowledge = Knowledge(join_chunks=False, schemas=False)
         self._session = ExchangeState(connection, knowledge, (self._sending,))
         self.log = RequestLog(self.index)
-        self.strayed = False  # whether the latest difference was in the command
+        self.has_strayed = False  # whether the latest difference was in the command
         self._sent: dict[int, int] = {}  # number of a request in the replay -> in the recording
         self._streams: dict[int, Key] = {}  # consumer id -> key of the stream that its messages belong to
         self._lost = False  # the connection ended earlier than the recorded one
@@ -157,11 +157,11 @@ class Player:
         recorded, replayed = difference.recorded, difference.replayed
         if recorded is not None:
             fails = difference.kind != "differs" or "command" in difference.fields
-            return self.log.about(recorded, recorded.request), self.log.find_dependents(
+            return self.log.find_subjects(recorded, recorded.request), self.log.find_dependents(
                 recorded
             ) if fails else []
         if replayed is not None:
-            about = self.log.about(replayed, self._sent.get(replayed.request or 0))
+            about = self.log.find_subjects(replayed, self._sent.get(replayed.request or 0))
             return about, self.log.find_dependents(replayed) if difference.kind == "closed" else []
         return [(self.index,)], [(self.index,)]
 
@@ -222,7 +222,7 @@ class Player:
             return self.index, "answer", request
         if stream is not None:
             in_order = stream in self._comparison.in_order
-            return stream if in_order else (*stream, self._remap.content(frame, recorded))
+            return stream if in_order else (*stream, self._remap.identify(frame, recorded))
         fields = FIELDS.get(frame.type, frozenset())
         return self.index, frame.type, *(getattr(body, name) for name in _OWNERS if name in fields)
 
@@ -255,7 +255,7 @@ class Player:
 
         Do not wait if its last answer was another command: then it has no reason to close.
         """
-        if by_broker and not self.strayed and not self.link.closed.done():
+        if by_broker and not self.has_strayed and not self.link.closed.done():
             await asyncio.wait([self.link.closed], timeout=self._comparison.answer_timeout)
             if not self.link.closed.done():
                 text = "the broker closed the recorded connection here, but not this one"

@@ -96,7 +96,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Hop:
-    """One LOOKUP and its answer: who was asked (`peer`: its IP address), how, the answer, its latency."""
+    """One LOOKUP and its answer: the broker asked (`peer`: its IP address), the answer, its latency."""
 
     asked: Address
     peer: str
