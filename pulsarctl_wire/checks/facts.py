@@ -84,19 +84,8 @@ class Send(Sighting):
 
     __slots__ = (
         *("answer", "chunk", "digest", "has_plain_head", "has_same_payload", "head", "highest"),
-        *(
-            "_is_deliverable",
-            "highest_before",
-            "is_corrupt",
-            "is_failed",
-            "position",
-            "previous",
-            "producer",
-            "publish_time",
-            "sequence",
-            "size",
-            "stored_id",
-        ),
+        *("_is_deliverable", "highest_before", "is_corrupt", "is_failed", "position", "previous"),
+        *("producer", "publish_time", "sequence", "size", "stored_id"),
     )
 
     def __init__(
@@ -250,16 +239,8 @@ class Subscription(OwnedName):
     """
 
     __slots__ = (
-        *(
-            "_acks",
-            "_last_ack",
-            "_last_kept_ns",
-            "highest_acked",
-            "highest_delivered",
-            "keep_ns",
-            "name",
-            "topic",
-        ),
+        *("_acks", "_last_ack", "_last_kept_ns", "highest_acked", "highest_delivered"),
+        *("keep_ns", "name", "topic"),
     )
 
     def __init__(self, topic: Topic, name: str, keep_ns: int) -> None:

@@ -93,10 +93,8 @@ class PartialAcksIgnored(Rule):
         if ack is None or ack.number > redelivery.last_request.number or not self.can_count(state):
             return
         if frame.ids.is_plain or not frame.base.message.ack_set:  # type: ignore[union-attr]
-            rows = [
-                (ack, "a part of the batch is acknowledged"),
-                (state.sighting, "all of it again, no ack_set"),
-            ]
+            rows = [(ack, "a part of the batch is acknowledged")]
+            rows.append((state.sighting, "all of it again, no ack_set"))
             self.report(state, consumer.subject(entry), rows)
 
 

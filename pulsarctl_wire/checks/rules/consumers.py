@@ -192,11 +192,8 @@ class ReaderWaitsForMissingMessage(SilenceRule):
             return
         _, sighting, entry = mark
         since_ns = max(sighting.time_ns, last.time_ns)
-        if (
-            now_ns - since_ns < self.thresholds.quiet
-            or entry[1] >> 63
-            or entry <= consumer.subscription_facts.highest_delivered
-        ):
+        is_delivered = entry <= consumer.subscription_facts.highest_delivered
+        if now_ns - since_ns < self.thresholds.quiet or entry[1] >> 63 or is_delivered:
             return
         if consumer.permits > 0 and consumer.exact and self.can_count(consumer.state):
             text = f"The broker names {format_entry(entry)} as the last message, but has sent nothing after"

@@ -156,17 +156,10 @@ class _HeldByDead(_Claims):
 
     def _report(self, claim: _Claim, answer: Sighting, ping: Sighting, now_ns: int) -> None:
         holder = claim.holder
-        reason = (
-            "refused"
-            if answer.type == _ERROR
-            else f"{format_ns(answer.time_ns - claim.request.time_ns)} later"
-        )
-        rows = [
-            (claim.request, "asked"),
-            (answer, reason),
-            (claim.success, "holder"),
-            (ping, "never answered"),
-        ]
+        delay = format_ns(answer.time_ns - claim.request.time_ns)
+        reason = "refused" if answer.type == _ERROR else f"{delay} later"
+        rows = [(claim.request, "asked"), (answer, reason), (claim.success, "holder")]
+        rows.append((ping, "never answered"))
         is_closed = claim.ending is not None
         text = f"The {self.kind} {'was' if is_closed else 'is still'} held by {holder.connection}, an older"
         text += " connection whose client has sent nothing for "

@@ -68,13 +68,8 @@ class ResponseOverFrameLimit(Rule):
             return
         if (ending.end_ns or 0) - large.sighting.time_ns <= SECOND:
             text = f"The broker's answer of {large.size} bytes is over the client's limit of {large.limit}"
-            reason = f"{large.size} bytes"
-            self.report(
-                state,
-                large.subject,
-                [(large.sighting, reason)],
-                f"{text}, so the client drops the connection.",
-            )
+            rows = [(large.sighting, f"{large.size} bytes")]
+            self.report(state, large.subject, rows, f"{text}, so the client drops the connection.")
 
 
 class MessageOverFrameLimit(Rule):
@@ -107,10 +102,8 @@ class MessageOverFrameLimit(Rule):
         text = (
             f"A message of {large.size} bytes with its metadata is over the broker's limit of {large.limit}"
         )
-        reason = f"{large.size} bytes"
-        self.report(
-            state, large.subject, [(large.sighting, reason)], f"{text}, so the broker closes the connection."
-        )
+        rows = [(large.sighting, f"{large.size} bytes")]
+        self.report(state, large.subject, rows, f"{text}, so the broker closes the connection.")
 
 
 class SendCorruptAtSource(Rule):
@@ -130,10 +123,8 @@ class SendCorruptAtSource(Rule):
         """Report the same bytes with the same wrong checksum."""
         previous = send.previous
         if previous is not None and previous.is_corrupt and frame.checksum == "invalid" and send.is_copy:
-            rows: list[tuple[Sighting, str]] = [
-                (previous, "the CRC is wrong"),
-                (send, "the same bytes again"),
-            ]
+            rows: list[tuple[Sighting, str]] = [(previous, "the CRC is wrong")]
+            rows.append((send, "the same bytes again"))
             rows += [(row.answer, "refused") for row in (previous, send) if row.answer is not None]
             self.report(state, producer.subject(send), rows)
 
