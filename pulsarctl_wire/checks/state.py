@@ -389,21 +389,16 @@ class CheckState(SightedState):
             self.doctor.on_moment("epoch", self, frame, consumer)
         if head is not None and not head.is_plain and frame.metadata.deliver_at_time:  # type: ignore[union-attr]
             self.doctor.on_moment("delayed", self, frame, consumer)
-        if consumer.redelivered:
-            self._count_redelivery(frame, consumer, entry)
-
-    def forget_unacked(self) -> None:
-        """Forget some unacknowledged entries. Overrides the parent's method."""
-        self.doctor.forget_unacked()
-
-    def _count_redelivery(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
-        """Count a delivery if it was requested by a REDELIVER."""
-        redelivery = consumer.redelivered.get(entry)
+        redelivery = consumer.redelivered.get(entry) if consumer.redelivered else None
         if redelivery is not None:
             redelivery.count += 1
             redelivery.last_message = self.sighting
             redelivery.redelivery_count = frame.ids.count
             self.doctor.on_moment("came_again", self, frame, consumer, entry, redelivery)
+
+    def forget_unacked(self) -> None:
+        """Forget some unacknowledged entries. Overrides the parent's method."""
+        self.doctor.forget_unacked()
 
     def _ack(self, frame: Frame) -> None:
         ids = frame.ids
@@ -473,9 +468,8 @@ class CheckState(SightedState):
     def end(self) -> None:
         """End the connection: open owners stay in `consumers_at_end` and `producers_at_end`."""
         self.consumers_at_end = [owner for owner in self.consumers.values() if isinstance(owner, Consumer)]
-        self.producers_at_end = [
-            owner for owner in self.producers.values() if isinstance(owner, Producer) and owner.is_open
-        ]
+        owners = self.producers.values()
+        self.producers_at_end = [owner for owner in owners if isinstance(owner, Producer) and owner.is_open]
         if self.closed_ns is not None:
             for consumer in self.consumers_at_end:
                 self.doctor.on_due(consumer, self.closed_ns)
