@@ -25,6 +25,11 @@ class Logs:
         self.is_unwanted = format == "parquet"
         """Whether others are to read the files themselves."""
 
+    def require_libraries(self) -> None:
+        """Raise MissingLibrary if a package is not installed that the table needs; OSError."""
+        for kind in self.kinds():
+            kind.library()
+
     def kinds(self) -> list[ModuleType]:
         """Return the modules of the logs that the table has, or gets. Raises OSError."""
         return [kind for name, kind in _FORMATS.items() if not self.is_unwanted and self._has(name)]

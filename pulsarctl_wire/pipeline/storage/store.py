@@ -57,8 +57,7 @@ _TEMPORARY: Final = (".unfinished", ".stitched")
 class Store:
     """The directory or URI `out`. Raises CaptureError if it has something else, OSError if I/O fails.
 
-    `format` is that of `Logs`, which raise MissingLibrary. `number` is the generation of its files, by
-    default the current one.
+    `format` is that of `Logs`. `number` is the generation of its files, by default the current one.
     """
 
     def __init__(self, out: str, format: str | None = None, number: int | None = None) -> None:
@@ -84,14 +83,13 @@ class Store:
     ) -> Resumed:
         """Prepare to go on from the furthest saved progress that `inputs` continue, or to rebuild the table.
 
-        The inputs of a run are those begun before, whether they are gone or not, and then the new ones; with
-        `mirror`, `inputs`. Deletes the files of later splits, but not what they were decoded to. A table that
-        cannot go on is rebuilt, and any with `rebuild`. Raises CaptureError if that would lose rows of inputs
-        that are gone, without `mirror` or `rebuild`; MissingLibrary as `Logs` does.
+        The inputs of a run are those begun before, even if they are gone, and then the new ones; with
+        `mirror`, `inputs`. Deletes the files of later splits, but not what they were decoded to. Rebuilds a
+        table that cannot go on, or, with `rebuild`, any. Raises MissingLibrary as `Logs` does, and
+        CaptureError if rows of inputs that are gone would be lost, without `mirror` or `rebuild`.
         """
         with self._said():
-            for kind in self._logs.kinds():
-                kind.library()  # is it installed?
+            self._logs.require_libraries()
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             self._place_rebuild()
