@@ -9,7 +9,7 @@ from pulsarctl_wire.faults.values import SIZE, optional
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ending(Fault):
+class _EndFault(Fault):
     can_hit_bytes: ClassVar[bool] = True
     end: ClassVar[Close | Reset]
 
@@ -23,7 +23,7 @@ class _Ending(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disconnect(_Ending):
+class Disconnect(_EndFault):
     """The connection is closed, and the frame is not passed on."""
 
     name = "disconnect"
@@ -31,7 +31,7 @@ class Disconnect(_Ending):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResetFault(_Ending):
+class ResetFault(_EndFault):
     """The connection is reset, and the frame is not passed on."""
 
     name = "reset"

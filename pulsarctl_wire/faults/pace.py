@@ -31,7 +31,7 @@ class Delay(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cutting(Fault):
+class _Cutter(Fault):
     can_hit_bytes: ClassVar[bool] = True
     can_split_frames: ClassVar[bool] = True
     is_quiet: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class _Cutting(Fault):
 class _Pacer(FaultState):
     """A line that carries one part after the other, and is free at time `_free`."""
 
-    fault: _Cutting
+    fault: _Cutter
     _free = 0.0
 
     def hit(self, unit: Unit) -> Iterator[Item]:
@@ -61,7 +61,7 @@ class _Pacer(FaultState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bandwidth(_Cutting):
+class Bandwidth(_Cutter):
     """Bytes are limited to a rate, in each direction of each connection."""
 
     name = "bandwidth"
@@ -77,7 +77,7 @@ class Bandwidth(_Cutting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice(_Cutting):
+class Slice(_Cutter):
     """Frames are sent in slices, with pauses between them."""
 
     name = "slice"

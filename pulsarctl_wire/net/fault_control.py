@@ -10,7 +10,7 @@ from pulsarctl_wire.faults.lanes import Faults, Rule
 from pulsarctl_wire.net.control import FAULT_REQUESTS
 
 
-class Injecting(Protocol):
+class FaultHost(Protocol):
     """A proxy or a broker."""
 
     @property
@@ -21,7 +21,7 @@ class Injecting(Protocol):
         """Apply the changed faults to all connections."""
 
 
-async def answer_faults(running: Injecting, faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
+async def answer_faults(running: FaultHost, faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a request about the faults of `running`; return the answer. Raises WireError."""
     do = request.get("do")
     if do == "fault-list":
@@ -55,7 +55,7 @@ def _describe(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _add(running: Injecting, faults: Faults, text: str) -> int:
+def _add(running: FaultHost, faults: Faults, text: str) -> int:
     from pulsarctl_wire.faults.text import format_fault, parse_fault
 
     fault = parse_fault(text)

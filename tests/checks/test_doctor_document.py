@@ -20,7 +20,7 @@ from pulsarctl_wire.checks.rules import (
     acks,
     chunks,
     consumers,
-    creating,
+    creation,
     hangups,
     holders,
     liveness,
@@ -61,7 +61,7 @@ BOUNDS: Final = {
     "lookups": {lookups._MAX_LOOKUPS},
     "addresses that clients connect to": {lookups._MAX_ADDRESSES},
     "failures of an address": {lookups._MAX_FAILURES},
-    "requests for a name or topic that is taken": {creating._MAX_REQUESTS, holders._MAX_REQUESTS},
+    "requests for a name or topic that is taken": {creation._MAX_REQUESTS, holders._MAX_REQUESTS},
     "consumers of a connection with an open seek, an epoch, or an awaited message": {
         consumers._MAX_CONSUMERS
     },

@@ -100,7 +100,7 @@ def _listen(address: Address) -> Socket:
 
 def _plan(options: ForwardOptions) -> Plan:
     from pulsarctl_wire.net.proxy.proxy import Plan
-    from pulsarctl_wire.net.proxy.routing import Allowed, Routing
+    from pulsarctl_wire.net.proxy.routing import AddressFilter, Routing
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import ANY_HOST
 
@@ -144,7 +144,7 @@ def _plan(options: ForwardOptions) -> Plan:
         key_log=options.keylog,
         header_in=options.proxy_header_in,
         header_out=options.proxy_header_out,
-        allowed=Allowed(options.allow_broker),
+        allowed=AddressFilter(options.allow_broker),
     )
 
 

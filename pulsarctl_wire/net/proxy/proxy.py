@@ -24,7 +24,7 @@ from pulsarctl_wire.faults.answers import build_refusal
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
-from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, Allowed, Answerer, Route, Router, Routing
+from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, AddressFilter, Answerer, Route, Router, Routing
 from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.net.settings import Address, Settings
 from pulsarctl_wire.net.sockets import (
@@ -83,7 +83,7 @@ class Plan:
     key_log: str | None = None
     header_in: bool = False
     header_out: int = 0
-    allowed: Allowed = field(default_factory=Allowed)
+    allowed: AddressFilter = field(default_factory=AddressFilter)
 
 
 class Proxy:

@@ -170,7 +170,7 @@ class Router:
             self.warn(text)
 
 
-class Allowed:
+class AddressFilter:
     """Decides which of the addresses that brokers name may be dialled (`--allow-broker`).
 
     A broker, or an attacker in its place, can name any address. What is checked is the IP address about to be

@@ -71,7 +71,7 @@ class Pairs:
         return self.pop(lambda key: key in half, recorded)
 
 
-class Compared(Protocol):
+class PlayedConnection(Protocol):
     """The part of a played connection that the comparison uses.
 
     `log` has its requests; `has_strayed` says whether the latest difference was in the command.
@@ -92,7 +92,11 @@ class Comparison:
     """
 
     def __init__(
-        self, sessions: Mapping[int, Compared | None], remap: Remap, answer_timeout: float, warn: Warnings
+        self,
+        sessions: Mapping[int, PlayedConnection | None],
+        remap: Remap,
+        answer_timeout: float,
+        warn: Warnings,
     ) -> None:
         self.remap = remap
         self.answer_timeout = answer_timeout
