@@ -318,9 +318,9 @@ class Broker:
         """The certificates that clients must trust, unless the settings name a certificate."""
         import os
 
-        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+        from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
-        return str(own_ca(default_ca_directory(os.environ))[0])
+        return str(ensure_ca(find_ca_directory(os.environ))[0])
 
     # -- what can be done to it
 

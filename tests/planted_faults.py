@@ -75,8 +75,8 @@ FAULTS: Final = (
     ),
     Fault(
         "checks/rules/flow.py",
-        "2 * consumer.acked >= consumer",
-        "consumer.acked >= consumer",
+        "2 * consumer.acked_count >= consumer",
+        "consumer.acked_count >= consumer",
         "checks/test_flow.py checks/test_diagnoses.py",
     ),
     Fault(

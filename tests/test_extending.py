@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from pulsarctl_wire import faults as catalogue
 from pulsarctl_wire import read_frames, views
 from pulsarctl_wire.checks import registry
-from pulsarctl_wire.checks.rule import paragraphs
+from pulsarctl_wire.checks.rule import read_paragraphs
 from pulsarctl_wire.cli import console, verbs
 from pulsarctl_wire.faults.base import Send
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
@@ -45,7 +45,7 @@ def test_the_fault_changes_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = module("A fault", "pulsarctl_wire.faults.deliveries", monkeypatch).Redelivered
     monkeypatch.setattr(catalogue, "FAULTS", (*catalogue.FAULTS, fault))
     monkeypatch.setitem(catalogue.BY_NAME, fault.name, fault)
-    assert ("count", "1", "how often") in catalogue.FAULTS[-1].parameters()
+    assert ("count", "1", "how often") in catalogue.FAULTS[-1].list_parameters()
     faults = Faults(seed=1)
     faults.add(parse_fault("redelivered count=3 nth=2"))
     lane = FaultLane(faults, connection=0, to_broker=False)
@@ -69,7 +69,7 @@ def test_the_rule_finds_something(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(verbs.app, ["doctor", "--only", rule.id, str(SAMPLE.parent / "errors.pcap")])
     head, explanation, _, asks, refused, advice = done.stdout.splitlines()
     assert head.startswith("topic_terminated  certain  persistent://public/default/errors-")
-    assert explanation.strip() == paragraphs(rule)[""]
+    assert explanation.strip() == read_paragraphs(rule)[""]
     assert " → PRODUCER " in asks
     assert "TopicTerminatedError" in refused
     assert advice == "  → Stop the producer, or give it another topic."

@@ -25,8 +25,8 @@ from pulsarctl_wire.checks.rule import (
     SECOND,
     Rule,
     Thresholds,
-    defines,
-    paragraphs,
+    has_hook,
+    read_paragraphs,
 )
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -51,11 +51,11 @@ OnFinding = Callable[[Finding, bool], object]
 class Doctor(Sink):
     """Applies rules to traffic.
 
-    findings      what was found so far, in order
-    rules         number of rules
-    left_out      number of findings beyond `MAX_FINDINGS`
-    withdrawn     number of findings that a hole has made doubtful
-    looked_at     number of connections by what they turned out to be: Pulsar, TLS, joined midway, with holes
+    findings             all findings so far, in order
+    rules                number of rules
+    omitted_count        number of findings beyond `MAX_FINDINGS`
+    withdrawn_count      number of findings that a hole has made doubtful
+    connection_counts    numbers of connections by what they are: Pulsar, TLS, joined midway, with holes
 
     `live`: the caller calls `tick`; otherwise the time is that of the events. `state_type` is the class of
     the states that it makes.
@@ -74,174 +74,175 @@ class Doctor(Sink):
         self.facts = Facts(keep_ns=thresholds.unacked, quiet_ns=thresholds.quiet)
         self.states: dict[int, CheckState] = {}
         self.findings: dict[tuple[str, int, Subject], Finding] = {}
-        self.left_out = self.withdrawn = 0
-        self.looked_at = dict.fromkeys(("connections", "Pulsar", "encrypted", "joined", "holes"), 0)
+        self.omitted_count = self.withdrawn_count = 0
+        self.connection_counts = dict.fromkeys(("connections", "Pulsar", "encrypted", "joined", "holes"), 0)
         self._live = live
         self._state_type = state_type
         quarter = min(thresholds) // 4
-        self._every = min(SECOND, quarter) if live else quarter
+        self._interval_ns = min(SECOND, quarter) if live else quarter
         self._on_finding = on_finding
-        self._waits = (0, 0)  # a time that was not looked at yet, and before which frame it will be
+        self._due_look = (0, 0)  # a time that was not looked at yet, and before which frame it will be
         self._now = 0
-        self._looked_at = 0  # connections, consumers and producers, the last time
-        self._made_at: dict[int, int] = {}
-        """`made_at` of the latest finding that a hole may take back: by connection, or `_ALL`."""
+        self._silence_count = 0  # connections, consumers and producers, the last time
+        self._reported_at: dict[int, int] = {}
+        """`reported_at` of the latest finding that a hole may take back: by connection, or `_ALL`."""
         self._rules = [rule(self) for rule in rules]
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
         self.rules = len(self._rules)
-        self._by_type = self._asked_for()
+        self._by_type = self._map_handlers()
         self._types = [kind in self._by_type for kind in range(max(NUMBERS.values()) + 1)]
         hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due", "finished")
         self._hooks = {
-            name: [getattr(each, name) for each in self._rules if defines(each, name)] for name in hooks
+            name: [getattr(rule, f"on_{name}") for rule in self._rules if has_hook(rule, name)]
+            for name in hooks
         }
 
-    def _asked_for(self) -> dict[int, list[Callable[..., None]]]:
-        found: dict[int, list[Callable[..., None]]] = {}
+    def _map_handlers(self) -> dict[int, list[Callable[..., None]]]:
+        handlers: dict[int, list[Callable[..., None]]] = {}
         for rule in self._rules:
-            for command, method in rule.on.items():
-                found.setdefault(NUMBERS[command], []).append(getattr(rule, method))
-        return found
+            for command, method in rule.handlers.items():
+                handlers.setdefault(NUMBERS[command], []).append(getattr(rule, method))
+        return handlers
 
     # -- captures
 
     def new_state(
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> CheckState:
-        """The state of a new connection: for `Decoder` and `Follower`."""
+        """Return the state of a new connection: for `Decoder` and `Follower`."""
         state = self._state_type(connection, knowledge, streams, doctor=self, types=self._types)
         self.states[connection.index] = state
-        for opened in self._hooks["opened"]:
-            opened(state)
+        for hook in self._hooks["opened"]:
+            hook(state)
         return state
 
-    def ended(self, ending: EndedConnection) -> None:
-        """A connection has ended: for `Decoder`'s `on_end`."""
+    def end_connection(self, ending: EndedConnection) -> None:
+        """Tell the rules that a connection has ended: for `Decoder`'s `on_end`."""
         state = ending.state
         if not isinstance(state, CheckState):
             return
         self.states.pop(state.connection.index, None)
-        self._made_at.pop(state.connection.index, None)
+        self._reported_at.pop(state.connection.index, None)
         self._count(state, ending)
-        for closed in self._hooks["closed"]:
-            closed(state, ending)
-        state.left_consumers = state.left_producers = ()  # no cycles are left: memory is freed at once
+        for hook in self._hooks["closed"]:
+            hook(state, ending)
+        state.consumers_at_end = state.producers_at_end = ()  # no cycles are left: memory is freed at once
 
     def _count(self, state: CheckState, ending: EndedConnection) -> None:
-        looked_at = self.looked_at
+        looked_at = self.connection_counts
         looked_at["connections"] += 1
         looked_at["encrypted"] += ending.protocol == "TLS"
         if ending.protocol == PULSAR:
             looked_at["Pulsar"] += 1
             looked_at["joined"] += ending.joined
-            looked_at["holes"] += not state.whole
+            looked_at["holes"] += not state.has_all_bytes
 
-    def conclude(self, last_ns: int, rest: Iterable[object]) -> None:
-        """The capture ends: its last packet was captured at `last_ns`. `rest` ends the connections."""
-        self.last_look(last_ns)
-        for _ in rest:
+    def conclude(self, last_ns: int, endings: Iterable[object]) -> None:
+        """End a capture whose last packet was captured at `last_ns`; iterating `endings` ends connections."""
+        self.check_last_silences(last_ns)
+        for _ in endings:
             pass
         self.finish()
 
-    def last_look(self, last_ns: int) -> None:
-        """The last packet of a capture was captured at `last_ns`; connections may still be open."""
-        self._look(max(last_ns, self._now))
+    def check_last_silences(self, last_ns: int) -> None:
+        """Check silences until `last_ns`, the end of a capture; connections may still be open."""
+        self._check_silences(max(last_ns, self._now))
 
-    def by_frame(self) -> dict[int, list[str]]:
-        """Numbers of the frames that prove findings, and the ids of those."""
-        found: dict[int, list[str]] = {}
+    def map_frames_to_rules(self) -> dict[int, list[str]]:
+        """Return the ids of the rules that each frame is evidence for, by the frame's number."""
+        rules_by_frame: dict[int, list[str]] = {}
         for finding in self.findings.values():
-            for seen, _ in finding.evidence:
-                rules = found.setdefault(seen.number, [])
+            for sighting, _ in finding.evidence:
+                rules = rules_by_frame.setdefault(sighting.number, [])
                 if finding.rule not in rules:
                     rules.append(finding.rule)
-        return found
+        return rules_by_frame
 
     # -- live traffic
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection has ended. Overrides the parent's method."""
+        """End a connection. Overrides the parent's method."""
         state = self.states.get(connection.index)
         if state is not None:
-            self.ended(_ending(state, time_ns, by_broker))
+            self.end_connection(_ending(state, time_ns, by_broker))
 
     def tick(self, now_ns: int) -> None:
-        """Time has passed. Overrides the parent's method."""
-        self._look(now_ns)
+        """Check all silences. Overrides the parent's method."""
+        self._check_silences(now_ns)
 
     def finish(self) -> None:
-        """Nothing more will come. Overrides the parent's method."""
+        """End all connections. Overrides the parent's method."""
         for state in list(self.states.values()):
-            self.ended(_ending(state, self._now, None))
-        for finished in self._hooks["finished"]:
-            finished()
+            self.end_connection(_ending(state, self._now, None))
+        for hook in self._hooks["finished"]:
+            hook()
 
     # -- what states tell
 
     def advance(self, time_ns: int, number: int) -> None:
-        """The frame with this number and time comes next."""
-        self.facts.due_ns = time_ns + self._every
+        """Move the time on to that of the next frame, which has this number."""
+        self.facts.due_ns = time_ns + self._interval_ns
         if self._live:
-            self._look(time_ns)
+            self._check_silences(time_ns)
             return
-        waits, until = self._waits
+        waits, until = self._due_look
         if waits and number < until:
             return
         if waits:
-            self._look(waits)
-        self._waits = time_ns, number + max(_LATER, self._looked_at)
+            self._check_silences(waits)
+        self._due_look = time_ns, number + max(_LATER, self._silence_count)
 
-    def _look(self, now_ns: int) -> None:
+    def _check_silences(self, now_ns: int) -> None:
         """Look at all silences."""
         self._now = now_ns
-        self._looked_at = len(self.states)
-        for due in self._hooks["due"]:
-            due(now_ns)
+        self._silence_count = len(self.states)
+        for hook in self._hooks["due"]:
+            hook(now_ns)
         for state in list(self.states.values()):
             if state.closed_ns is not None:
                 continue  # it is looked at when it has ended, with the time of its FIN
             ledgers = (*state.consumers.values(), *state.producers.values())
-            self._looked_at += len(ledgers)
-            for each in ledgers:
-                if isinstance(each, Consumer) or (isinstance(each, Producer) and each.is_open):
-                    self.due(each, now_ns)
+            self._silence_count += len(ledgers)
+            for ledger in ledgers:
+                if isinstance(ledger, Consumer) or (isinstance(ledger, Producer) and ledger.is_open):
+                    self.on_due(ledger, now_ns)
 
-    def due(self, who: Consumer | Producer, now_ns: int) -> None:
-        """Time has passed for a consumer or producer."""
-        for look in self._hooks["consumer_due" if isinstance(who, Consumer) else "producer_due"]:
-            look(who, now_ns)
+    def on_due(self, owner: Consumer | Producer, now_ns: int) -> None:
+        """Let the rules check the silence of a consumer or producer."""
+        for hook in self._hooks["consumer_due" if isinstance(owner, Consumer) else "producer_due"]:
+            hook(owner, now_ns)
 
-    def frame(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A frame of a type that rules ask for was tracked."""
+    def on_frame(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Call the handlers of a frame's type, after the frame was tracked."""
         for method in self._by_type[frame.type]:
-            method(state, frame, seen)
+            method(state, frame, sighting)
 
-    def moment(self, name: str, state: CheckState, frame: Frame, *what: Any) -> None:
-        """Something unusual has happened."""
+    def on_moment(self, name: str, state: CheckState, frame: Frame, *details: Any) -> None:
+        """Call the rules that watch for this moment (`rule.MOMENTS`)."""
         for method in self._hooks[name]:
-            method(state, frame, *what)
+            method(state, frame, *details)
 
-    def forget_held(self) -> None:
+    def forget_unacked(self) -> None:
         """Forget the unacknowledged entries of the consumers that hold most, if there are too many."""
-        consumers = [each for state in self.states.values() for each in state.consumers.values()]
-        consumers.sort(key=lambda each: len(each.entries))
-        held = sum(len(each.entries) for each in consumers)
-        while held > MAX_UNACKED // 2:
-            most = consumers.pop()
-            held -= len(most.entries)
-            most.forget()
-        self.facts.held = held
+        consumers = [consumer for state in self.states.values() for consumer in state.consumers.values()]
+        consumers.sort(key=lambda consumer: len(consumer.entries))
+        count = sum(len(consumer.entries) for consumer in consumers)
+        while count > MAX_UNACKED // 2:
+            consumer = consumers.pop()
+            count -= len(consumer.entries)
+            consumer.forget()
+        self.facts.unacked_count = count
 
-    def lost(self, state: CheckState, event: Malformed | Gap) -> None:
-        """Bytes were missed, or are no frame."""
-        for lost in self._hooks["lost"]:
-            lost(state, event)
-        if isinstance(event, Gap) and not state.whole:
+    def on_lost(self, state: CheckState, event: Malformed | Gap) -> None:
+        """Tell the rules that bytes were missed, or are no frame."""
+        for hook in self._hooks["lost"]:
+            hook(state, event)
+        if isinstance(event, Gap) and not state.has_all_bytes:
             self._withdraw(state, event)
 
     # -- findings
 
-    def found(
+    def report(
         self,
         rule: Rule,
         state: SightedState,
@@ -250,55 +251,57 @@ class Doctor(Sink):
         explanation: str,
         certainty: str,
     ) -> None:
-        """Report something, or that it has happened again."""
+        """Add a finding, or count it again if its rule, connection and subject have one already."""
         key = rule.id, state.connection.index, subject
         finding = self.findings.get(key)
         is_new = finding is None
         if finding is None:
             if len(self.findings) >= MAX_FINDINGS:
-                self.left_out += 1
+                self.omitted_count += 1
                 return
-            advice = paragraphs(type(rule))["Advice"]
+            advice = read_paragraphs(type(rule))["Advice"]
             finding = self.findings[key] = Finding(
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
-            self._made(rule, finding, state)
-            times = [each.seen.time_ns for each in evidence if each.seen.time_ns]
+            self._note_report(rule, finding, state)
+            times = [row.sighting.time_ns for row in evidence if row.sighting.time_ns]
             finding.first_ns = min(times, default=0)
         elif certainty == CERTAIN or certainty == finding.certainty:
             if certainty != finding.certainty:
-                self._made(rule, finding, state)
+                self._note_report(rule, finding, state)
             finding.certainty, finding.explanation = certainty, explanation
-        finding.last_ns = max((each.seen.time_ns for each in evidence), default=0)
+        finding.last_ns = max((row.sighting.time_ns for row in evidence), default=0)
         if finding.add(evidence):
             finding.count += 1
             self._on_finding(finding, is_new)
 
-    def _made(self, rule: Rule, finding: Finding, state: SightedState) -> None:
-        """Note when a finding was made: a hole may take it back."""
-        finding.made_at = state.frames
+    def _note_report(self, rule: Rule, finding: Finding, state: SightedState) -> None:
+        """Note after how many frames a finding was reported: a hole may withdraw it."""
+        finding.reported_at = state.frame_count
         if rule.relies_on != FRAME:
-            self._made_at[_ALL if rule.relies_on == CAPTURE else state.connection.index] = state.frames
+            self._reported_at[_ALL if rule.relies_on == CAPTURE else state.connection.index] = (
+                state.frame_count
+            )
 
     def _withdraw(self, state: CheckState, gap: Gap) -> None:
-        """Drop findings that were made while the bytes of a hole were already missing."""
-        last = state.way(gap.to_broker).last
+        """Drop findings that were reported while the bytes of a hole were already missing."""
+        last = state.direction(gap.to_broker).last
         since = last.number if last is not None else 0
-        scopes = [each for each in (_ALL, state.connection.index) if self._made_at.get(each, 0) > since]
+        scopes = [key for key in (_ALL, state.connection.index) if self._reported_at.get(key, 0) > since]
         if not scopes:
             return
-        self._made_at |= dict.fromkeys(scopes, since)
+        self._reported_at |= dict.fromkeys(scopes, since)
         for key, finding in list(self.findings.items()):
             relies_on = self._relies_on[finding.rule]
-            if relies_on == FRAME or finding.made_at <= since:
+            if relies_on == FRAME or finding.reported_at <= since:
                 continue
             if relies_on == CAPTURE or finding.connection is state.connection:
                 del self.findings[key]
-                self.withdrawn += 1
+                self.withdrawn_count += 1
 
 
 def _ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
-    """How a connection ended of which only the bytes were seen."""
+    """Return the ending of a connection without packets; `by_broker` is None if it is still open."""
     return EndedConnection(
         connection=state.connection,
         state=state,

@@ -1,4 +1,4 @@
-"""What is known over all connections: topics, subscriptions, producer names, lookups. One home for each fact.
+"""The facts of all connections: topics, subscriptions, producer names. One home for each fact.
 
 All tables are bounded: they drop their older half.
 """
@@ -43,63 +43,65 @@ Partition = tuple[str, str]
 """Topic and producer name, or topic and subscription."""
 
 
-def text_of(entry: Entry) -> str:
-    """`ledger:entry`."""
+def format_entry(entry: Entry) -> str:
+    """Return `ledger:entry`."""
     return f"{entry[0]}:{entry[1]}"
 
 
-def sequence_key(sequence: int, chunk: int) -> Any:
-    """The key of a SEND in a table: all chunks of a message have the same sequence id."""
+def make_sequence_key(sequence: int, chunk: int) -> Any:
+    """Return the key of a SEND in a table: all chunks of a message have the same sequence id."""
     return (sequence, chunk) if chunk else sequence
 
 
-def host_of(address: str) -> str:
-    """The host of an "address:port"."""
+def parse_host(address: str) -> str:
+    """Return the host of an "address:port"."""
     return address.rpartition(":")[0]
 
 
-def client_of(connection: Connection) -> str:
-    """The client's host; "" if it is the server's own, which may have many addresses."""
-    client = host_of(connection.client)
-    return "" if client == host_of(connection.server) else client
+def find_client_host(connection: Connection) -> str:
+    """Return the client's host; "" if it is the server's own, which may have many addresses."""
+    client = parse_host(connection.client)
+    return "" if client == parse_host(connection.server) else client
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Sent(Sighting):
+class Send(Sighting):
     """A SEND, with what makes two SENDs the same message, and its answer.
 
-    producer    producer id; `place` counts what that has sent since it was opened
+    producer    producer id; `position` counts its SENDs since it was opened
     sequence, highest, publish_time, chunk     as in the command and its metadata
     head        its bytes from COMMAND_SIZE up to the payload, which has `size` bytes; b"" if they are many
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
-    is_usual    whether its metadata has only usual fields, see `Head.is_plain`
+    has_plain_head     its metadata has only usual fields, see `Head.is_plain`
     answer      SEND_RECEIPT or SEND_ERROR
-    stored      the id in its SEND_RECEIPT, `NOWHERE` if the broker dropped it as a duplicate; or None
-    before      the SEND before it with the same sequence id and chunk; `repeats`: with the same payload
-    above       the highest sequence id that this producer name had sent before
+    stored_id   the id in its SEND_RECEIPT, `NOWHERE` if the broker dropped it as a duplicate; or None
+    previous    the SEND before it with the same sequence id and chunk
+    has_same_payload   `previous` has the same payload
+    highest_before     the highest sequence id that this producer name had sent before
 
-    Most is never asked for, so it is parsed when it is.
+    Its metadata is parsed only when a rule needs it.
     """
 
     __slots__ = (
-        *("above", "answer", "before", "chunk", "corrupt", "digest", "failed", "head", "highest", "place"),
-        *("_is_plain", "is_usual", "producer", "publish_time", "repeats", "sequence", "size", "stored"),
+        *("answer", "chunk", "digest", "has_plain_head", "has_same_payload", "head", "highest"),
+        *("_is_deliverable", "highest_before", "is_corrupt", "is_failed", "position", "previous"),
+        *("producer", "publish_time", "sequence", "size", "stored_id"),
     )
 
     def __init__(
         self, connection: Connection, number: int, ordinal: int, type: int, time_ns: int, packet: int
     ) -> None:
         super().__init__(connection, True, number, ordinal, type, time_ns, packet)
-        self.place = self.sequence = self.highest = self.publish_time = self.chunk = self.size = (
+        self.position = self.sequence = self.highest = self.publish_time = self.chunk = self.size = (
             self.producer
         ) = 0
-        self.above = self.digest = -1
+        self.highest_before = self.digest = -1
         self.head = b""
-        self.corrupt = self.failed = self.repeats = self.is_usual = False
-        self.before: Sent | None = None
+        self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_head = False
+        self.previous: Send | None = None
         self.answer: Sighting | None = None
-        self.stored: Entry | None = None
-        self._is_plain: bool | None = None  # once asked for
+        self.stored_id: Entry | None = None
+        self._is_deliverable: bool | None = None  # once asked for
 
     @property
     def metadata(self) -> MessageMetadata | None:
@@ -112,32 +114,32 @@ class Sent(Sighting):
             return None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether any consumer should get it at once: no marker, not delayed, in no transaction."""
-        if self.is_usual:
+    def is_deliverable(self) -> bool:
+        """Whether any consumer may get it at once: no marker, not delayed, in no transaction."""
+        if self.has_plain_head:
             return True
-        if self._is_plain is None:
+        if self._is_deliverable is None:
             metadata = self.metadata
-            self._is_plain = metadata is not None and not (
+            self._is_deliverable = metadata is not None and not (
                 metadata.deliver_at_time
                 or metadata.HasField("marker_type")
                 or metadata.HasField("txnid_most_bits")
             )
-        return self._is_plain
+        return self._is_deliverable
 
     @property
     def is_encrypted(self) -> bool:
         """Whether the payload is encrypted, which gives other bytes each time."""
-        metadata = None if self.is_usual else self.metadata
+        metadata = None if self.has_plain_head else self.metadata
         return metadata is not None and len(metadata.encryption_keys) > 0
 
     @property
     def is_copy(self) -> bool:
         """Whether all its bytes are those of the SEND before it."""
-        return self.repeats and self.before is not None and self.head == self.before.head
+        return self.has_same_payload and self.previous is not None and self.head == self.previous.head
 
     def has_payload(self, payload: bytes) -> bool:
-        """Whether it had this payload, as its checksum shows."""
+        """Return whether its size and checksum are those of this payload."""
         if self.size != len(payload):
             return False
         if self.digest >= 0:
@@ -147,53 +149,53 @@ class Sent(Sighting):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Owned:
+class OwnedName:
     """A name that connections hold: each owner is a `Producer` or `Consumer`."""
 
-    __slots__ = ("_owners", "_roomy")
+    __slots__ = ("_owners", "_prune_above")
 
     def __init__(self) -> None:
         self._owners: dict[Any, None] = {}
-        self._roomy = 1  # owners up to which none is looked at
+        self._prune_above = 1  # owners up to which none is looked at
 
     def add(self, owner: Any) -> None:
         """Add an owner, the latest one."""
         self.drop(owner)
-        if len(self._owners) > self._roomy:  # without the new one, which may not count as open yet
-            self._owners = dict.fromkeys(self.owners())
+        if len(self._owners) > self._prune_above:  # without the new one, which may not count as open yet
+            self._owners = dict.fromkeys(self.list_owners())
             bound(self._owners, MAX_OWNERS)
-            self._roomy = 2 * len(self._owners) + 1
+            self._prune_above = 2 * len(self._owners) + 1
         self._owners[owner] = None
 
     def drop(self, owner: Any) -> None:
-        """An owner has closed it, or its connection has ended."""
+        """Remove an owner that has closed, or whose connection has ended."""
         self._owners.pop(owner, None)
 
     @property
-    def are_few(self) -> bool:
+    def has_few_owners(self) -> bool:
         """Whether all owners can be asked about each acknowledgement."""
         return len(self._owners) <= _FEW_OWNERS
 
-    def owners(self) -> list[Any]:
-        """The open ones, the latest last."""
-        return [each for each in self._owners if each.is_open]
+    def list_owners(self) -> list[Any]:
+        """Return the open owners, the latest last."""
+        return [owner for owner in self._owners if owner.is_open]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Publisher(Owned):
-    """A producer name on a topic, over all connections; `sent` are its latest SENDs by sequence id.
+class Publisher(OwnedName):
+    """A producer name on a topic, over all connections; `send` are its latest SENDs by sequence id.
 
-    `highest` is the highest sequence id that it sent. The keys of `sent` are those of `sequence_key`.
+    `highest` is the highest sequence id that it sent. The keys of `send` are those of `make_sequence_key`.
     Its owners are producers that PRODUCER_SUCCESS has opened.
     """
 
-    __slots__ = ("highest", "name", "sent", "topic")
+    __slots__ = ("highest", "name", "sends", "topic")
 
     def __init__(self, topic: str, name: str) -> None:
         super().__init__()
         self.topic = topic
         self.name = name
-        self.sent: dict[Any, Sent] = {}
+        self.sends: dict[Any, Send] = {}
         self.highest = -1
 
 
@@ -201,83 +203,85 @@ class Publisher(Owned):
 class Topic:
     """A topic: the SENDs that were stored last, its partitions, who fences producers.
 
-    `metadata` is the PARTITIONED_METADATA_RESPONSE that says how many `partitions` it has, `producer` its
-    last producer by connection and id. `fenced_by` is the last PRODUCER with ExclusiveWithFencing, with its
-    topic_epoch in `epoch`.
+    metadata     the PARTITIONED_METADATA_RESPONSE that says how many `partitions` it has
+    producer     its last producer, by connection and id
+    fenced_by    the last PRODUCER with ExclusiveWithFencing; `epoch` is its topic_epoch
     """
 
-    __slots__ = ("epoch", "fenced_by", "metadata", "name", "partitions", "producer", "stored")
+    __slots__ = ("epoch", "fenced_by", "metadata", "name", "partitions", "producer", "stored_sends")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.stored: deque[Sent] = deque()
+        self.stored_sends: deque[Send] = deque()
         self.metadata: Sighting | None = None
         self.partitions = 0
         self.producer: tuple[int, int] | None = None
         self.fenced_by: Sighting | None = None
         self.epoch = 0
 
-    def stored_after(self, entry: Entry) -> Sent | None:
-        """The first remembered SEND that was stored after this entry, and that any consumer should get."""
-        found = None
-        for sent in reversed(self.stored):
-            stored = sent.stored
+    def stored_after(self, entry: Entry) -> Send | None:
+        """Return the first remembered SEND that was stored after `entry` and that any consumer may get."""
+        first = None
+        for send in reversed(self.stored_sends):
+            stored = send.stored_id
             if stored is None or stored <= entry:
                 break
-            if sent.is_plain:
-                found = sent
-        return found
+            if send.is_deliverable:
+                first = send
+        return first
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Subscription(Owned):
-    """A subscription, over all connections: its consumers, the highest entry that was delivered.
+class Subscription(OwnedName):
+    """A subscription over all connections: its consumers, the highest delivered and acknowledged entries.
 
-    `acknowledged` is the highest acknowledged entry. Some of the ACKs that raised it are kept with the entry,
-    at most eight in `keep_ns`.
+    Some of the ACKs that raised `highest_acked` are kept with the entry, at most eight in `keep_ns`.
     """
 
-    __slots__ = (*("_kept", "_kept_ns", "_latest", "acknowledged", "delivered", "keep_ns", "name", "topic"),)
+    __slots__ = (
+        *("_acks", "_last_ack", "_last_kept_ns", "highest_acked", "highest_delivered"),
+        *("keep_ns", "name", "topic"),
+    )
 
     def __init__(self, topic: Topic, name: str, keep_ns: int) -> None:
         super().__init__()
         self.topic = topic
         self.name = name
         self.keep_ns = keep_ns
-        self.delivered: Entry = NOWHERE
-        self.acknowledged: Entry = NOWHERE
-        self._latest: Sighting | None = None  # the ACK that raised it last
-        self._kept: list[tuple[Sighting, Entry]] = []
-        self._kept_ns = 0  # time of the last one
+        self.highest_delivered: Entry = NOWHERE
+        self.highest_acked: Entry = NOWHERE
+        self._last_ack: Sighting | None = None  # the ACK that raised it last
+        self._acks: list[tuple[Sighting, Entry]] = []
+        self._last_kept_ns = 0  # time of the last one
 
-    def raise_to(self, entry: Entry, ack: Sighting) -> None:
-        """An entry was acknowledged."""
-        if entry <= self.acknowledged:
+    def record_ack(self, entry: Entry, ack: Sighting) -> None:
+        """Record an ACK and the highest entry that it acknowledges."""
+        if entry <= self.highest_acked:
             return
-        self.acknowledged, self._latest = entry, ack
-        now, kept = ack.time_ns, self._kept
-        if kept and now - self._kept_ns < self.keep_ns // 8:
+        self.highest_acked, self._last_ack = entry, ack
+        now, acks = ack.time_ns, self._acks
+        if acks and now - self._last_kept_ns < self.keep_ns // 8:
             return
-        self._kept_ns = now
-        kept.append((ack, entry))
-        if len(kept) > 2 and kept[1][0].time_ns < now - self.keep_ns:
-            del kept[0]
+        self._last_kept_ns = now
+        acks.append((ack, entry))
+        if len(acks) > 2 and acks[1][0].time_ns < now - self.keep_ns:
+            del acks[0]
 
-    def passed(self, entry: Entry, until_ns: int) -> Sighting | None:
-        """The first ACK that was kept of a higher entry, up to that time; or None."""
-        latest = self._latest
-        found = next((ack for ack, to in self._kept if to > entry), None)
-        if found is None and self.acknowledged > entry:
-            found = latest
-        return found if found is not None and found.time_ns <= until_ns else None
+    def find_ack_past(self, entry: Entry, until_ns: int) -> Sighting | None:
+        """Return the first ACK that was kept of a higher entry, if it is not later than `until_ns`."""
+        past = next((ack for ack, highest in self._acks if highest > entry), None)
+        if past is None and self.highest_acked > entry:
+            past = self._last_ack
+        return past if past is not None and past.time_ns <= until_ns else None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Facts:
-    """The tables. `whole`: no bytes were missed on any connection that speaks Pulsar.
+    """The tables. `has_all_bytes`: no bytes were missed on any connection that speaks Pulsar.
 
-    `keep_ns` is how long it must be known what was acknowledged when, `quiet_ns` after which time without
-    FLOW and MESSAGE a consumer is stalled. At `due_ns` the doctor wants to be told that time has passed.
+    keep_ns     how long acknowledgements are remembered
+    quiet_ns    a consumer without FLOW and MESSAGE for this long is stalled
+    due_ns      the time of the next call of `Observer.advance`
     """
 
     def __init__(self, *, keep_ns: int = 0, quiet_ns: int = 0) -> None:
@@ -287,80 +291,80 @@ class Facts:
         self.topics: dict[str, Topic] = {}
         self.subscriptions: dict[Partition, Subscription] = {}
         self.publishers: dict[Partition, Publisher] = {}
-        self.whole = True
+        self.has_all_bytes = True
         self.budget = Budget()
-        self._entries: dict[bytes, None] = {}  # checksums of the last SENDs that `was_sent` was asked about
-        self.held = 0
+        self._entries: dict[bytes, None] = {}  # checksums of the last SENDs, for `has_checked_send`
+        self.unacked_count = 0
         """Upper bound of the unacknowledged entries that all consumers hold."""
-        self._sent = self._stored = 0  # how many of these all tables hold
+        self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
-    def was_sent(self, checksum: bytes, to_broker: bool) -> bool:
-        """Whether an entry was looked at as SEND, so that it need not be as MESSAGE; remembers SENDs."""
+    def has_checked_send(self, checksum: bytes, to_broker: bool) -> bool:
+        """Return whether the entry of a MESSAGE was checked as SEND; remember that of a SEND."""
         if not to_broker:
             return checksum in self._entries
         self._entries[checksum] = None
         bound(self._entries, MAX_SENDS)
         return False
 
-    def topic(self, name: str) -> Topic:
-        """The topic with this full name."""
-        found = self.topics.get(name)
-        if found is None:
-            found = self.topics[name] = Topic(name)
+    def get_topic(self, name: str) -> Topic:
+        """Return the topic with this full name."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(name)
             bound(self.topics, MAX_NAMES)
-        return found
+        return topic
 
-    def subscription(self, topic: str, name: str) -> Subscription:
-        """The subscription with this name on a topic."""
-        found = self.subscriptions.get((topic, name))
-        if found is None:
-            found = self.subscriptions[topic, name] = Subscription(self.topic(topic), name, self._keep_ns)
+    def get_subscription(self, topic: str, name: str) -> Subscription:
+        """Return the subscription with this name on a topic."""
+        facts = self.subscriptions.get((topic, name))
+        if facts is None:
+            facts = self.subscriptions[topic, name] = Subscription(self.get_topic(topic), name, self._keep_ns)
             bound(self.subscriptions, MAX_NAMES)
-        return found
+        return facts
 
-    def publisher(self, topic: str, name: str) -> Publisher:
-        """The producer name on a topic."""
-        found = self.publishers.get((topic, name))
-        if found is None:
-            found = self.publishers[topic, name] = Publisher(topic, name)
+    def get_publisher(self, topic: str, name: str) -> Publisher:
+        """Return the producer name on a topic."""
+        publisher = self.publishers.get((topic, name))
+        if publisher is None:
+            publisher = self.publishers[topic, name] = Publisher(topic, name)
             bound(self.publishers, MAX_NAMES)
-        return found
+        return publisher
 
-    def remember(self, publisher: Publisher, sent: Sent) -> None:
+    def remember(self, publisher: Publisher, send: Send) -> None:
         """Remember a SEND."""
-        key = sequence_key(sent.sequence, sent.chunk)
-        before = sent.before = publisher.sent.get(key)
-        sent.above = highest = publisher.highest
-        publisher.sent[key] = sent
-        if sent.sequence > highest or sent.highest > highest:
-            publisher.highest = max(sent.sequence, sent.highest)
-        if before is not None:
-            before.before = None  # no chain
+        key = make_sequence_key(send.sequence, send.chunk)
+        previous = send.previous = publisher.sends.get(key)
+        send.highest_before = highest = publisher.highest
+        publisher.sends[key] = send
+        if send.sequence > highest or send.highest > highest:
+            publisher.highest = max(send.sequence, send.highest)
+        if previous is not None:
+            previous.previous = None  # no chain
             return
-        self._sent += 1
-        if self._sent > MAX_SENDS:
+        self._send_count += 1
+        if self._send_count > MAX_SENDS:
             self._forget()
 
     def _forget(self) -> None:
         """Forget the older half of the SENDs of each producer name, and more if names are too many."""
         for publisher in self.publishers.values():
-            bound(publisher.sent, len(publisher.sent) // 2)
-        self._sent = sum(len(each.sent) for each in self.publishers.values())
-        if self._sent > MAX_SENDS // 2:
+            bound(publisher.sends, len(publisher.sends) // 2)
+        self._send_count = sum(len(publisher.sends) for publisher in self.publishers.values())
+        if self._send_count > MAX_SENDS // 2:
             for publisher in islice(self.publishers.values(), len(self.publishers) // 2):
-                publisher.sent.clear()
-            self._sent = sum(len(each.sent) for each in self.publishers.values())
+                publisher.sends.clear()
+            self._send_count = sum(len(publisher.sends) for publisher in self.publishers.values())
 
-    def store(self, topic: Topic, sent: Sent) -> None:
-        """Remember what was stored last."""
-        stored = topic.stored
-        stored.append(sent)
-        if len(stored) > _RECEIPTS:
-            stored.popleft()
+    def record_stored(self, topic: Topic, send: Send) -> None:
+        """Remember a SEND that the broker stored."""
+        sends = topic.stored_sends
+        sends.append(send)
+        if len(sends) > _RECEIPTS:
+            sends.popleft()
             return
-        self._stored += 1
-        if self._stored > MAX_SENDS:
-            for each in self.topics.values():
-                for _ in range((len(each.stored) + 1) // 2):
-                    each.stored.popleft()
-            self._stored = sum(len(each.stored) for each in self.topics.values())
+        self._stored_count += 1
+        if self._stored_count > MAX_SENDS:
+            for topic in self.topics.values():
+                for _ in range((len(topic.stored_sends) + 1) // 2):
+                    topic.stored_sends.popleft()
+            self._stored_count = sum(len(topic.stored_sends) for topic in self.topics.values())

@@ -1,4 +1,4 @@
-"""What a doctor finds: findings, their subjects, and the frames that prove them."""
+"""Findings, their subjects, and the frames that prove them."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Sighting:
 
 
 class Subject(NamedTuple):
-    """What a finding is about, as far as its rule knows. Topics are full names, ids as on the wire."""
+    """The subject of a finding, as far as its rule knows. Topics are full names, ids as on the wire."""
 
     topic: str | None = None
     subscription: str | None = None
@@ -79,8 +79,8 @@ class Subject(NamedTuple):
 class Evidence(NamedTuple):
     """A frame that proves a finding, and why."""
 
-    seen: Sighting
-    why: str
+    sighting: Sighting
+    reason: str
 
 
 class Finding:
@@ -97,7 +97,7 @@ class Finding:
 
     __slots__ = (
         *("advice", "certainty", "connection", "count", "evidence", "explanation", "first_ns", "last_ns"),
-        *("made_at", "rule", "severity", "subject"),
+        *("reported_at", "rule", "severity", "subject"),
     )
 
     def __init__(
@@ -121,34 +121,35 @@ class Finding:
         self.advice = advice
         self.count = 0
         self.first_ns = self.last_ns = 0
-        self.made_at = 0  # frames seen when it was first reported with this certainty
+        self.reported_at = 0  # frames seen when it was first reported with this certainty
 
     def add(self, evidence: list[Evidence]) -> bool:
-        """It is still so, or happened again, as these frames show. Returns whether they show anything new."""
-        new = [each for each in evidence if not any(each.seen is mine.seen for mine in self.evidence)]
-        self.evidence += new
+        """Add evidence that the problem lasts or happened again; return whether any of it is new."""
+        sightings = [row.sighting for row in self.evidence]
+        new_rows = [row for row in evidence if row.sighting not in sightings]
+        self.evidence += new_rows
         del self.evidence[MAX_EVIDENCE - 1 : -1]  # the last one stays
-        return bool(new)
+        return bool(new_rows)
 
 
 def rows_of(
-    findings: Iterable[Finding], left_out: int, cluster: str | None, files: Sequence[str | None]
+    findings: Iterable[Finding], omitted_count: int, cluster: str | None, files: Sequence[str | None]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of findings in a cluster, and one for those that were `left_out` (docs/reports.md).
+    """Yield the rows of findings in a cluster, and one for `omitted_count` others (docs/reports.md).
 
     `files` are the names of files, by the file numbers in places (see `PACKET_OFFSET_BITS`).
     """
     for finding in findings:
         yield _row(finding, cluster, files)
-    if left_out:
-        yield {"cluster": cluster, "rule": OTHERS, "count": left_out}
+    if omitted_count:
+        yield {"cluster": cluster, "rule": OTHERS, "count": omitted_count}
 
 
 def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> dict[str, Any]:
     connection, subject = finding.connection, finding.subject._asdict()
     for name in ("producer_id", "consumer_id", "sequence_id"):
         subject[name] = None if subject[name] is None else to_signed(subject[name])
-    evidence = [_evidence(each, files) for each in finding.evidence]
+    evidence = [_evidence(row, files) for row in finding.evidence]
     return {
         "cluster": cluster,
         **{"rule": finding.rule, "severity": finding.severity, "certainty": finding.certainty},
@@ -163,13 +164,13 @@ def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> 
 
 
 def _evidence(evidence: Evidence, files: Sequence[str | None]) -> dict[str, Any]:
-    seen, why = evidence
+    sighting, reason = evidence
     return {
-        "file": files[seen.packet >> PACKET_OFFSET_BITS],
-        "packet_offset": seen.packet & PACKET_OFFSET_MASK,
-        "time_ns": seen.time_ns or None,
-        "connection": seen.connection.index,
-        "to_broker": seen.to_broker,
-        "command": seen.command,
-        "why": why,
+        "file": files[sighting.packet >> PACKET_OFFSET_BITS],
+        "packet_offset": sighting.packet & PACKET_OFFSET_MASK,
+        "time_ns": sighting.time_ns or None,
+        "connection": sighting.connection.index,
+        "to_broker": sighting.to_broker,
+        "command": sighting.command,
+        "why": reason,
     }

@@ -10,11 +10,11 @@ from pulsarctl_wire.checks.facts import (
     Entry,
     Facts,
     Publisher,
-    Sent,
+    Send,
     Subscription,
     Topic,
-    sequence_key,
-    text_of,
+    format_entry,
+    make_sequence_key,
 )
 from pulsarctl_wire.checks.finding import Sighting, Subject
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered, LedgerState
 from pulsarctl_wire.wire.session.plain import Sent as Pending
 
-MAX_RETURNED: Final = 4_096
+MAX_REDELIVERED: Final = 4_096
 """Maximum number of entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""
 
 
@@ -31,13 +31,13 @@ MAX_RETURNED: Final = 4_096
 class SightedState(LedgerState):
     """A connection's state as its consumers, its producers and reports about them need it.
 
-    whole       no byte was missed that may have been Pulsar's
-    facts       what is known over all connections
+    has_all_bytes    no byte was missed that may have been Pulsar's
+    facts            what is known over all connections
     """
 
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
-    whole: bool = True
-    seen: Sighting = Sighting(Connection(-1), True)
+    has_all_bytes: bool = True
+    sighting: Sighting = Sighting(Connection(-1), True)
     """The current frame."""
     is_chunk: bool = False
     """Whether the current frame is a chunk."""
@@ -45,112 +45,128 @@ class SightedState(LedgerState):
     _marks: dict[str, Any] | None = None
 
     @property
-    def marks(self) -> dict[str, Any]:
-        """What rules note about this connection, by their id."""
+    def notes(self) -> dict[str, Any]:
+        """The rules' own notes about this connection, by the rule's id."""
         if self._marks is None:
             self._marks = {}
         return self._marks
 
     @property
-    def frames(self) -> int:
-        """How many frames were seen on all connections, the current one included."""
-        return max(self._knowledge.frames, self.seen.number)
+    def frame_count(self) -> int:
+        """The number of frames on all connections, the current one included."""
+        return max(self._knowledge.frames, self.sighting.number)
 
     def consumer(self, consumer_id: int) -> "Consumer | None":
-        """The open consumer with this id, if its SUBSCRIBE was seen."""
-        found = self.consumers.get(consumer_id)
-        return found if isinstance(found, Consumer) else None
+        """Return the open consumer with this id, if its SUBSCRIBE was seen."""
+        consumer = self.consumers.get(consumer_id)
+        return consumer if isinstance(consumer, Consumer) else None
 
     def producer(self, producer_id: int) -> "Producer | None":
-        """The producer with this id."""
-        found = self.producers.get(producer_id)
-        return found if isinstance(found, Producer) else None
+        """Return the producer with this id."""
+        producer = self.producers.get(producer_id)
+        return producer if isinstance(producer, Producer) else None
 
-    def move(self, frame: Frame, consumer: "Consumer") -> None:
-        """A FLOW or MESSAGE of a consumer comes, and may end a pause."""
+    def record_activity(self, frame: Frame, consumer: "Consumer") -> None:
+        """Record a FLOW or MESSAGE of a consumer, which may end a pause."""
         raise NotImplementedError
 
-    def delivered(self, frame: Frame, consumer: "Consumer", entry: Entry) -> None:
-        """A consumer gets an entry; it counts already."""
+    def check_delivery(self, frame: Frame, consumer: "Consumer", entry: Entry) -> None:
+        """Check a delivery to a consumer, after it was counted."""
         raise NotImplementedError
 
-    def forget_held(self) -> None:
-        """Too many unacknowledged entries are remembered: forget some, of any connection."""
+    def forget_unacked(self) -> None:
+        """Forget some unacknowledged entries of any connection, if there are too many."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Returned:
+class Redelivery:
     """An entry that a consumer asked for again.
 
-    `first` is the MESSAGE before the first REDELIVER_UNACKNOWLEDGED_MESSAGES, `asked`; `asked_again` is the
-    last one. It came `count` times since, at `last` for the last time, with `redelivery_count`.
+    first_request, last_request    the first and the last REDELIVER_UNACKNOWLEDGED_MESSAGES for it
+    first_message, last_message    the MESSAGE before the first request, and the latest one
+    count                          deliveries since the first request
+    redelivery_count               as in the latest MESSAGE
     """
 
-    __slots__ = ("asked", "asked_again", "count", "first", "last", "redelivery_count")
+    __slots__ = (
+        "count",
+        "first_message",
+        "first_request",
+        "last_message",
+        "last_request",
+        "redelivery_count",
+    )
 
-    def __init__(self, asked: Sighting, first: Sighting) -> None:
-        self.asked = self.asked_again = asked
-        self.first = self.last = first
+    def __init__(self, request: Sighting, message: Sighting) -> None:
+        self.first_request = self.last_request = request
+        self.first_message = self.last_message = message
         self.count = self.redelivery_count = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer(ConsumerLedger):
-    """An open consumer: its ledger, and the frames that moved it.
+    """An open consumer: its ledger, and the frames that may become evidence.
 
-    `moved_ns` is when the last SUBSCRIBE, FLOW or MESSAGE passed. `deliveries` and `acked` count entries.
+    `active_ns` is the time of the last SUBSCRIBE, FLOW or MESSAGE. `deliveries` and `acked_count` count
+    entries.
     """
 
     __slots__ = (
-        *("acked", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
-        *("highest", "kind", "last_flow", "last_message", "moved_ns", "returned", "seen"),
-        *("opened", "partly", "shared", "state"),
+        *("acked_count", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
+        *("highest", "kind", "last_flow", "last_message", "active_ns", "redelivered", "request"),
+        *("partial_acks", "success", "subscription_facts", "state"),
     )
 
-    def __init__(self, state: SightedState, seen: Sighting, body: Any, shared: Subscription) -> None:
-        super().__init__(shared.topic.name, shared.name, getattr(body, "consumer_epoch", 0))
+    def __init__(
+        self, state: SightedState, sighting: Sighting, body: Any, subscription_facts: Subscription
+    ) -> None:
+        super().__init__(
+            subscription_facts.topic.name, subscription_facts.name, getattr(body, "consumer_epoch", 0)
+        )
         self.state = state
-        self.seen = seen
-        self.shared = shared
+        self.request = sighting  # SUBSCRIBE
+        self.subscription_facts = subscription_facts
         self.consumer_id: int = body.consumer_id
         self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
-        self.opened: Sighting | None = None  # SUCCESS
-        self.moved_ns = seen.time_ns
-        self.deliveries = self.acked = self.flows = self.first_grant = 0
+        self.success: Sighting | None = None  # SUCCESS
+        self.active_ns = sighting.time_ns
+        self.deliveries = self.acked_count = self.flows = self.first_grant = 0
         self.first_flow: Sighting | None = None
         self.last_flow: Sighting | None = None
         self.last_message: Sighting | None = None
         self.highest: Entry = NOWHERE
-        self.returned: dict[Entry, Returned] = {}
-        self.partly: dict[Entry, tuple[Sighting, Sighting]] = {}
+        self.redelivered: dict[Entry, Redelivery] = {}
+        self.partial_acks: dict[Entry, tuple[Sighting, Sighting]] = {}
         """Entries that are acknowledged in part, with the first and the last such ACK."""
 
     def deliver(self, entry: Entry, cost: int, frame: Frame) -> None:
-        """An entry was delivered. Overrides the parent's method."""
+        """Record a delivery. Overrides the parent's method."""
         state = self.state
-        seen = state.seen
-        state.move(frame, self)
+        sighting = state.sighting
+        state.record_activity(frame, self)
         super().deliver(entry, cost, frame)
         facts = state.facts
-        facts.held += 1
-        if facts.held > MAX_UNACKED:
-            state.forget_held()
-        state.delivered(frame, self, entry)
-        self.last_message = seen
+        facts.unacked_count += 1
+        if facts.unacked_count > MAX_UNACKED:
+            state.forget_unacked()
+        state.check_delivery(frame, self, entry)
+        self.last_message = sighting
         self.deliveries += 1
         if entry > self.highest:
             self.highest = entry
-            if entry > self.shared.delivered:
-                self.shared.delivered = entry
+            if entry > self.subscription_facts.highest_delivered:
+                self.subscription_facts.highest_delivered = entry
 
     def hold(self, left: int, frame: Frame) -> Delivered:
-        """A delivered entry with its MESSAGE. Overrides the parent's method."""
-        return Held(left, self.state.seen, is_chunk=self.state.is_chunk, intact=frame.checksum != "invalid")
+        """Return a delivered entry with its MESSAGE. Overrides the parent's method."""
+        return UnackedDelivery(
+            left, self.state.sighting, is_chunk=self.state.is_chunk, is_intact=frame.checksum != "invalid"
+        )
 
     def subject(self, entry: Entry | None = None) -> Subject:
-        """The subject of a finding about it, or about an entry that it got."""
-        message = None if entry is None else text_of(entry)
+        """Return the subject of a finding about this consumer, or about an entry delivered to it."""
+        message = None if entry is None else format_entry(entry)
         return Subject(self.topic, self.subscription, consumer_id=self.consumer_id, message_id=message)
 
     @property
@@ -165,29 +181,29 @@ class Consumer(ConsumerLedger):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Held(Delivered):
+class UnackedDelivery(Delivered):
     """An unacknowledged entry, with the MESSAGE that delivered it."""
 
-    __slots__ = ("intact", "is_chunk", "reported", "seen")
+    __slots__ = ("is_chunk", "is_intact", "is_reported", "sighting")
 
-    def __init__(self, left: int, seen: Sighting, *, is_chunk: bool, intact: bool) -> None:
-        super().__init__(left, seen.number, seen.time_ns)
-        self.seen = seen
+    def __init__(self, left: int, sighting: Sighting, *, is_chunk: bool, is_intact: bool) -> None:
+        super().__init__(left, sighting.number, sighting.time_ns)
+        self.sighting = sighting
         self.is_chunk = is_chunk
-        self.intact = intact  # its checksum is right here
-        self.reported = False
+        self.is_intact = is_intact  # its checksum is right here
+        self.is_reported = False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Producer(ProducerLedger):
     """An open producer: its ledger, and its name's SENDs over all connections.
 
-    `sent_count` and `answers` count SENDs and their answers. `has_receipt`: one of these was a SEND_RECEIPT.
+    `send_count` and `answer_count` count SENDs and their answers; `has_receipt`: one was a SEND_RECEIPT.
     """
 
     __slots__ = (
-        *("access", "answers", "epoch", "facts", "has_receipt", "last_sent", "last_sequence", "opened"),
-        *("producer_id", "publisher", "request", "sent_count", "state"),
+        *("access_mode", "answer_count", "epoch", "has_receipt", "last_send", "last_sequence", "success"),
+        *("producer_id", "publisher", "request", "send_count", "state", "topic_facts"),
     )
 
     def __init__(self, state: SightedState, producer_id: int, topic: str | None) -> None:
@@ -197,55 +213,55 @@ class Producer(ProducerLedger):
         self.epoch = 0  # of PRODUCER
         self.last_sequence = -1  # of PRODUCER_SUCCESS
         self.publisher: Publisher | None = None
-        self.facts: Topic | None = None
-        self.sent_count = self.answers = 0
+        self.topic_facts: Topic | None = None
+        self.send_count = self.answer_count = 0
         self.has_receipt = False
-        self.access = 0  # ProducerAccessMode
+        self.access_mode = 0  # ProducerAccessMode
         self.request: Sighting | None = None  # PRODUCER
-        self.last_sent: Sent | None = None
-        self.opened: Sighting | None = None  # PRODUCER_SUCCESS
+        self.last_send: Send | None = None
+        self.success: Sighting | None = None  # PRODUCER_SUCCESS
 
-    def subject(self, sent: Sent | None = None) -> Subject:
-        """The subject of a finding about it, or about a SEND of it."""
-        sequence = None if sent is None else sent.sequence
+    def subject(self, send: Send | None = None) -> Subject:
+        """Return the subject of a finding about this producer, or about a SEND of it."""
+        sequence = None if send is None else send.sequence
         return Subject(self.topic, producer_id=self.producer_id, sequence_id=sequence)
 
     def identify(self, name: str) -> Publisher | None:
-        """Find what is known of its name; None if its topic is unknown."""
+        """Look up the facts of its topic and name; return None if its topic is unknown."""
         if self.topic is None:
             return None
         facts = self.state.facts
-        self.facts = facts.topic(self.topic)
-        self.publisher = facts.publisher(self.topic, name)
+        self.topic_facts = facts.get_topic(self.topic)
+        self.publisher = facts.get_publisher(self.topic, name)
         return self.publisher
 
-    def add(self, sequence: int, sent: Pending) -> None:
+    def add(self, sequence: int, send: Pending) -> None:
         """Add a SEND, and remember it. Overrides the parent's method."""
-        super().add(sequence, sent)
-        self._remember(sequence, sent)
+        super().add(sequence, send)
+        self._remember(sequence, send)
 
-    def add_chunk(self, sequence: int, sent: Pending, count: int, *, lossy: bool) -> None:
+    def add_chunk(self, sequence: int, send: Pending, count: int, *, lossy: bool) -> None:
         """Add the SEND of a chunk, and remember it. Overrides the parent's method."""
-        super().add_chunk(sequence, sent, count, lossy=lossy)
-        self._remember(sequence, sent)
+        super().add_chunk(sequence, send, count, lossy=lossy)
+        self._remember(sequence, send)
 
     def _remember(self, sequence: int, pending: Pending) -> None:
-        sent = self.state.seen
-        if not isinstance(sent, Sent):
+        send = self.state.sighting
+        if not isinstance(send, Send):
             return
-        self.sent_count += 1
-        sent.place = self.sent_count
-        sent.producer, sent.sequence = self.producer_id, sequence
-        sent.highest, sent.publish_time, sent.chunk = pending[4], pending[6], pending[7]
+        self.send_count += 1
+        send.position = self.send_count
+        send.producer, send.sequence = self.producer_id, sequence
+        send.highest, send.publish_time, send.chunk = pending[4], pending[6], pending[7]
         publisher = self.publisher or self.identify(self.name or pending[5])
         if publisher is None:
             return
-        self.state.facts.remember(publisher, sent)
-        self.last_sent = sent
+        self.state.facts.remember(publisher, send)
+        self.last_send = send
 
-    def sent(self, sequence: int, pending: Pending) -> Sent | None:
-        """The SEND that waits for its answer with this sequence id, if it is remembered."""
+    def find_send(self, sequence: int, pending: Pending) -> Send | None:
+        """Return the SEND that waits for its answer with this sequence id, if it is remembered."""
         if self.publisher is None:
             return None
-        found = self.publisher.sent.get(sequence_key(sequence, pending[7]))
-        return found if found is not None and found.number == pending[2] else None
+        send = self.publisher.sends.get(make_sequence_key(sequence, pending[7]))
+        return send if send is not None and send.number == pending[2] else None

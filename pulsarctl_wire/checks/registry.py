@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.rules import (
     auth,
     chunks,
     consumers,
-    creating,
+    creation,
     flow,
     hangups,
     holders,
@@ -57,8 +57,8 @@ RULES: Final[tuple[type[Rule], ...]] = (
     holders.ProducerNameInUse,
     holders.SubscriptionHeldByDeadConnection,
     holders.SubscriptionInUse,
-    creating.CreateTimedOutNotClosed,
-    creating.StaleOwnership,
+    creation.CreateTimedOutNotClosed,
+    creation.StaleOwnership,
     consumers.SubscribeBeforeSeekDone,
     consumers.StaleEpoch,
     hangups.ClientClosesOnEndOfTopic,
@@ -79,4 +79,4 @@ WEAKER: Final = {
     "send_corrupt_at_source": "send_corrupt",
     "send_corrupt_in_transit": "send_corrupt",
 }
-"""Where packets were missed, a weaker rule may take the place of the one that knows more."""
+"""Rule -> the weaker rule that may report instead of it where packets were missed."""

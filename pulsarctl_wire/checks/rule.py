@@ -4,13 +4,13 @@ A rule is a class. Its `id` names it, and its docstring is what `pwire explain` 
 then paragraphs that begin with `Wire:` (how it shows), `Advice:` (what to do) and `Source:`. The doctor calls
 the methods that it defines:
 
-    on            type of a command -> method(state, frame, seen), after the state has tracked the frame
-    moments       method(state, frame, ...) for each of `MOMENTS` that it defines
-    opened(state), closed(state, ending), lost(state, event)
-    consumer_due(consumer, now_ns), producer_due(producer, now_ns)     now and then, and when they end
-    due(now_ns), finished()                                            now and then; at the end of all
+    handlers      type of a command -> method(state, frame, sighting), after the state has tracked the frame
+    moments       on_NAME(state, frame, ...) for each NAME of `MOMENTS` that it defines
+    on_opened(state), on_closed(state, ending), on_lost(state, event)
+    on_consumer_due(consumer, now_ns), on_producer_due(producer, now_ns)    now and then, and when they end
+    on_due(now_ns), on_finished()                                           now and then; at the end of all
 
-Rules call `found` as soon as they are sure.
+Rules call `report` as soon as they are sure.
 """
 
 import inspect
@@ -32,7 +32,7 @@ SECOND: Final = 1_000_000_000
 _SEND_ERROR: Final = NUMBERS["SEND_ERROR"]
 
 FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
-"""What a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
+"""The data that a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
 
 MOMENTS: Final = {
     "oversized": "a frame over the limit, which may be cut: (state, frame, seen)",
@@ -54,7 +54,7 @@ MOMENTS: Final = {
     "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, returned)",
     "discarded": "an ACK with validation_error: (state, frame, consumer), before it counts",
 }
-"""Name of a method -> when it is called, and its arguments."""
+"""Name of a moment -> when its method is called, and the arguments."""
 
 
 class Thresholds(NamedTuple):
@@ -70,7 +70,7 @@ DEFAULTS: Final = Thresholds()
 
 
 class Findings(Protocol):
-    """What a rule asks of its doctor, and to whom it reports.
+    """The part of the doctor that rules use, and the receiver of their findings.
 
     `states` are those of the open connections, by their index.
     """
@@ -79,7 +79,7 @@ class Findings(Protocol):
     thresholds: Thresholds
     states: dict[int, CheckState]
 
-    def found(
+    def report(
         self,
         rule: "Rule",
         state: SightedState,
@@ -88,7 +88,7 @@ class Findings(Protocol):
         explanation: str,
         certainty: str,
     ) -> None:
-        """Report something, or that it has happened again."""
+        """Add a finding, or count it again."""
 
 
 class Rule:
@@ -97,35 +97,35 @@ class Rule:
     id: ClassVar[str]
     severity: ClassVar[str] = ERROR
     relies_on: ClassVar[str] = FRAME
-    on: ClassVar[dict[str, str]] = {}
+    handlers: ClassVar[dict[str, str]] = {}
 
     def __init__(self, doctor: Findings) -> None:
         self.doctor = doctor
         self.facts = doctor.facts
         self.thresholds = doctor.thresholds
 
-    def opened(self, state: CheckState) -> None:
-        """A connection was opened."""
+    def on_opened(self, state: CheckState) -> None:
+        """Handle a new connection."""
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """A connection has ended, or is no longer followed."""
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Handle a connection that has ended, or is no longer followed."""
 
-    def lost(self, state: CheckState, event: Event) -> None:
-        """Bytes were missed, or are no frame."""
+    def on_lost(self, state: CheckState, event: Event) -> None:
+        """Handle bytes that were missed, or are no frame."""
 
-    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Time has passed for an open consumer."""
+    def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Check the silence of an open consumer."""
 
-    def producer_due(self, producer: Producer, now_ns: int) -> None:
-        """Time has passed for an open producer."""
+    def on_producer_due(self, producer: Producer, now_ns: int) -> None:
+        """Check the silence of an open producer."""
 
-    def due(self, now_ns: int) -> None:
-        """Time has passed."""
+    def on_due(self, now_ns: int) -> None:
+        """Check what has waited too long."""
 
-    def finished(self) -> None:
-        """Nothing more will come."""
+    def on_finished(self) -> None:
+        """Handle the end of all traffic."""
 
-    def found(
+    def report(
         self,
         state: SightedState,
         subject: Subject,
@@ -133,55 +133,65 @@ class Rule:
         explanation: str = "",
         certainty: str = CERTAIN,
     ) -> None:
-        """Report it. The explanation is one sentence, by default the first one of the docstring."""
-        rows = [Evidence(*each) for each in evidence]
-        self.doctor.found(self, state, subject, rows, explanation or paragraphs(type(self))[""], certainty)
+        """Report a finding. Its explanation is one sentence, by default the docstring's first one."""
+        rows = [Evidence(*row) for row in evidence]
+        self.doctor.report(
+            self, state, subject, rows, explanation or read_paragraphs(type(self))[""], certainty
+        )
 
     def can_count(self, state: SightedState) -> bool:
-        """Whether no bytes were missed that matter to this rule."""
-        return state.whole if self.relies_on == CONNECTION else self.relies_on == FRAME or self.facts.whole
+        """Return whether no bytes were missed that matter to this rule."""
+        return (
+            state.has_all_bytes
+            if self.relies_on == CONNECTION
+            else self.relies_on == FRAME or self.facts.has_all_bytes
+        )
 
 
 class SilenceRule(Rule):
     """The base class of rules about consumers that get nothing: they judge a silence also when it ends."""
 
-    def pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+    def on_pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Judge a silence that ends."""
-        self.consumer_due(consumer, state.seen.time_ns)
+        self.on_consumer_due(consumer, state.sighting.time_ns)
 
 
-def paragraphs(rule: type[Rule]) -> dict[str, str]:
-    """The paragraphs of a rule's docstring, each on one line: "" (what it means), Wire, Advice, Source."""
-    found: dict[str, str] = {}
+def read_paragraphs(rule: type[Rule]) -> dict[str, str]:
+    """Return the paragraphs of a rule's docstring by label: "" (what it means), Wire, Advice, Source."""
+    paragraphs: dict[str, str] = {}
     for block in inspect.cleandoc(rule.__doc__ or "").split("\n\n"):
         text = " ".join(block.split())
-        head, colon, rest = text.partition(": ")
-        known = colon and head in ("Wire", "Advice", "Source")
-        found[head if known else ""] = rest if known else " ".join(filter(None, (found.get(""), text)))
-    return found
+        label, colon, sentences = text.partition(": ")
+        if colon and label in ("Wire", "Advice", "Source"):
+            paragraphs[label] = sentences
+        else:
+            paragraphs[""] = " ".join(filter(None, (paragraphs.get(""), text)))
+    return paragraphs
 
 
-def about_owner(frame: Frame, owner: Owner | None) -> Subject:
-    """The subject of a frame that is about this producer or consumer, if it is about any."""
+def make_owner_subject(frame: Frame, owner: Owner | None) -> Subject:
+    """Return the subject of a frame that is about `owner`, a producer or consumer, if any."""
     is_consumer, number = owner or (False, None)
     producer, consumer = (None, number) if is_consumer else (number, None)
     return Subject(frame.topic, frame.subscription, producer, consumer)
 
 
-def about_answer(state: CheckState, frame: Frame) -> Subject:
-    """The subject of an answer: what its request was about, or the producer of a SEND_ERROR."""
+def make_answer_subject(state: CheckState, frame: Frame) -> Subject:
+    """Return the subject of an answer: that of its request, or the producer of a SEND_ERROR."""
     if frame.type == _SEND_ERROR:
-        return about_owner(frame, (False, frame.body.producer_id))
-    return about_owner(frame, state.answered.owner if state.answered is not None else None)
+        return make_owner_subject(frame, (False, frame.body.producer_id))
+    return make_owner_subject(
+        frame, state.answered_request.owner if state.answered_request is not None else None
+    )
 
 
-def bytes_seen(event: Malformed) -> Sighting:
-    """The place of bytes that are no frame."""
+def locate_bytes(event: Malformed) -> Sighting:
+    """Return where bytes were seen that are no frame."""
     return Sighting(event.connection, event.to_broker, time_ns=event.time_ns or 0, packet=event.packet)
 
 
-def seconds(ns: int) -> str:
-    """A time as text: "5.1 s"; in minutes, hours or days from two of them on."""
+def format_ns(ns: int) -> str:
+    """Return a duration as text: "5.1 s"; in minutes, hours or days from two of them on."""
     for unit, size in _LONG.items():
         if ns >= 2 * size * SECOND:
             return f"{ns / size / SECOND:.1f} {unit}"
@@ -192,6 +202,6 @@ _LONG: Final = {"days": 86_400, "h": 3_600, "min": 60}
 """Units above the second, in seconds, the longest first."""
 
 
-def defines(rule: Rule, name: str) -> bool:
-    """Whether a rule defines a method that the doctor calls."""
-    return getattr(type(rule), name, None) is not getattr(Rule, name, None)
+def has_hook(rule: Rule, name: str) -> bool:
+    """Return whether a rule defines the method that the doctor calls for this moment."""
+    return getattr(type(rule), f"on_{name}", None) is not getattr(Rule, f"on_{name}", None)

@@ -49,7 +49,7 @@ def faults(incomplete: str) -> list[tuple[str, str]]:
     """Faults with their descriptions."""
     from pulsarctl_wire.faults import FAULTS
 
-    return [(each.name, each.about()) for each in FAULTS if each.name.startswith(incomplete)]
+    return [(each.name, each.describe()) for each in FAULTS if each.name.startswith(incomplete)]
 
 
 def terms(incomplete: str) -> list[str]:

@@ -139,7 +139,7 @@ def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
 
 def verdict(doctor: Doctor) -> str:
     """One line: what was looked at, what was found, and what could not be judged."""
-    looked_at = doctor.looked_at
+    looked_at = doctor.connection_counts
     findings = list(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)
     text = f"{count_of(len(findings), 'finding')} ({certain} certain)" if findings else "nothing found"
@@ -150,10 +150,12 @@ def verdict(doctor: Doctor) -> str:
         "holes": "with missing bytes, so without rules that count or pair",
     }
     text += "".join(f"; {looked_at[name]} {what}" for name, what in limits.items() if looked_at[name])
-    if not doctor.facts.whole:
+    if not doctor.facts.has_all_bytes:
         text += "; rules across connections are off since bytes are missing"
-    if doctor.withdrawn:
-        text += f"; {count_of(doctor.withdrawn, 'finding')} withdrawn, as bytes turned out to be missing"
-    if doctor.left_out:
-        text += f"; {doctor.left_out} more findings are left out"
+    if doctor.withdrawn_count:
+        text += (
+            f"; {count_of(doctor.withdrawn_count, 'finding')} withdrawn, as bytes turned out to be missing"
+        )
+    if doctor.omitted_count:
+        text += f"; {doctor.omitted_count} more findings are left out"
     return text

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import host_port
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import Socket, bound
+from pulsarctl_wire.net.sockets import Socket, bind_socket
 
 MAX_CONNECTIONS: Final = 32
 """Maximum number of open connections; when it is exceeded, the oldest one is closed."""
@@ -38,7 +38,7 @@ def serve(address: str, collector: Collector, stack: ExitStack) -> str:
     registry = CollectorRegistry()
     registry.register(collector)
     try:
-        sock = bound(where)  # IPv4 or IPv6, depending on the host
+        sock = bind_socket(where)  # IPv4 or IPv6, depending on the host
     except OSError as error:
         why = error.strerror or error
         console.fail(f"--metrics {address}: {why}; name another HOST:PORT")

@@ -32,8 +32,8 @@ class Answer(Fault):
     error: str = option("", one_of(*ServerError.keys()), "the error, as ServiceNotReady")
     message: str = option("answered by pwire", TEXT, "its text")
 
-    def able(self) -> frozenset[int]:
-        """The commands that brokers answer."""
+    def find_possible_types(self) -> frozenset[int]:
+        """Return the commands that brokers answer."""
         return _ABLE
 
     def check(self) -> None:
@@ -41,27 +41,27 @@ class Answer(Fault):
         if not self.command:
             raise SettingsError("answer: say which requests, as in command=LOOKUP")
 
-    def fits(self, frame: Frame) -> bool:
-        """Whether it asks for an answer (an ACK does only with a request id), and has the ids for one."""
+    def can_apply(self, frame: Frame) -> bool:
+        """Return whether a request gets an answer (an ACK only with a request id), and has the ids for it."""
         if frame.body is None:
             return False
-        how = REQUESTS.get(frame.type)
-        if how is not None and not frame.body.HasField(how.key):
+        exchange = REQUESTS.get(frame.type)
+        if exchange is not None and not frame.body.HasField(exchange.key):
             return False
-        return refusal_of(frame, self.error, self.message).IsInitialized()
+        return build_refusal(frame, self.error, self.message).IsInitialized()
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The answer; for a handshake, also close the connection."""
+        """Yield the answer; for a handshake, also close the connection."""
         assert unit.frame is not None
-        answer = refusal_of(unit.frame, self.error, self.message)
+        answer = build_refusal(unit.frame, self.error, self.message)
         yield Send(build_frame(answer), unit.at, back=True)
         if unit.frame.type in _HANDSHAKE:
             yield Close()
 
 
-def refusal_of(request: Frame, error: str, message: str) -> BaseCommand:
-    """The command by which a broker refuses `request`; `error` is the name of a ServerError."""
-    answer = _answer_to(request.type)
+def build_refusal(request: Frame, error: str, message: str) -> BaseCommand:
+    """Return the command by which a broker refuses `request`; `error` is the name of a ServerError."""
+    answer = _find_answer_type(request.type)
     descriptor: Any = BaseCommand.DESCRIPTOR.fields_by_number[answer].message_type
     names = descriptor.fields_by_name
     fields: dict[str, Any] = {ERROR_FIELDS[answer]: ServerError.Value(error)}
@@ -69,15 +69,15 @@ def refusal_of(request: Frame, error: str, message: str) -> BaseCommand:
         fields["response"] = FAILED[answer]
     if request.type in _HANDSHAKE:
         fields["request_id"] = NO_REQUEST
-    for each in request.body.DESCRIPTOR.fields:  # the ids that identify the request
-        if each.name in names and each.name.endswith("_id") and request.body.HasField(each.name):
-            fields[each.name] = getattr(request.body, each.name)
+    for field in request.body.DESCRIPTOR.fields:  # the ids that identify the request
+        if field.name in names and field.name.endswith("_id") and request.body.HasField(field.name):
+            fields[field.name] = getattr(request.body, field.name)
     text = "message" if "message" in names else "error_message"
     return build_command(NAMES[answer], **fields, **{text: message})
 
 
-def _answer_to(request: int) -> int:
-    """Type number of the command that reports an error of a request of type `request`."""
+def _find_answer_type(request: int) -> int:
+    """Return the type number of the command that reports an error of a request of type `request`."""
     if request == NUMBERS["SEND"]:
         return NUMBERS["SEND_ERROR"]
     answers = REQUESTS[request].answers if request in REQUESTS else frozenset[int]()
@@ -95,8 +95,8 @@ class RedirectLoop(Fault):
     direction: str = option(TO_BROKER, one_of(TO_BROKER), "lookups travel to the broker")
     to: str = option("", TEXT, "another service URL to redirect to")
 
-    def able(self) -> frozenset[int]:
-        """Only LOOKUP."""
+    def find_possible_types(self) -> frozenset[int]:
+        """Return only LOOKUP."""
         return frozenset({NUMBERS["LOOKUP"]})
 
     def check(self) -> None:
@@ -104,12 +104,12 @@ class RedirectLoop(Fault):
         if self.to and not self.to.startswith(("pulsar://", "pulsar+ssl://")):
             raise SettingsError(f"redirect-loop: to={self.to:.60} is not a URL such as pulsar://HOST:PORT")
 
-    def fits(self, frame: Frame) -> bool:
-        """Whether it has a request id, without which it cannot be answered."""
+    def can_apply(self, frame: Frame) -> bool:
+        """Return whether a frame has a request id, without which it cannot be answered."""
         return frame.body is not None and frame.body.HasField("request_id")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The redirect, with the lookup's authoritative flag; without an address the lookup is passed on."""
+        """Yield the redirect, with the lookup's authoritative flag; without an address, the lookup itself."""
         url = self.to or context.url
         if not url:
             yield Note("redirect-loop: the address of the proxy is not known; give it as to=URL")

@@ -68,7 +68,7 @@ class Note(NamedTuple):
 
 
 Action = Send | Close | Reset | Blackhole | Wake | Note
-"""What a lane returns, to be carried out in order by the owner of the sockets."""
+"""The results of a lane, to be carried out in order by the owner of the sockets."""
 
 
 class Unit(NamedTuple):
@@ -81,32 +81,32 @@ class Unit(NamedTuple):
     frame: Frame | None
     at: float
 
-    def changed(self, data: bytes) -> "Unit":
-        """The same unit with other bytes, which need not be a frame any more."""
-        was = self.frame
-        if was is None:
+    def with_data(self, data: bytes) -> "Unit":
+        """Return the unit with other bytes, which need not be a frame any more."""
+        old = self.frame
+        if old is None:
             return self._replace(data=data)
-        events = FrameStream(was.connection, was.to_broker, limit=len(data)).feed(data, was.time_ns)
+        events = FrameStream(old.connection, old.to_broker, limit=len(data)).feed(data, old.time_ns)
         frame = events[0] if events else None
         if not isinstance(frame, Frame):
             return self._replace(data=data, frame=None)
-        frame.topic, frame.subscription = was.topic, was.subscription
+        frame.topic, frame.subscription = old.topic, old.subscription
         return self._replace(data=data, frame=frame)
 
 
 Item = Unit | Action
-"""What faults yield."""
+"""The results of a fault."""
 
 
 class LaneContext(NamedTuple):
-    """What a lane gives a fault: its own random generator, and the URL that the client used ("": unknown)."""
+    """The lane's random generator for a fault, and the URL that the client used ("": unknown)."""
 
     rng: random.Random
     url: str
 
 
 def option(default: Any, kind: Kind, help: str) -> Any:
-    """A field of a fault, which users can set."""
+    """Declare a field of a fault, which users can set."""
     return field(default=default, metadata={"kind": kind, "help": help})
 
 
@@ -117,12 +117,12 @@ class Fault:
     name: ClassVar[str]
     """The name by which users give it."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    of_bytes: ClassVar[bool] = False
-    """Whether it also applies to bytes that are not frames, provided that it selects nothing."""
-    cuts: ClassVar[bool] = False
-    """Whether it splits frames: it is then applied after all faults that need whole frames."""
-    quiet: ClassVar[bool] = False
-    """Whether its hits are not noted, provided that it selects nothing."""
+    can_hit_bytes: ClassVar[bool] = False
+    """Whether the fault also applies to bytes that are not frames, provided that it selects no frames."""
+    can_split_frames: ClassVar[bool] = False
+    """Whether the fault splits frames: it is then applied after all faults that need whole frames."""
+    is_quiet: ClassVar[bool] = False
+    """Whether hits are not noted, provided that the fault selects no frames."""
 
     command: tuple[str, ...] = option(
         (), TEXTS, "commands, upper or lower case, with * and ?: SEND_RECEIPT,*_SUCCESS"
@@ -141,81 +141,81 @@ class Fault:
     )
 
     def __post_init__(self) -> None:
-        for each in fields(self):  # normalize: a value and its text must make equal faults
-            kind: Kind = each.metadata["kind"]
-            value = getattr(self, each.name)
+        for parameter in fields(self):  # normalize: a value and its text must make equal faults
+            kind: Kind = parameter.metadata["kind"]
+            name, value = parameter.name, getattr(self, parameter.name)
             try:
                 text = value if isinstance(value, str) else kind.show(value)
-                object.__setattr__(self, each.name, kind.read(text))
+                object.__setattr__(self, name, kind.read(text))
             except (LookupError, ValueError, TypeError, AttributeError):
-                wanted = hint(str(value), kind.names) if kind.names else f"give {kind.wanted}"
-                raise SettingsError(f"{self.name}: {each.name}={value!s:.60}: {wanted}") from None
+                advice = hint(str(value), kind.names) if kind.names else f"give {kind.description}"
+                raise SettingsError(f"{self.name}: {name}={value!s:.60}: {advice}") from None
         if self.nth and self.every:
             raise SettingsError(f"{self.name}: nth and every exclude each other; give one of them")
         self.check()
-        self.wanted_types()
+        self.find_matching_types()
 
     @classmethod
-    def about(cls) -> str:
-        """What it does, as help for users."""
+    def describe(cls) -> str:
+        """Return what the fault does, as help for users."""
         return (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ")
 
     @classmethod
-    def parameters(cls) -> list[tuple[str, str, str]]:
-        """Name, default ("": none) and help of its own parameters; for `Fault`, of the common ones."""
-        common = () if cls is Fault else [each.name for each in fields(Fault)]
+    def list_parameters(cls) -> list[tuple[str, str, str]]:
+        """Return name, default ("": none) and help of its own parameters; for `Fault`, of the common ones."""
+        common = () if cls is Fault else [parameter.name for parameter in fields(Fault)]
         return [
-            (each.name, each.metadata["kind"].show(each.default), each.metadata["help"])
-            for each in fields(cls)
-            if each.name not in common
+            (parameter.name, parameter.metadata["kind"].show(parameter.default), parameter.metadata["help"])
+            for parameter in fields(cls)
+            if parameter.name not in common
         ]
 
     def check(self) -> None:
         """Raise SettingsError for parameters that contradict each other."""
 
-    def able(self) -> frozenset[int] | None:
-        """Type numbers of the commands that it can be applied to; None: all."""
+    def find_possible_types(self) -> frozenset[int] | None:
+        """Return the type numbers of the commands that the fault can be applied to; None: all."""
         return None
 
     @property
-    def selects(self) -> bool:
+    def has_selection(self) -> bool:
         """Whether any parameter selects frames."""
         return bool(self.command or self.topic or self.filter or self.nth or self.every)
 
-    def wanted_types(self) -> frozenset[int] | None:
-        """Type numbers of the commands that match; None: all. Raises SettingsError if that leaves none."""
-        able = self.able()
+    def find_matching_types(self) -> frozenset[int] | None:
+        """Return the type numbers of commands that match; None: all. Raises SettingsError if none match."""
+        possible = self.find_possible_types()
         if not self.command:
-            return able
-        wanted = frozenset[int]().union(*(self._numbers(pattern) for pattern in self.command))
-        if able is None:
-            return wanted
-        if not wanted & able:
-            those = ", ".join(name for name, number in NUMBERS.items() if number in able)
-            raise SettingsError(f"{self.name}: not for {', '.join(self.command)}; it applies to {those}")
-        return wanted & able
+            return possible
+        selected = frozenset[int]().union(*(self._numbers(pattern) for pattern in self.command))
+        if possible is None:
+            return selected
+        if not selected & possible:
+            names = ", ".join(name for name, number in NUMBERS.items() if number in possible)
+            raise SettingsError(f"{self.name}: not for {', '.join(self.command)}; it applies to {names}")
+        return selected & possible
 
     def _numbers(self, pattern: str) -> set[int]:
-        found = commands_like(pattern)
-        if not found:
+        numbers = commands_like(pattern)
+        if not numbers:
             raise SettingsError(f"{self.name}: command={pattern}: no such command; {hint(pattern, NUMBERS)}")
-        return found
+        return numbers
 
-    def fits(self, frame: Frame) -> bool:
-        """Whether it can be applied to this frame, whose type matches."""
+    def can_apply(self, frame: Frame) -> bool:
+        """Return whether the fault can be applied to this frame, whose type matches."""
         return True
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterable[Item]:
-        """What it makes of a unit that it hits."""
+        """Yield what becomes of a unit that the fault hits."""
         raise NotImplementedError
 
     def new_state(self, context: LaneContext) -> "FaultState":
-        """The state of the fault in one lane."""
+        """Return the state of the fault in one lane."""
         return FaultState(self, context)
 
 
 class Count:
-    """How many units matched, and how many of those were hit."""
+    """The numbers of units that matched, and of those that were hit."""
 
     __slots__ = ("hits", "matched")
 
@@ -226,8 +226,8 @@ class Count:
 class FaultState:
     """A fault in one lane. This base class has no state; subclasses do."""
 
-    busy = False
-    """Whether it cannot hit another unit now."""
+    is_busy = False
+    """Whether the fault cannot hit another unit now."""
 
     def __init__(self, fault: Any, context: LaneContext) -> None:
         self.fault = fault
@@ -235,17 +235,17 @@ class FaultState:
         self.count = Count()
 
     def hit(self, unit: Unit) -> Iterable[Item]:
-        """What the fault makes of a unit that it hits."""
+        """Yield what becomes of a unit that the fault hits."""
         return self.fault.apply(unit, self.context)  # type: ignore[no-any-return]
 
-    def passing(self, unit: Unit) -> Iterable[Item]:
-        """What it makes of a unit that it does not hit."""
+    def pass_on(self, unit: Unit) -> Iterable[Item]:
+        """Yield what becomes of a unit that the fault does not hit."""
         return (unit,)
 
-    def due(self, now: float) -> Iterable[Item]:
-        """Items held back that are due at `now`."""
+    def take_due(self, now: float) -> Iterable[Item]:
+        """Yield the items held back that are due at `now` (seconds)."""
         return ()
 
-    def rest(self) -> Iterable[Item]:
-        """All items still held back; called when the direction ends or the fault is removed."""
+    def release(self) -> Iterable[Item]:
+        """Yield all items still held back; called when the direction ends or the fault is removed."""
         return ()

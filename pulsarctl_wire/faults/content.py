@@ -34,8 +34,8 @@ class Flip(Fault):
     )
     crc: str = option("keep", one_of("keep", "fix"), "keep the CRC32-C, or recompute it")
 
-    def able(self) -> frozenset[int] | None:
-        """All for `where=command`; otherwise only commands with an entry, which has the other parts."""
+    def find_possible_types(self) -> frozenset[int] | None:
+        """Return all for `where=command`; otherwise commands with an entry, which has the other parts."""
         return None if self.where == "command" else PAYLOAD_TYPES
 
     def check(self) -> None:
@@ -43,38 +43,38 @@ class Flip(Fault):
         if self.where == "checksum" and self.crc == "fix":
             raise SettingsError("flip: crc=fix would undo where=checksum; leave one of them out")
 
-    def fits(self, frame: Frame) -> bool:
-        """Whether the frame has the part to be changed."""
-        start, stop = self._part(frame.raw)
+    def can_apply(self, frame: Frame) -> bool:
+        """Return whether the frame has the part to be changed."""
+        start, stop = self._locate_part(frame.raw)
         return stop > start
 
-    def _part(self, raw: bytes) -> tuple[int, int]:
+    def _locate_part(self, raw: bytes) -> tuple[int, int]:
         if self.where == "command":
-            return 8, _command_end(raw)
-        part: tuple[int, int] = getattr(_parts(raw), self.where)
+            return 8, _find_command_end(raw)
+        part: tuple[int, int] = getattr(_locate_parts(raw), self.where)
         return part
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The unit with flipped bits."""
-        start, stop = self._part(unit.data)
+        """Yield the unit with flipped bits."""
+        start, stop = self._locate_part(unit.data)
         data = bytearray(unit.data)
         count = (stop - start) * 8
         for bit in context.rng.sample(range(count), min(self.bits, count)):
             data[start + bit // 8] ^= 1 << bit % 8
         if self.crc == "fix":
-            parts = _parts(bytes(data))
+            parts = _locate_parts(bytes(data))
             if parts.computed is not None:
                 struct.pack_into(">I", data, parts.checksum[0], parts.computed)
-        yield unit.changed(bytes(data))
+        yield unit.with_data(bytes(data))
 
 
-def _command_end(raw: bytes) -> int:
+def _find_command_end(raw: bytes) -> int:
     size: int = struct.unpack_from(">I", raw, 4)[0]
     return 8 + size
 
 
-def _parts(raw: bytes) -> FrameLayout:
-    return locate(raw, _command_end(raw))
+def _locate_parts(raw: bytes) -> FrameLayout:
+    return locate(raw, _find_command_end(raw))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,20 +85,20 @@ class StaleEpoch(Fault):
 
     by: int = option(1, whole(1, 10**15), "how much lower, but not below 0")
 
-    def able(self) -> frozenset[int]:
-        """The commands with an epoch."""
+    def find_possible_types(self) -> frozenset[int]:
+        """Return the commands with an epoch."""
         return frozenset(_EPOCHS)
 
-    def fits(self, frame: Frame) -> bool:
-        """Whether it has an epoch above 0."""
+    def can_apply(self, frame: Frame) -> bool:
+        """Return whether the frame has an epoch above 0."""
         return frame.body is not None and getattr(frame.body, _EPOCHS[frame.type]) > 0
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The unit with the lower epoch; everything after the command stays as it is."""
+        """Yield the unit with the lower epoch; everything after the command stays as it is."""
         assert unit.frame is not None
         base = BaseCommand()
         base.CopyFrom(unit.frame.base)  # type: ignore[arg-type]
         body: Any = getattr(base, BODIES[unit.frame.type])
         field = _EPOCHS[unit.frame.type]
         setattr(body, field, max(getattr(body, field) - self.by, 0))
-        yield unit.changed(replace_command(unit.data, base))
+        yield unit.with_data(replace_command(unit.data, base))

@@ -9,21 +9,21 @@ from pulsarctl_wire.faults.values import SIZE, optional
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ending(Fault):
-    of_bytes: ClassVar[bool] = True
+class _EndFault(Fault):
+    can_hit_bytes: ClassVar[bool] = True
     end: ClassVar[Close | Reset]
 
     bytes: int | None = option(None, optional(SIZE), "pass this many bytes of the frame first")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The first bytes of the unit, then the end of the connection."""
+        """Yield the first bytes of the unit, then the end of the connection."""
         if self.bytes:
             yield Unit(unit.data[: self.bytes], None, unit.at)
         yield self.end
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disconnect(_Ending):
+class Disconnect(_EndFault):
     """The connection is closed, and the frame is not passed on."""
 
     name = "disconnect"
@@ -31,7 +31,7 @@ class Disconnect(_Ending):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResetFault(_Ending):
+class ResetFault(_EndFault):
     """The connection is reset, and the frame is not passed on."""
 
     name = "reset"
@@ -43,8 +43,8 @@ class BlackholeFault(Fault):
     """From this frame on nothing is passed on in either direction, while the connection stays open."""
 
     name = "blackhole"
-    of_bytes = True
+    can_hit_bytes = True
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """A Blackhole instead of the unit."""
+        """Yield a Blackhole instead of the unit."""
         yield Blackhole()

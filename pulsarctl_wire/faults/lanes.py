@@ -57,7 +57,7 @@ class Rule(Count):
         self.number = number
         self.fault = fault
         self.test = test
-        self.types = fault.wanted_types()
+        self.types = fault.find_matching_types()
         self.watchers: list[Callable[[], None]] = []
 
     def notify(self) -> None:
@@ -65,30 +65,30 @@ class Rule(Count):
         for watcher in self.watchers:
             watcher()
 
-    def matches(self, frame: Frame | None) -> bool:
-        """Whether the fault applies to this frame, or (None) to bytes that are not a frame."""
+    def can_hit(self, frame: Frame | None) -> bool:
+        """Return whether the fault applies to this frame, or (None) to bytes that are not a frame."""
         if frame is None:
-            return self.fault.of_bytes and not self.fault.selects
+            return self.fault.can_hit_bytes and not self.fault.has_selection
         if self.types is not None and frame.type not in self.types:
             return False
-        return self.fault.fits(frame) and (self.test is None or self.test(frame))
+        return self.fault.can_apply(frame) and (self.test is None or self.test(frame))
 
     def take(self, unit: Unit, state: FaultState) -> Iterator[Item]:
-        """What the fault makes of a unit in the lane whose `state` this is."""
-        if not (self.matches(unit.frame) and self._hits(state)):
-            yield from state.passing(unit)
+        """Apply the fault to `unit` in the lane of `state`; yield units and actions."""
+        if not (self.can_hit(unit.frame) and self._count_match(state)):
+            yield from state.pass_on(unit)
             return
-        if self.fault.selects or not self.fault.quiet:
-            yield Note(f"#{self.number} {self.fault.name}: {_brief(unit)}")
+        if self.fault.has_selection or not self.fault.is_quiet:
+            yield Note(f"#{self.number} {self.fault.name}: {_describe(unit)}")
         yield from state.hit(unit)
 
-    def _hits(self, state: FaultState) -> bool:
+    def _count_match(self, state: FaultState) -> bool:
         """Count a match; return whether to hit it."""
         fault = self.fault
         count = self if fault.per == "proxy" else state.count
         count.matched += 1
         hit = not (
-            state.busy
+            state.is_busy
             or (fault.nth and count.matched != fault.nth)
             or (fault.every and count.matched % fault.every)
             or (fault.times and count.hits >= fault.times)
@@ -145,11 +145,11 @@ class Faults:
         return bool(self._rules)
 
     def get(self, number: int) -> Rule | None:
-        """A fault in force, by number."""
+        """Return a fault in force, by number."""
         return self._rules.get(number)
 
-    def listing(self) -> list[Rule]:
-        """The faults in force, in the order they were added."""
+    def list_rules(self) -> list[Rule]:
+        """Return the faults in force, in the order in which they were added."""
         return list(self._rules.values())
 
 
@@ -166,45 +166,45 @@ class FaultLane:
         self._url = url
         self._active: list[tuple[Rule, FaultState]] = []
         self._version = -1
-        self._over = False
+        self._has_ended = False
 
     def take(self, data: bytes, frame: Frame | None, now: float) -> list[Action]:
-        """The actions for `data` at time `now` (seconds): a whole frame, decoded as `frame`, or other bytes.
+        """Return the actions for `data` at time `now` (seconds): a whole frame, decoded as `frame`, or bytes.
 
         Call it with empty data when a Wake is due. After the end of the connection there are no actions.
         """
         actions: list[Action] = []
         if self._version != self._faults._version:
-            self._renew(actions)
+            self._update_rules(actions)
         for index, (_, state) in enumerate(self._active):
-            if due := state.due(now):
+            if due := state.take_due(now):
                 self._apply(due, index + 1, actions)
         if data:
             self._apply((Unit(data, frame, now),), 0, actions)
         return actions
 
     def released(self) -> bool:
-        """Whether a fault of this lane was removed since the last call."""
+        """Return whether a fault of this lane was removed since the last call of `take`."""
         return any(rule.number not in self._faults._rules for rule, _ in self._active)
 
     def flush(self, now: float) -> list[Action]:
-        """The actions when the direction has ended: send everything held back."""
+        """Return the actions when the direction has ended: send everything held back."""
         actions = self.take(b"", None, now)
         for index, (_, state) in enumerate(self._active):
-            self._apply(state.rest(), index + 1, actions)
+            self._apply(state.release(), index + 1, actions)
         return actions
 
-    def _renew(self, actions: list[Action]) -> None:
+    def _update_rules(self, actions: list[Action]) -> None:
         """Apply added and removed faults."""
         rules = self._faults._rules
         for index, (rule, state) in enumerate(self._active):
             if rule.number not in rules:
-                self._apply(state.rest(), index + 1, actions)
-        known = {rule.number: state for rule, state in self._active}
-        ways = ("both", TO_BROKER if self._to_broker else TO_CLIENT)
-        wanted = [rule for rule in rules.values() if rule.fault.direction in ways]
-        wanted.sort(key=lambda rule: rule.fault.cuts)
-        self._active = [(rule, known.get(rule.number) or self._new_state(rule)) for rule in wanted]
+                self._apply(state.release(), index + 1, actions)
+        states = {rule.number: state for rule, state in self._active}
+        directions = ("both", TO_BROKER if self._to_broker else TO_CLIENT)
+        active = [rule for rule in rules.values() if rule.fault.direction in directions]
+        active.sort(key=lambda rule: rule.fault.can_split_frames)
+        self._active = [(rule, states.get(rule.number) or self._new_state(rule)) for rule in active]
         self._version = self._faults._version
 
     def _new_state(self, rule: Rule) -> FaultState:
@@ -214,8 +214,8 @@ class FaultLane:
     def _apply(self, items: Iterable[Item], start: int, actions: list[Action]) -> None:
         """Apply the faults from index `start` on to `items`, one by one; append the resulting actions."""
         for rule, state in self._active[start:]:
-            items = _through(rule, state, items)
-        if self._over:
+            items = _apply_rule(rule, state, items)
+        if self._has_ended:
             return
         for item in items:
             if isinstance(item, Unit):
@@ -223,11 +223,11 @@ class FaultLane:
             else:
                 actions.append(item)
                 if isinstance(item, (Close, Reset, Blackhole)):
-                    self._over = True
+                    self._has_ended = True
                     return
 
 
-def _through(rule: Rule, state: FaultState, items: Iterable[Item]) -> Iterator[Item]:
+def _apply_rule(rule: Rule, state: FaultState, items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         if isinstance(item, Unit):
             yield from rule.take(item, state)
@@ -235,8 +235,8 @@ def _through(rule: Rule, state: FaultState, items: Iterable[Item]) -> Iterator[I
             yield item
 
 
-def _brief(unit: Unit) -> str:
-    """A short description of a unit: "SEND_RECEIPT producer 0 sequence 5"."""
+def _describe(unit: Unit) -> str:
+    """Return a short description of a unit: "SEND_RECEIPT producer 0 sequence 5"."""
     frame = unit.frame
     if frame is None:
         return f"{len(unit.data)} bytes"
@@ -245,11 +245,11 @@ def _brief(unit: Unit) -> str:
     for name in _IDS:
         field = fields.get(name)
         if field is not None and field.has_presence and body.HasField(name):
-            words += [name.removesuffix("_id"), _shown(getattr(body, name))]
+            words += [name.removesuffix("_id"), _format_value(getattr(body, name))]
     return " ".join(words)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, (str, bytes)):
         return as_text(value)[:200]
     return f"{value.ledgerId}:{value.entryId}" if hasattr(value, "ledgerId") else str(value)

@@ -21,11 +21,11 @@ class Drop(Fault):
 
     def check(self) -> None:
         """Reject a drop of all frames."""
-        if not self.selects and self.probability == 1 and self.direction == "both":
+        if not self.has_selection and self.probability == 1 and self.direction == "both":
             raise SettingsError("drop: say which frames, as in command=SEND_RECEIPT; blackhole drops all")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """No items."""
+        """Yield nothing."""
         yield from ()
 
 
@@ -38,7 +38,7 @@ class Duplicate(Fault):
     copies: int = option(1, whole(1, 1000), "number of additional copies, up to 64 MiB in all")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The unit and its copies."""
+        """Yield the unit and its copies."""
         for _ in range(1 + min(self.copies, MAX_COPIED_BYTES // len(unit.data))):
             yield unit
 
@@ -53,7 +53,7 @@ class Reorder(Fault):
     hold: float = option(1.0, TIME, "the longest time that it waits for them")
 
     def new_state(self, context: LaneContext) -> FaultState:
-        """A state that can hold one frame."""
+        """Return a state that can hold one frame."""
         return _HeldFrame(self, context)
 
 
@@ -62,43 +62,43 @@ class _HeldFrame(FaultState):
 
     fault: Reorder
     _held: Unit | None = None
-    _behind = 0
+    _remaining = 0  # frames that have to overtake it
     _until = 0.0
     _woken = 0.0  # the time of the latest Wake
 
     @property
-    def busy(self) -> bool:  # type: ignore[override]
+    def is_busy(self) -> bool:  # type: ignore[override]
         """Whether a frame is held."""
         return self._held is not None
 
     def hit(self, unit: Unit) -> Iterator[Item]:
         """Hold the frame."""
         self._held = unit
-        self._behind = self.fault.behind
+        self._remaining = self.fault.behind
         self._until = unit.at + self.fault.hold
-        if unit.at >= self._woken:  # only one Wake at a time: `due` yields the next one
+        if unit.at >= self._woken:  # only one Wake at a time: `take_due` yields the next one
             self._woken = self._until
             yield Wake(self._until)
 
-    def passing(self, unit: Unit) -> Iterator[Item]:
+    def pass_on(self, unit: Unit) -> Iterator[Item]:
         """Let `unit` overtake the held frame. Not if it is no frame: the held one might split its bytes."""
         if unit.frame is None:
-            yield from self.rest()
+            yield from self.release()
         yield unit
-        self._behind -= 1
-        if self._behind <= 0:
-            yield from self.rest()
+        self._remaining -= 1
+        if self._remaining <= 0:
+            yield from self.release()
 
-    def due(self, now: float) -> Iterator[Item]:
-        """The held frame, once its time is over."""
+    def take_due(self, now: float) -> Iterator[Item]:
+        """Yield the held frame, once its time is over."""
         if now >= self._until:
-            yield from self.rest()
+            yield from self.release()
         elif self._held is not None and now >= self._woken:
             self._woken = self._until
             yield Wake(self._until)
 
-    def rest(self) -> Iterator[Item]:
-        """The held frame."""
+    def release(self) -> Iterator[Item]:
+        """Yield the held frame."""
         if self._held is not None:
-            held, self._held = self._held, None
-            yield held
+            unit, self._held = self._held, None
+            yield unit

@@ -18,50 +18,50 @@ class Delay(Fault):
     """Frames are delayed by a time plus or minus a random jitter; frames after them wait, too."""
 
     name = "delay"
-    of_bytes = True
-    quiet = True
+    can_hit_bytes = True
+    is_quiet = True
 
     time: float = option(0.1, TIME, "the delay")
     jitter: float = option(0.0, TIME, "maximum difference from it, uniformly distributed")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
-        """The same unit with a later time."""
+        """Yield the unit with a later time."""
         jitter = context.rng.uniform(-self.jitter, self.jitter) if self.jitter else 0.0
         yield unit._replace(at=unit.at + max(self.time + jitter, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cutting(Fault):
-    of_bytes: ClassVar[bool] = True
-    cuts: ClassVar[bool] = True
-    quiet: ClassVar[bool] = True
+class _Cutter(Fault):
+    can_hit_bytes: ClassVar[bool] = True
+    can_split_frames: ClassVar[bool] = True
+    is_quiet: ClassVar[bool] = True
 
     def cut(self, data: bytes, context: LaneContext) -> Iterator[tuple[bytes, float]]:
-        """The parts of `data`, each with the seconds since the part before it."""
+        """Yield the parts of `data`, each with the seconds since the part before it."""
         raise NotImplementedError
 
     def new_state(self, context: LaneContext) -> FaultState:
-        """A state that sends each frame's parts after those of the frame before."""
+        """Return a state that sends each frame's parts after those of the frame before."""
         return _Pacer(self, context)
 
 
 class _Pacer(FaultState):
     """A line that carries one part after the other, and is free at time `_free`."""
 
-    fault: _Cutting
+    fault: _Cutter
     _free = 0.0
 
     def hit(self, unit: Unit) -> Iterator[Item]:
-        """The parts, each with its time; all parts of a frame carry the decoded frame."""
-        at = max(unit.at, self._free)
+        """Yield the parts, each with its time; all parts of a frame carry the decoded frame."""
+        time = max(unit.at, self._free)
         for part, wait in self.fault.cut(unit.data, self.context):
-            at += wait
-            yield unit._replace(data=part, at=at)
-        self._free = at
+            time += wait
+            yield unit._replace(data=part, at=time)
+        self._free = time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bandwidth(_Cutting):
+class Bandwidth(_Cutter):
     """Bytes are limited to a rate, in each direction of each connection."""
 
     name = "bandwidth"
@@ -69,15 +69,15 @@ class Bandwidth(_Cutting):
     rate: int = option(64_000, RATE, "bytes a second")
 
     def cut(self, data: bytes, context: LaneContext) -> Iterator[tuple[bytes, float]]:
-        """Parts of a tenth of a second's bytes, each sent when the line has carried its last byte."""
+        """Yield parts of a tenth of a second's bytes, each sent when the line has carried its last byte."""
         size = max(self.rate // _STEPS, math.ceil(len(data) / _MAX_PARTS), 1)
-        for at in range(0, len(data), size):
-            part = data[at : at + size]
+        for start in range(0, len(data), size):
+            part = data[start : start + size]
             yield part, len(part) / self.rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice(_Cutting):
+class Slice(_Cutter):
     """Frames are sent in slices, with pauses between them."""
 
     name = "slice"
@@ -94,10 +94,10 @@ class Slice(_Cutting):
             )
 
     def cut(self, data: bytes, context: LaneContext) -> Iterator[tuple[bytes, float]]:
-        """Slices of about the same size."""
-        at, least = 0, math.ceil(len(data) / _MAX_PARTS)
-        while at < len(data):
+        """Yield slices of about the same size."""
+        start, smallest = 0, math.ceil(len(data) / _MAX_PARTS)
+        while start < len(data):
             size = self.size + (context.rng.randint(-self.variation, self.variation) if self.variation else 0)
-            stop = at + max(size, least)
-            yield data[at:stop], self.pause if at else 0.0
-            at = stop
+            stop = start + max(size, smallest)
+            yield data[start:stop], self.pause if start else 0.0
+            start = stop

@@ -55,20 +55,20 @@ def _build(name: str, values: Mapping[str, str]) -> Fault:
     kind = BY_NAME.get(name.lower())
     if kind is None:
         raise SettingsError(f"fault {name[:60]}: unknown fault; {hint(name, BY_NAME)}")
-    known = [each.name for each in fields(kind)]
+    names = [parameter.name for parameter in fields(kind)]
     for key in values:
-        if key not in known:
-            raise SettingsError(f"{kind.name}: it has no parameter {key[:60]}; {hint(key, known)}")
+        if key not in names:
+            raise SettingsError(f"{kind.name}: it has no parameter {key[:60]}; {hint(key, names)}")
     return kind(**values)  # type: ignore[arg-type]
 
 
-def fault_text(fault: Fault) -> str:
-    """The line for `fault`, which `parse_fault` turns back into an equal fault."""
+def format_fault(fault: Fault) -> str:
+    """Return the line for `fault`, which `parse_fault` turns back into an equal fault."""
     words = [fault.name]
-    for each in fields(fault):
-        value = getattr(fault, each.name)
-        if value != each.default:
-            words.append(f"{each.name}={each.metadata['kind'].show(value)}")
+    for parameter in fields(fault):
+        value = getattr(fault, parameter.name)
+        if value != parameter.default:
+            words.append(f"{parameter.name}={parameter.metadata['kind'].show(value)}")
     return shlex.join(words)
 
 
@@ -84,10 +84,12 @@ def parse_scenario(text: str) -> Scenario:
     if seed is not None and not (isinstance(seed, str) and seed.isdecimal() and len(seed) < 20):
         raise SettingsError(f"scenario: seed: {str(seed)[:60]} is not a whole number")
     entries = enumerate(document.get("faults", []), 1)
-    return Scenario(None if seed is None else int(seed), tuple(_entry(number, it) for number, it in entries))
+    return Scenario(
+        None if seed is None else int(seed), tuple(_parse_entry(number, entry) for number, entry in entries)
+    )
 
 
-def _entry(number: int, entry: Any) -> Fault:
+def _parse_entry(number: int, entry: Any) -> Fault:
     """Parse fault number `number` of a scenario: a line of text, or a name with its parameters."""
     try:
         if isinstance(entry, str):
@@ -99,12 +101,12 @@ def _entry(number: int, entry: Any) -> Fault:
             values = {}
         if not isinstance(values, dict):
             raise SettingsError(f"the parameters of {str(name)[:60]} must be a mapping, as in {{nth: 1}}")
-        return _build(str(name), {str(key): _value(key, value) for key, value in values.items()})
+        return _build(str(name), {str(key): _read_value(key, value) for key, value in values.items()})
     except SettingsError as error:
         raise SettingsError(f"fault {number} of the scenario: {error}") from None
 
 
-def _value(key: Any, value: Any) -> str:
+def _read_value(key: Any, value: Any) -> str:
     texts = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise SettingsError(f"{str(key)[:60]} must be a value, or a list of values")
@@ -136,8 +138,8 @@ def _load(text: str) -> Any:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        why = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
-        raise SettingsError(f"the scenario is not valid YAML{where}: {why}") from None
+        place = f" in line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be read"
+        raise SettingsError(f"the scenario is not valid YAML{place}: {reason}") from None
     except RecursionError:
         raise SettingsError("the scenario is nested too deeply") from None

@@ -19,20 +19,20 @@ _WORD: Final = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[A-Z
 
 
 class Kind(NamedTuple):
-    """A kind of value: `wanted` describes it to users, `read` parses a text, `show` formats a value.
+    """A kind of value: a `description` for users; `read` parses a text, `show` formats a value.
 
     `names` are all possible values, if they can be listed. `read` raises ValueError or LookupError for an
     invalid text.
     """
 
-    wanted: str
+    description: str
     read: Callable[[str], Any]
     show: Callable[[Any], str]
     names: tuple[str, ...] = ()
 
 
 def hint(text: str, names: Iterable[str]) -> str:
-    """A hint for the invalid `text`: the `names` that are similar, else all of them."""
+    """Return a hint for the invalid `text`: the `names` that are similar, else all of them."""
     listed = list(names)
     lower = {name.lower(): name for name in listed}
     near = [lower[name] for name in difflib.get_close_matches(text[:100].lower(), lower, 3)]
@@ -40,96 +40,98 @@ def hint(text: str, names: Iterable[str]) -> str:
 
 
 def one_of(*names: str) -> Kind:
-    """One of `names`, in upper or lower case."""
+    """Return the kind of a name out of `names`, in upper or lower case."""
     lower = {name.lower(): name for name in names}
     return Kind(f"one of {', '.join(names)}", lambda text: lower[text.lower()], str, names)
 
 
 def whole(low: int, high: int) -> Kind:
-    """Whole numbers from `low` to `high`."""
+    """Return the kind of whole numbers from `low` to `high`."""
 
     def read(text: str) -> int:
         if not re.fullmatch("[0-9]{1,20}", text, re.ASCII):
             raise ValueError(text)
-        return int(_between(int(text), low, high))
+        return int(_check_range(int(text), low, high))
 
     return Kind(f"a whole number from {low} to {high:,}", read, str)
 
 
 def optional(kind: Kind) -> Kind:
-    """`kind`, or None, whose text is empty."""
+    """Return the kind of values of `kind`, or None, whose text is empty."""
     return Kind(
-        kind.wanted,
+        kind.description,
         lambda text: kind.read(text) if text else None,
         lambda value: "" if value is None else kind.show(value),
     )
 
 
-def _between(value: float, low: float, high: float) -> float:
+def _check_range(value: float, low: float, high: float) -> float:
     if not low <= value <= high:
         raise ValueError(value)
     return value
 
 
 def _split(text: str) -> tuple[float, str]:
-    found = _WORD.fullmatch(text)
-    if not found:
+    match = _WORD.fullmatch(text)
+    if not match:
         raise ValueError(text)
-    return float(found["number"]), found["unit"]
+    return float(match["number"]), match["unit"]
 
 
-def _time(text: str) -> float:
+def _parse_time(text: str) -> float:
     number, unit = _split(text)
     times, parts = _TIME_UNITS[unit.lower()]
-    return _between(number * times / parts, 0, 86_400)
+    return _check_range(number * times / parts, 0, 86_400)
 
 
-def _size(text: str, low: int, high: int) -> int:
+def _parse_size(text: str, low: int, high: int) -> int:
     number, unit = _split(text)
-    return int(_between(number * _SIZE_UNITS[unit.upper()], low, high))
+    return int(_check_range(number * _SIZE_UNITS[unit.upper()], low, high))
 
 
-def _share(text: str) -> float:
+def _parse_share(text: str) -> float:
     number, unit = _split(text)
-    return _between(number * {"": 1}[unit], 0, 1)
+    return _check_range(number * {"": 1}[unit], 0, 1)
 
 
-def _encodable(text: str) -> str:
+def _check_encodable(text: str) -> str:
     text.encode()  # raises UnicodeEncodeError for surrogates, which a frame cannot contain
     return text
 
 
-def _number_text(number: float) -> str:
+def _format_number(number: float) -> str:
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
 
-def _time_text(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     thousandths = round(seconds * 1000) if 0 < seconds < 1 else 0
     if thousandths and thousandths / 1000 == seconds:
         return f"{thousandths}ms"
-    return f"{_number_text(seconds)}s"
+    return f"{_format_number(seconds)}s"
 
 
-def _size_text(size: int) -> str:
+def _format_size(size: int) -> str:
     for unit in ("GB", "MB", "KB"):
         if size and size % _SIZE_UNITS[unit] == 0:
             return f"{size // _SIZE_UNITS[unit]}{unit}"
     return str(size)
 
 
-TIME: Final = Kind("a time of at most 24 hours, as in 200ms, 1.5s or 2m", _time, _time_text)
+TIME: Final = Kind("a time of at most 24 hours, as in 200ms, 1.5s or 2m", _parse_time, _format_time)
 SIZE: Final = Kind(
-    "a size from 1 byte to 1 GB, as in 512 or 10KB", lambda text: _size(text, 1, 10**9), _size_text
+    "a size from 1 byte to 1 GB, as in 512 or 10KB", lambda text: _parse_size(text, 1, 10**9), _format_size
 )
-SPREAD: Final = Kind("a size up to 1 GB, as in 512 or 10KB", lambda text: _size(text, 0, 10**9), _size_text)
+SPREAD: Final = Kind(
+    "a size up to 1 GB, as in 512 or 10KB", lambda text: _parse_size(text, 0, 10**9), _format_size
+)
 RATE: Final = Kind(
     "bytes a second, as in 64KB/s",
-    lambda text: _size(text.removesuffix("/s"), 1, 10**12),
-    lambda rate: f"{_size_text(rate)}/s",
+    lambda text: _parse_size(text.removesuffix("/s"), 1, 10**12),
+    lambda rate: f"{_format_size(rate)}/s",
 )
-SHARE: Final = Kind("a number from 0 to 1", _share, _number_text)
-TEXT: Final = Kind("a text in UTF-8", _encodable, str)
+SHARE: Final = Kind("a number from 0 to 1", _parse_share, _format_number)
+TEXT: Final = Kind("a text in UTF-8", _check_encodable, str)
 TEXTS: Final = Kind(
     "names separated by commas",
     lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),

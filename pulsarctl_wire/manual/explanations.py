@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from pulsarctl_wire.checks.registry import RULES
-from pulsarctl_wire.checks.rule import paragraphs
+from pulsarctl_wire.checks.rule import read_paragraphs
 from pulsarctl_wire.manual import errors, fields, services, sessions, values, versions
 from pulsarctl_wire.manual.pages import Page
 from pulsarctl_wire.wire import PulsarApi_pb2
@@ -72,7 +72,7 @@ def _made(
 
 def _rules() -> Iterator[Named]:
     for rule in RULES:
-        texts = {label.lower(): text for label, text in paragraphs(rule).items()}
+        texts = {label.lower(): text for label, text in read_paragraphs(rule).items()}
         yield _made("rule", rule.id, None, texts.pop("", ""), texts), []
 
 

@@ -40,8 +40,8 @@ _BEFORE: Final = timedelta(days=1)
 """How far clients' clocks may be behind ours."""
 
 
-def default_ca_directory(environ: Mapping[str, str]) -> Path:
-    """The directory of our CA: $XDG_DATA_HOME/pwire, or ~/.local/share/pwire.
+def find_ca_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory of our CA: $XDG_DATA_HOME/pwire, or ~/.local/share/pwire.
 
     Raises SettingsError if there is no home directory.
     """
@@ -54,16 +54,16 @@ def default_ca_directory(environ: Mapping[str, str]) -> Path:
         raise SettingsError("no home directory to keep a CA in: set XDG_DATA_HOME") from None
 
 
-def own_ca(directory: Path) -> tuple[Path, Path]:
-    """Paths of our CA's certificate (for clients to trust) and key in `directory`; created if missing.
+def ensure_ca(directory: Path) -> tuple[Path, Path]:
+    """Return the paths of our CA's certificate (for clients to trust) and key; create them if missing.
 
     Raises SettingsError if they cannot be created or read, do not belong together, or have expired.
     """
-    _own_ca(directory)
+    _load_ca(directory)
     return directory / _CERTIFICATE, directory / _KEY
 
 
-def server_context(
+def make_server_context(
     cert: str | None,
     key: str | None,
     *,
@@ -73,25 +73,25 @@ def server_context(
     client_optional: bool = False,
     protocols: Collection[str] = (),
 ) -> ssl.SSLContext:
-    """The TLS context for accepting clients' connections.
+    """Return the TLS context for accepting clients' connections.
 
     `cert` is a PEM file with the certificate and its chain, `key` the PEM file of its key (None: in the
     same file). Without `cert`, our CA in `ca_directory` (None: the default one) signs a certificate for this
     machine and the host names and IP addresses `names`. With `client_ca`, a PEM file, clients must present a
-    certificate signed by it, or may, if `client_optional`. `protocols`, unless empty, are those that are
-    spoken, such as TLSv1.3. Raises SettingsError for files that are missing or do not match.
+    certificate signed by it, or may, if `client_optional`. `protocols`, unless empty, are the versions that
+    are spoken, such as TLSv1.3. Raises SettingsError for files that are missing or do not match.
     """
     if key and not cert:
         raise SettingsError(f"the key {key} needs a certificate as well")
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
     except OSError as error:
-        raise _unusable(error, client_ca) from None
+        raise _explain_failure(error, client_ca) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if protocols:
         if not set(protocols) <= _PROTOCOLS.keys():
             raise SettingsError(f"TLS protocols {', '.join(protocols)}: known are {', '.join(_PROTOCOLS)}")
-        versions = sorted(_PROTOCOLS[each] for each in protocols)
+        versions = sorted(_PROTOCOLS[protocol] for protocol in protocols)
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
     if client_ca:
         context.verify_mode = ssl.CERT_OPTIONAL if client_optional else ssl.CERT_REQUIRED
@@ -99,10 +99,10 @@ def server_context(
         try:
             context.load_cert_chain(cert, key, password=lambda: _refuse_passphrase(key or cert))
         except OSError as error:
-            raise _unusable(error, cert, key) from None
+            raise _explain_failure(error, cert, key) from None
     else:
         with NamedTemporaryFile() as file:  # the ssl module reads certificates only from files
-            file.write(_leaf(ca_directory or default_ca_directory(os.environ), names))
+            file.write(_make_leaf(ca_directory or find_ca_directory(os.environ), names))
             file.flush()
             context.load_cert_chain(file.name)
     return context
@@ -115,8 +115,8 @@ def _refuse_passphrase(key: str) -> NoReturn:
     )
 
 
-def _unusable(error: OSError, *paths: str | None) -> SettingsError:
-    """The error for TLS files that cannot be used; names the missing one, which the ssl module does not."""
+def _explain_failure(error: OSError, *paths: str | None) -> SettingsError:
+    """Return the error for TLS files that cannot be used; it names the missing one, unlike the ssl module."""
     try:
         if error.filename:  # set for $SSLKEYLOGFILE only
             raise error
@@ -134,40 +134,41 @@ def _unusable(error: OSError, *paths: str | None) -> SettingsError:
 # ---- Our own CA ----
 
 
-def _own_ca(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Our CA in `directory`, created if there is none."""
-    odd = (UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion, x509.ExtensionNotFound)
+def _load_ca(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return our CA in `directory`; create it if there is none."""
+    damages = (UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion, x509.ExtensionNotFound)
     certificate, key = directory / _CERTIFICATE, directory / _KEY
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         # never make a new key for an existing certificate: it would not match; that is refused below
         if not certificate.exists() and not key.exists():
-            _publish(key, _pem(ec.generate_private_key(ec.SECP256R1())))
+            _publish(key, _encode_key(ec.generate_private_key(ec.SECP256R1())))
         private = load_pem_private_key(key.read_bytes(), None)
         if not isinstance(private, ec.EllipticCurvePrivateKey):
             raise ValueError
         if not certificate.exists():
-            _publish(certificate, _ca_certificate(private), mode=0o644)  # for clients of other users too
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
-        found.verify_directly_issued_by(found)  # fails if any part of it is damaged
-        why = _objection(found, private)
-        if not why:
-            return found, private
+            _publish(certificate, _make_ca(private), mode=0o644)  # for clients of other users too
+        ca = x509.load_pem_x509_certificate(certificate.read_bytes())
+        ca.verify_directly_issued_by(ca)  # fails if any part of it is damaged
+        reason = _find_objection(ca, private)
+        if not reason:
+            return ca, private
     except FileNotFoundError:
-        why = "one of them is missing"
+        reason = "one of them is missing"
     except OSError as error:
         raise SettingsError(
             f"our CA, {error.filename or directory}: {error.strerror}; a certificate can be given instead"
         ) from None
-    except (ValueError, TypeError, *odd):
-        why = "they are damaged, or were not made by pwire"
+    except (ValueError, TypeError, *damages):
+        reason = "they are damaged, or were not made by pwire"
     raise SettingsError(
-        f"our CA, {certificate} and {key}: {why}; remove both, and pwire makes new ones for clients to trust"
+        f"our CA, {certificate} and {key}: {reason}; "
+        "remove both, and pwire makes new ones for clients to trust"
     )
 
 
-def _objection(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> str:
-    """Why a CA must not be used; "" if it is fine."""
+def _find_objection(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> str:
+    """Return why a CA must not be used; "" if it is fine."""
     now = datetime.now(timezone.utc)
     if certificate.public_key() != key.public_key():
         return "the key belongs to another certificate"
@@ -190,45 +191,45 @@ def _publish(path: Path, data: bytes, mode: int = 0o600) -> None:
             os.link(file.name, path)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _ca_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A self-signed CA certificate for `key`, as PEM."""
-    name = _subject("pwire CA")
+def _make_ca(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a self-signed CA certificate for `key`, as PEM."""
+    name = _make_subject("pwire CA")
     builder = (
-        _builder(name, name, key.public_key(), _CA_LIFE)
+        _start_certificate(name, name, key.public_key(), _CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(_make_usage(key_cert_sign=True, crl_sign=True), critical=True)
     )
     return builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
 
 
-def _leaf(directory: Path, names: Iterable[str]) -> bytes:
-    """A key and a certificate for `names` and this machine, signed by our CA in `directory`, as PEM."""
-    ca, ca_key = _own_ca(directory)
+def _make_leaf(directory: Path, names: Iterable[str]) -> bytes:
+    """Return a key and a certificate for `names` and this machine, signed by our CA, as PEM."""
+    ca, ca_key = _load_ca(directory)
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     builder = (
-        _builder(_subject("pwire"), ca.subject, key.public_key(), _LIFE)
+        _start_certificate(_make_subject("pwire"), ca.subject, key.public_key(), _LIFE)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_make_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(issuer, critical=False)
-        .add_extension(x509.SubjectAlternativeName(_alternative_names(names)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_list_names(names)), critical=False)
     )
-    return _pem(key) + builder.sign(ca_key, SHA256()).public_bytes(Encoding.PEM)
+    return _encode_key(key) + builder.sign(ca_key, SHA256()).public_bytes(Encoding.PEM)
 
 
-def _subject(name: str) -> x509.Name:
+def _make_subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(
+def _start_certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta
 ) -> x509.CertificateBuilder:
-    """The fields that all our certificates share."""
+    """Return a builder with the fields that all our certificates share."""
     now = datetime.now(timezone.utc)
     return (
         x509.CertificateBuilder()
@@ -242,7 +243,7 @@ def _builder(
     )
 
 
-def _usage(**allowed: bool) -> x509.KeyUsage:
+def _make_usage(**allowed: bool) -> x509.KeyUsage:
     kinds = [
         *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
         *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
@@ -250,15 +251,15 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
     return x509.KeyUsage(**{**dict.fromkeys(kinds, False), **allowed})
 
 
-def _alternative_names(names: Iterable[str]) -> list[x509.GeneralName]:
-    """`names` and the names of this machine, without duplicates."""
-    found = {_general_name(name): None for name in (*names, "localhost", "127.0.0.1", "::1")}
+def _list_names(names: Iterable[str]) -> list[x509.GeneralName]:
+    """Return `names` and the names of this machine, without duplicates."""
+    unique = {_parse_name(name): None for name in (*names, "localhost", "127.0.0.1", "::1")}
     with suppress(SettingsError):  # the machine's own name may not be a valid host name
-        found[_general_name(socket.gethostname())] = None
-    return list(found)
+        unique[_parse_name(socket.gethostname())] = None
+    return list(unique)
 
 
-def _general_name(name: str) -> x509.GeneralName:
+def _parse_name(name: str) -> x509.GeneralName:
     with suppress(ValueError):
         return x509.IPAddress(ip_address(name))
     with suppress(ValueError):

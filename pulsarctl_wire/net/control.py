@@ -29,36 +29,36 @@ _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of an answer: the state of a broker with tens of thousands of topics."""
 
 FAULT_REQUESTS: Final = ("fault-add", "fault-list", "fault-wait", "fault-remove", "fault-clear")
-"""What both the proxy and the broker can be asked."""
+"""Requests that both the proxy and the broker answer."""
 
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Carries out a request and returns the answer; raises WireError if it cannot."""
 
 
 def directory(environ: Mapping[str, str]) -> Path:
-    """The directory of this user's sockets: in XDG_RUNTIME_DIR, else in the temporary directory."""
+    """Return the directory of this user's sockets: in XDG_RUNTIME_DIR, else in the temporary directory."""
     home = environ.get("XDG_RUNTIME_DIR")
     return Path(home, "pwire") if home else Path(environ.get("TMPDIR") or "/tmp", f"pwire-{os.getuid()}")
 
 
-def own_directory(environ: Mapping[str, str]) -> Path:
-    """`directory(environ)`, created if missing. Raises SettingsError if other users can write to it."""
+def ensure_directory(environ: Mapping[str, str]) -> Path:
+    """Create `directory(environ)` if missing; return it. Raises SettingsError if others can write to it."""
     path = directory(environ)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; name another path with --control") from None
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise SettingsError(f"{path}: other users can write there; name another path with --control")
     return path
 
 
 class Control:
-    """The control socket of `who` at `path`, served by the event loop from `open` to `close`."""
+    """The control socket of a `kind` of server at `path`, served by the event loop from `open` to `close`."""
 
-    def __init__(self, path: Path, answer: Answer, who: str = "proxy") -> None:
-        self._who = who
+    def __init__(self, path: Path, answer: Answer, kind: str = "proxy") -> None:
+        self._kind = kind
         self._path = path
         self._answer = answer
         self._server: asyncio.Server | None = None
@@ -70,10 +70,10 @@ class Control:
         try:
             if path.is_socket():
                 if await asyncio.to_thread(is_served, path):
-                    text = f"--control {path}: another {self._who} listens there; name another path"
+                    text = f"--control {path}: another {self._kind} listens there; name another path"
                     raise SettingsError(text)
                 path.unlink()
-            self._server = await asyncio.start_unix_server(self._serve, sock=_bound(path), limit=LONGEST)
+            self._server = await asyncio.start_unix_server(self._serve, sock=_bind(path), limit=LONGEST)
         except OSError as error:
             raise SettingsError(f"--control {path}: {error.strerror or error}; name another path") from None
 
@@ -117,29 +117,29 @@ class Control:
                 await asyncio.wait(self._served, timeout=1)
 
 
-def _bound(path: Path) -> socket.socket:
-    """A socket at `path` that only the user can open. Raises OSError."""
+def _bind(path: Path) -> socket.socket:
+    """Return a socket at `path` that only the user can open. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
+    umask = os.umask(0o177)
     try:
         sock.bind(str(path))
     except BaseException:
         sock.close()
         raise
     finally:
-        os.umask(before)
+        os.umask(umask)
     return sock
 
 
 def is_served(path: Path) -> bool:
-    """Whether a process is listening at `path`, rather than having left its socket there."""
+    """Return whether a process is listening at `path`, rather than having left its socket there."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(1)
         return sock.connect_ex(str(path)) == 0
 
 
-def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, who: str = "proxy") -> dict[str, Any]:
-    """The answer of `who` at `path` to `request`.
+def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, kind: str = "proxy") -> dict[str, Any]:
+    """Send `request` to the `kind` of server at `path`; return the answer.
 
     Raises Unreachable, SettingsError if it refuses, or RequestTimeout if it has waited in vain.
     """
@@ -153,8 +153,8 @@ def ask(path: Path, request: dict[str, Any], seconds: float = 5.0, who: str = "p
             if not isinstance(answer, dict):
                 raise ValueError("its answer is not a JSON object")
     except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise Unreachable(f"no {who} answers at {path} ({why}); is pwire {who} running?") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Unreachable(f"no {kind} answers at {path} ({reason}); is pwire {kind} running?") from None
     if "error" in answer:
         raise (RequestTimeout if answer.get("timed_out") else SettingsError)(str(answer["error"]))
     return answer

@@ -16,7 +16,7 @@ LONGEST: Final = 2000
 
 
 def now() -> Now:
-    """The current time."""
+    """Return the current time."""
     return Now(time.perf_counter_ns(), time.time_ns())
 
 
@@ -43,13 +43,13 @@ class Warnings:
 
 
 class Driver:
-    """Carries out what `state` wants. Callers must call `sync` after each call that changes `state`."""
+    """Carries out the output of `state`. Callers must call `sync` after each call that changes `state`."""
 
     def __init__(self, state: Outbox[Any], warn: Warnings) -> None:
         self.warn = warn
         self._state = state
         self._timer: asyncio.TimerHandle | None = None
-        self._at = 0  # when the timer fires (ticks)
+        self._timer_ticks = 0  # when the timer fires
         self._stopped = False
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -80,13 +80,13 @@ class Driver:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-        at = state.wake_at
-        if at is None or self._stopped or (self._timer is not None and self._at <= at):
+        ticks = state.wake_at
+        if ticks is None or self._stopped or (self._timer is not None and self._timer_ticks <= ticks):
             return  # waking too early does no harm, and costs less than a new timer
         if self._timer is not None:
             self._timer.cancel()
-        self._at = at
-        seconds = max(at - time.perf_counter_ns(), 0) / 1e9
+        self._timer_ticks = ticks
+        seconds = max(ticks - time.perf_counter_ns(), 0) / 1e9
         self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
 
     def _wake(self) -> None:

@@ -20,13 +20,13 @@ class Tap(Protocol):
     """Observes the bytes of connections as they are sent and received."""
 
     def opened(self, connection: Connection, time_ns: int) -> None:
-        """A connection was made, at `time_ns` since the epoch."""
+        """Record a new connection, made at `time_ns` since the epoch."""
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> object:
-        """The connection carried `data`."""
+        """Record `data` that the connection carried."""
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection ended."""
+        """Record the end of the connection."""
 
 
 class FrameSocket(Driver, asyncio.Protocol):
@@ -48,7 +48,7 @@ class FrameSocket(Driver, asyncio.Protocol):
         self._writable.set()
 
     def over(self) -> None:
-        """The connection has ended, and all its events have been handled."""
+        """Do what the end of the connection requires, after all its events were handled."""
 
     # -- what asyncio calls
 
@@ -65,10 +65,10 @@ class FrameSocket(Driver, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes were received."""
-        at = now()
+        time_now = now()
         if self._tap is not None:
-            self._tap.carried(self.connection, self.protocol.to_broker, data, at.time_ns)
-        self.protocol.receive(data, at)
+            self._tap.carried(self.connection, self.protocol.to_broker, data, time_now.time_ns)
+        self.protocol.receive(data, time_now)
         self.sync()
 
     def pause_writing(self) -> None:
@@ -124,7 +124,7 @@ class FrameSocket(Driver, asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send bytes as they are, usually whole frames. Raises LinkClosed."""
         if not self.is_open:
-            raise self.protocol.ended
+            raise self.protocol.end_error
         self.write(data)
 
     async def drain(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import plain, reason, reset
+from pulsarctl_wire.net.sockets import describe_failure, reset, strip_mapped
 from pulsarctl_wire.wire.framing.proxy_header import header_size, parse_header
 
 Make = Callable[[Address], asyncio.BaseProtocol]
@@ -29,7 +29,7 @@ class Listener:
 
     With `tls`, clients speak TLS. With `header`, a PROXY header comes first and says who the client is.
     `ready` is called with the protocol once a client is connected, `note` with a text if that fails.
-    Attributes: the `sockets`, and the tasks of connections that are `waiting` for their header or handshake.
+    Attributes: the `sockets`, and the tasks of connections that wait for their header or handshake.
     """
 
     note: Callable[[str], None]
@@ -37,7 +37,7 @@ class Listener:
     header: bool = False
     ready: Callable[[Any], None] = lambda protocol: None
     sockets: list[socket.socket] = field(default_factory=list, init=False)
-    waiting: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    handshakes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _accepting: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     def serve(self, sock: socket.socket, admit: Callable[[], Make | None]) -> None:
@@ -63,23 +63,24 @@ class Listener:
                 reset(client)
                 continue
             task = loop.create_task(self._handshake(client, make))
-            self.waiting.add(task)
-            task.add_done_callback(self.waiting.discard)
+            self.handshakes.add(task)
+            task.add_done_callback(self.handshakes.discard)
 
     async def _handshake(self, sock: socket.socket, make: Make) -> None:
         loop = asyncio.get_running_loop()
         client = None
         try:
-            client = Address(plain(sock.getpeername()[0]), sock.getpeername()[1])
+            client = Address(strip_mapped(sock.getpeername()[0]), sock.getpeername()[1])
             if self.header:
-                client = await asyncio.wait_for(origin(sock, client), _WAIT)
+                client = await asyncio.wait_for(read_origin(sock, client), _WAIT)
             protocol = make(client)
             wait = _WAIT if self.tls is not None else None
             await loop.connect_accepted_socket(
                 lambda: protocol, sock, ssl=self.tls, ssl_handshake_timeout=wait
             )
         except (OSError, WireError, TimeoutError, asyncio.TimeoutError) as error:
-            self.note(f"a connection from {client or 'a client that has gone'} failed: {why_refused(error)}")
+            name = client or "a client that has gone"
+            self.note(f"a connection from {name} failed: {describe_refusal(error)}")
             sock.close()
             return
         except BaseException:  # cancelled by `close`
@@ -102,36 +103,36 @@ class Listener:
     async def close(self) -> None:
         """Stop accepting, and drop the connections that wait for their header or handshake."""
         await self.stop()
-        for task in list(self.waiting):
+        for task in list(self.handshakes):
             task.cancel()
-        await asyncio.gather(*self.waiting, return_exceptions=True)
+        await asyncio.gather(*self.handshakes, return_exceptions=True)
 
 
-async def origin(sock: socket.socket, peer: Address) -> Address:
+async def read_origin(sock: socket.socket, peer: Address) -> Address:
     """Read the PROXY header at the start of a connection, and not a byte more.
 
-    Returns the client's address in it, or `peer` if there is none.
+    Return the client's address in it, or `peer` if there is none.
     """
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < (size := header_size(data)):
-        more = await loop.sock_recv(sock, size - len(data))
-        if not more:
+        part = await loop.sock_recv(sock, size - len(data))
+        if not part:
             raise ConnectionResetError("it was closed within its PROXY header")
-        data += more
+        data += part
     source = parse_header(data).source
     return Address(*source) if source is not None else peer
 
 
-def why_refused(error: BaseException) -> str:
-    """A short reason why a client's connection was refused."""
+def describe_refusal(error: BaseException) -> str:
+    """Return a short reason why a client's connection was refused."""
     if not isinstance(error, ssl.SSLError):
-        return reason(error)
-    why = error.reason or str(error)
-    if why in _NO_TLS:
+        return describe_failure(error)
+    cause = error.reason or str(error)
+    if cause in _NO_TLS:
         return "the client does not speak TLS; its URL must begin with pulsar+ssl://"
-    if why == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+    if cause == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "the client sent no certificate, and --client-ca asks for one"
-    if "ALERT" in why and ("CERTIFICATE" in why or why.endswith("_CA")):
-        return f"the client does not trust the certificate of pwire ({why})"
-    return f"TLS with the client failed ({why})"
+    if "ALERT" in cause and ("CERTIFICATE" in cause or cause.endswith("_CA")):
+        return f"the client does not trust the certificate of pwire ({cause})"
+    return f"TLS with the client failed ({cause})"

@@ -1,4 +1,4 @@
-"""What the pure parts of a session share: the times they are given, and an outbox for bytes and events."""
+"""The common base of a session's pure parts: points in time, and an outbox for bytes and events."""
 
 from typing import Generic, NamedTuple, TypeVar
 
@@ -33,12 +33,12 @@ class Outbox(Generic[EventT]):
         return bool(self._out or self._events)
 
     def take_bytes(self) -> list[bytes]:
-        """The bytes to be sent, in order, each item as it was added."""
+        """Remove and return the bytes to be sent, in order, each item as it was added."""
         out, self._out = self._out, []
         return out
 
     def take_events(self) -> list[EventT]:
-        """The events since the last call, in order."""
+        """Remove and return the events since the last call, in order."""
         events, self._events = self._events, []
         return events
 
@@ -48,4 +48,4 @@ class Outbox(Generic[EventT]):
         return None
 
     def wake(self, now: Now) -> None:
-        """The time is `now`: do everything that is due."""
+        """Do everything that is due at `now`."""

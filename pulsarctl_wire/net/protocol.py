@@ -84,7 +84,7 @@ class Challenge(NamedTuple):
 
 
 class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
-    """What both sides of a connection have in common.
+    """The common part of both sides of a connection.
 
     `to_broker` is the direction of what is received: True on a broker's side. `peer` names the other side in
     errors. Attributes: `failure` says why the connection must be closed, or has ended; the owner of the
@@ -100,30 +100,30 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
         self.paused = False
         self._sender = "the client" if to_broker else "the broker"
         self._stream = FrameStream(connection, to_broker)
-        self._garbled = False
-        self._alive = True  # something was received since the last PING
+        self._is_garbled = False
+        self._is_alive = True  # something was received since the last PING
 
     # -- receiving and sending
 
     def receive(self, data: bytes, now: Now) -> None:
         """Process bytes that were received."""
-        stream, self._alive = self._stream, True
+        stream, self._is_alive = self._stream, True
         for event in stream.feed(data, now.time_ns):
-            self._take(event)
+            self._handle_event(event)
         if self.failure:
             return
         if not stream.is_in_step:
             for event in stream.close():  # the remaining event says why
-                self._take(event)
+                self._handle_event(event)
         elif stream.awaited > stream.limit:
-            self._too_large(stream.awaited)
+            self._fail_too_large(stream.awaited)
         elif 0 < stream.awaited < _SMALLEST_FRAME:
             self.fail(f"{self._sender} announced a frame of {stream.awaited} bytes, too few for a command")
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are, usually whole frames. Raises LinkClosed."""
         if self.failure:
-            raise self.ended
+            raise self.end_error
         self._out.append(data)
 
     def fail(self, reason: str) -> None:
@@ -131,30 +131,30 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
         self.failure = self.failure or reason
 
     def end(self, broke: str = "") -> None:
-        """The connection has ended; `broke` says how, if not by an end of file."""
+        """End the connection; `broke` says how it ended, if not by an end of file."""
         if not self.failure:
             for event in self._stream.close():
-                self._take(event)
+                self._handle_event(event)
         self.fail(broke or f"{self._sender} closed the connection")
 
     @property
-    def ended(self) -> LinkClosed:
+    def end_error(self) -> LinkClosed:
         """The error for callers that use the connection after its end."""
         return LinkClosed(f"{self.peer}: {self.failure or 'the connection is closed'}")
 
     # -- frames received
 
-    def _take(self, event: Event) -> None:
-        if self._garbled:
+    def _handle_event(self, event: Event) -> None:
+        if self._is_garbled:
             return
         self._events.append(event)
         if isinstance(event, Frame) and not event.partial:
             self._frame(event)
             return
-        self._garbled = True
+        self._is_garbled = True
         if isinstance(event, Frame):
             if event.size > self._stream.limit:
-                self._too_large(event.size)
+                self._fail_too_large(event.size)
             else:
                 self.fail(f"{self._sender} closed the connection in the middle of a frame")
             return
@@ -164,12 +164,12 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
         else:
             self.fail(f"{self._sender} sent bytes that are not a frame: {reason}")
 
-    def _too_large(self, size: int) -> None:
+    def _fail_too_large(self, size: int) -> None:
         limit = self._stream.limit
         self.fail(f"{self._sender} announced a frame of {size} bytes, over the limit of {limit}")
 
     def _frame(self, frame: Frame) -> None:
-        """A whole frame was received; it is already among the events."""
+        """Handle a whole frame, which is already among the events."""
 
 
 class _Request(NamedTuple):
@@ -222,7 +222,7 @@ class ClientProtocol(FrameProtocol):
         )
         self._wait_for(HANDSHAKE, NUMBERS["CONNECT"], "", now, seconds)
         if self.failure:  # it was closed before
-            self._done(HANDSHAKE, error=self._no_answer())
+            self._finish(HANDSHAKE, error=self._make_no_answer())
         else:
             self._out.append(build_frame(command))
 
@@ -239,7 +239,7 @@ class ClientProtocol(FrameProtocol):
         self._keep_alive = seconds
         self._ping_at = now.ticks + int(seconds * 1e9)
 
-    def _connected(self, frame: Frame) -> None:
+    def _handle_connected(self, frame: Frame) -> None:
         body = frame.body
         self.server = as_text(body.server_version)
         self.server_version = body.protocol_version
@@ -247,19 +247,19 @@ class ClientProtocol(FrameProtocol):
         if body.max_message_size > 0:
             self.max_message_size = min(body.max_message_size, MAX_KEPT_FRAME)
             self._stream.limit = self.max_message_size + FRAME_PADDING
-        self._done(HANDSHAKE, frame)  # does nothing in a replay, which does its own handshake
+        self._finish(HANDSHAKE, frame)  # does nothing in a replay, which does its own handshake
 
-    def _challenged(self, body: Any) -> None:
+    def _handle_challenge(self, body: Any) -> None:
         if HANDSHAKE in self._requests and body.challenge.auth_data != REFRESH:
             self._rounds += 1
             if self._rounds > _MAX_AUTH_ROUNDS:
                 text = f"{self.peer}: more than {_MAX_AUTH_ROUNDS} rounds of AUTH_CHALLENGE"
-                self._done(HANDSHAKE, error=Unreachable(text))
+                self._finish(HANDSHAKE, error=Unreachable(text))
                 return
         self._events.append(Challenge())
 
-    def _no_answer(self) -> Unreachable:
-        """The error for a broker that closes the connection after CONNECT without an answer."""
+    def _make_no_answer(self) -> Unreachable:
+        """Return the error for a broker that closes the connection after CONNECT without an answer."""
         hint = "perhaps it wants a client certificate"
         if not self._tls:
             hint = "a TLS port? Then its URL begins with pulsar+ssl://"
@@ -274,7 +274,7 @@ class ClientProtocol(FrameProtocol):
         its turn. Raises LinkClosed.
         """
         if self.failure:
-            raise self.ended
+            raise self.end_error
         body = getattr(command, BODIES[command.type])
         number = body.request_id = next(self._ids)
         self._out.append(build_frame(command))
@@ -290,7 +290,7 @@ class ClientProtocol(FrameProtocol):
         self._requests[number] = _Request(kind, about, deadline, seconds)
         heappush(self._deadlines, (deadline, number))
 
-    def _done(self, number: int, frame: Frame | None = None, error: SessionError | None = None) -> None:
+    def _finish(self, number: int, frame: Frame | None = None, error: SessionError | None = None) -> None:
         if self._requests.pop(number, None) is not None:
             self._events.append(Outcome(number, frame, error))
 
@@ -308,9 +308,9 @@ class ClientProtocol(FrameProtocol):
             if not self.failure and not self.paused:  # do not pile up answers for a peer that reads nothing
                 self._out.append(_PONG)
         elif kind == BaseCommand.AUTH_CHALLENGE and frame.body is not None:
-            self._challenged(frame.body)
+            self._handle_challenge(frame.body)
         elif kind == BaseCommand.CONNECTED and frame.body is not None:
-            self._connected(frame)
+            self._handle_connected(frame)
         elif kind not in BODIES:
             self._warn(f"{frame.command}, an unknown command, was ignored", "unknown commands")
 
@@ -323,23 +323,23 @@ class ClientProtocol(FrameProtocol):
         request = self._requests.get(number) if number else None
         if number is None or request is None or frame.type not in REQUESTS[request.type].answers:
             if frame.type == BaseCommand.ERROR and number == NO_REQUEST:
-                self._refused(frame)
+                self._handle_refusal(frame)
         elif frame.type == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
             self._requests[number] = request._replace(deadline=None)
             text = "waiting for exclusive access: another producer has the topic"
             self._events.append(Warned(text, "waiting for access"))
         else:
-            error = refusal(frame, command_name(request.type), request.about)
-            self._done(number, frame, error)
+            error = read_refusal(frame, command_name(request.type), request.about)
+            self._finish(number, frame, error)
 
-    def _refused(self, frame: Frame) -> None:
-        """An ERROR without a request: about the handshake, or the reason for which the broker will close."""
+    def _handle_refusal(self, frame: Frame) -> None:
+        """Handle an ERROR without a request: about the handshake, or why the broker is going to close."""
         if HANDSHAKE in self._requests:
-            error = refusal(frame, "CONNECT")
-            self._done(HANDSHAKE, error=error)
+            error = read_refusal(frame, "CONNECT")
+            self._finish(HANDSHAKE, error=error)
             self.fail(str(error))
         else:
-            self._last_error = str(refusal(frame, "an earlier command"))
+            self._last_error = str(read_refusal(frame, "an earlier command"))
             self._warn(self._last_error, "errors without a request")
 
     # -- time, and the end
@@ -348,59 +348,60 @@ class ClientProtocol(FrameProtocol):
     def wake_at(self) -> int | None:
         """When `wake` must be called, or None."""
         heap = self._deadlines
-        while heap and not self._waits(*heap[0]):
+        while heap and not self._is_waiting(*heap[0]):
             heappop(heap)
         if heap and (self._ping_at is None or heap[0][0] < self._ping_at):
             return heap[0][0]
         return self._ping_at
 
-    def _waits(self, deadline: int, number: int) -> bool:
+    def _is_waiting(self, deadline: int, number: int) -> bool:
         request = self._requests.get(number)
         return request is not None and request.deadline == deadline
 
     def wake(self, now: Now) -> None:
-        """The time is `now`: fail late requests, and send a PING if it is due."""
+        """Fail requests that are late at `now`, and send a PING if it is due."""
         heap = self._deadlines
         while heap and heap[0][0] <= now.ticks:
             deadline, number = heappop(heap)
-            if self._waits(deadline, number):
-                self._done(number, error=self._late(number))
+            if self._is_waiting(deadline, number):
+                self._finish(number, error=self._make_timeout(number))
         if self._ping_at is None or now.ticks < self._ping_at or self.failure:
             return
-        if not self._alive:
+        if not self._is_alive:
             self._ping_at = None
             self.fail(f"PING was not answered by PONG within {self._keep_alive:g} s")
             return
-        self._alive = False
+        self._is_alive = False
         self._out.append(PING)
         self.keep_alive(self._keep_alive, now)
 
-    def _late(self, number: int) -> RequestTimeout:
+    def _make_timeout(self, number: int) -> RequestTimeout:
         request = self._requests[number]
-        name, wanted = command_name(request.type), "CONNECTED"
+        name, answers = command_name(request.type), "CONNECTED"
         if number != HANDSHAKE:
-            names = [command_name(each) for each in REQUESTS[request.type].answers]
-            names.sort(key=lambda each: (not each.startswith(name), each))
-            wanted = " or ".join(each for each in names if each != "ERROR")
+            names = [command_name(answer) for answer in REQUESTS[request.type].answers]
+            names.sort(key=lambda answer: (not answer.startswith(name), answer))
+            answers = " or ".join(answer for answer in names if answer != "ERROR")
         return RequestTimeout(
-            f"{self.peer}: {name} was not answered by {wanted} within {request.seconds:g} s"
+            f"{self.peer}: {name} was not answered by {answers} within {request.seconds:g} s"
         )
 
     def end(self, broke: str = "") -> None:
-        """The connection has ended: all waiting requests fail. `broke` is as in FrameProtocol."""
+        """End the connection: fail all waiting requests. `broke` is as in FrameProtocol."""
         ours = bool(self.failure)
         super().end(self._last_error or broke)
         self._ping_at = None
-        ours |= self._garbled
+        ours |= self._is_garbled
         if HANDSHAKE in self._requests:
-            self._done(HANDSHAKE, error=Unreachable(str(self.ended)) if ours else self._no_answer())
+            error = Unreachable(str(self.end_error)) if ours else self._make_no_answer()
+            self._finish(HANDSHAKE, error=error)
         for number, request in list(self._requests.items()):
-            error = LinkClosed(f"{self.ended}; {command_name(request.type)} has no answer")
-            self._done(number, error=error)
+            text = f"{self.end_error}; {command_name(request.type)} has no answer"
+            self._finish(number, error=LinkClosed(text))
 
 
-def subject_of(frame: Frame) -> tuple[str, int] | None:
-    """The producer, consumer or watcher that a broker's frame is about: ("producer_id", 3), or None."""
+def find_subject(frame: Frame) -> tuple[str, int] | None:
+    """Return the producer, consumer or watcher that a frame is about: ("producer_id", 3), or None."""
     key = _SUBJECT_FIELDS.get(frame.type)
     if key is not None:
         return key, getattr(frame.body, key, -1)
@@ -409,8 +410,8 @@ def subject_of(frame: Frame) -> tuple[str, int] | None:
     return None
 
 
-def refusal(frame: Frame, request: str, about: str = "") -> BrokerError | None:
-    """The error in `frame`, the answer to command `request` about the topic `about`; None if it has none."""
+def read_refusal(frame: Frame, request: str, about: str = "") -> BrokerError | None:
+    """Return the error in `frame`, the answer to `request` about the topic `about`; None if it has none."""
     body = frame.body
     field = ERROR_FIELDS.get(frame.type)
     if body is None or field is None:

@@ -60,31 +60,31 @@ def parse_url(text: str) -> ServiceUrl:
 
     Raises SettingsError for anything else.
     """
-    scheme, found, rest = text.strip().partition("://")
-    if not found:
-        scheme, rest = "pulsar", scheme
+    scheme, separator, hosts = text.strip().partition("://")
+    if not separator:
+        scheme, hosts = "pulsar", scheme
     if scheme in ("http", "https"):
         raise SettingsError(f"{text} is a web service URL; give one of the binary protocol, as {DEFAULT_URL}")
     if scheme not in _PORTS:
         raise SettingsError(f"{text}: a service URL begins with pulsar:// or pulsar+ssl://")
-    if "@" in rest:
+    if "@" in hosts:
         raise SettingsError("a service URL cannot have a user and password; see --basic and --token")
-    addresses = tuple(_address(each, _PORTS[scheme], text) for each in rest.rstrip("/").split(","))
+    addresses = tuple(_parse_address(host, _PORTS[scheme], text) for host in hosts.rstrip("/").split(","))
     return ServiceUrl(scheme == "pulsar+ssl", addresses)
 
 
-def _address(text: str, port: int, whole: str) -> Address:
+def _parse_address(text: str, port: int, url: str) -> Address:
     host, colon, tail = text.strip().rpartition(":")
     if not colon or tail.endswith("]"):
         host, tail = text.strip(), str(port)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise SettingsError(f"{whole}: put an IPv6 address in brackets, as in pulsar://[::1]:6650")
+        raise SettingsError(f"{url}: put an IPv6 address in brackets, as in pulsar://[::1]:6650")
     port_text = re.fullmatch("[0-9]{1,5}", tail)
-    odd = not host.isprintable() or set(host) & {"/", " "}
-    if odd or not (host and port_text and 0 < int(tail) < 65_536):
-        raise SettingsError(f"{whole}: {text.strip() or 'nothing'} is not host:port")
+    is_invalid = not host.isprintable() or set(host) & {"/", " "}
+    if is_invalid or not (host and port_text and 0 < int(tail) < 65_536):
+        raise SettingsError(f"{url}: {text.strip() or 'nothing'} is not host:port")
     return Address(host, int(tail))
 
 
@@ -118,16 +118,16 @@ class Settings:
     reconnect: bool = True
 
     def tls_context(self) -> ssl.SSLContext:
-        """The context for TLS connections. Raises SettingsError for certificates that cannot be read."""
+        """Return the context for TLS connections. Raises SettingsError for unreadable certificates."""
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)
             if self.tls_cert:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(filter(None, (self.tls_ca, self.tls_cert, self.tls_key)))
-            why = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             raise SettingsError(
-                f"TLS certificates {files} cannot be used: {why}; they must be PEM files"
+                f"TLS certificates {files} cannot be used: {reason}; they must be PEM files"
             ) from None
         context.check_hostname = self.tls_hostname_check and not self.tls_allow_insecure
         if self.tls_allow_insecure:
@@ -138,7 +138,7 @@ class Settings:
 def gather(
     flags: Mapping[str, str | None], environment: Mapping[str, str], conf: str | None = None
 ) -> dict[str, str]:
-    """Settings by name (`url`, `token`, `tls_ca`, …) from flags, environment and client.conf.
+    """Return settings by name (`url`, `token`, `tls_ca`, …) from flags, environment and client.conf.
 
     `flags` are those of the command line (None: not given), `conf` is the path of client.conf (default:
     PWIRE_CLIENT_CONF or PULSAR_CLIENT_CONF). Raises SettingsError if that cannot be read.
@@ -146,36 +146,36 @@ def gather(
     path = conf or environment.get("PWIRE_CLIENT_CONF") or environment.get("PULSAR_CLIENT_CONF")
     layers = [
         _read_conf(path) if path else {},
-        *(_variables(flags, environment, prefix) for prefix in ("PULSAR", "PWIRE")),
+        *(_read_variables(flags, environment, prefix) for prefix in ("PULSAR", "PWIRE")),
         {name: value for name, value in flags.items() if value is not None},
     ]
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     certificate: dict[str, str] = {}  # the certificate named by auth_params
     for layer in layers:
         if not _KINDS.isdisjoint(layer):  # credentials replace those of another kind, too
-            found = {name: value for name, value in found.items() if name not in _KINDS | {"auth_params"}}
+            texts = {name: value for name, value in texts.items() if name not in _KINDS | {"auth_params"}}
             certificate = {}
-        found |= layer
-        if "auth_params" in layer and _plugin(found) == "tls":
-            certificate = _certificate(layer["auth_params"])
+        texts |= layer
+        if "auth_params" in layer and _find_plugin(texts) == "tls":
+            certificate = _find_certificate(layer["auth_params"])
         if "tls_cert" in layer:
             certificate = {}
-    return found | certificate
+    return texts | certificate
 
 
 _KINDS: Final = frozenset({"token", "token_file", "basic", "auth_plugin"})
 
 
-def _variables(names: Iterable[str], environment: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Settings from variables that begin with `prefix`; `<prefix>_SERVICE_URL` can give the URL, too."""
-    found = {name: environment.get(f"{prefix}_{name.upper()}", "") for name in names}
-    found["url"] = found.get("url") or environment.get(f"{prefix}_SERVICE_URL", "")
-    return {name: value for name, value in found.items() if value}
+def _read_variables(names: Iterable[str], environment: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return settings from variables that begin with `prefix`, `<prefix>_SERVICE_URL` included."""
+    texts = {name: environment.get(f"{prefix}_{name.upper()}", "") for name in names}
+    texts["url"] = texts.get("url") or environment.get(f"{prefix}_SERVICE_URL", "")
+    return {name: value for name, value in texts.items() if value}
 
 
-def _certificate(parameters: str) -> dict[str, str]:
-    """The certificate and key in the parameters of TLS authentication."""
-    pairs = _pairs(parameters)
+def _find_certificate(parameters: str) -> dict[str, str]:
+    """Return the certificate and key in the parameters of TLS authentication."""
+    pairs = _parse_pairs(parameters)
     names = {"tls_cert": "tlsCertFile", "tls_key": "tlsKeyFile"}
     return {name: pairs[key] for name, key in names.items() if key in pairs}
 
@@ -186,79 +186,79 @@ def _read_conf(path: str) -> dict[str, str]:
             lines = file.read(1 << 20).splitlines()
     except OSError as error:
         raise SettingsError(f"client.conf {path}: {error.strerror}; name another with --conf") from None
-    found = {}
+    texts = {}
     for line in lines:
         key, equals, value = line.partition("=")
         name = _CONF_KEYS.get(key.strip())
         if equals and name and value.strip() and not line.lstrip().startswith(("#", "!")):
-            found[name] = value.strip()
-    return found
+            texts[name] = value.strip()
+    return texts
 
 
-def settings_from(found: Mapping[str, str], **rest: object) -> Settings:
-    """Settings built from the texts of `gather`; `rest` are further fields of Settings.
+def make_settings(texts: Mapping[str, str], **fields: object) -> Settings:
+    """Return settings built from the texts of `gather`; `fields` are further fields of Settings.
 
     Raises SettingsError for an invalid value.
     """
-    url = parse_url(found.get("url", DEFAULT_URL))
+    url = parse_url(texts.get("url", DEFAULT_URL))
     return Settings(
         url=url,
-        auth=_auth(found),
-        tls_ca=found.get("tls_ca"),
-        tls_cert=found.get("tls_cert"),
-        tls_key=found.get("tls_key"),
-        tls_allow_insecure=_boolean(found, "tls_allow_insecure", False),
-        tls_hostname_check=_boolean(found, "tls_hostname_check", True),
-        listener=found.get("listener_name"),
-        **rest,  # type: ignore[arg-type]
+        auth=_make_auth(texts),
+        tls_ca=texts.get("tls_ca"),
+        tls_cert=texts.get("tls_cert"),
+        tls_key=texts.get("tls_key"),
+        tls_allow_insecure=_read_boolean(texts, "tls_allow_insecure", False),
+        tls_hostname_check=_read_boolean(texts, "tls_hostname_check", True),
+        listener=texts.get("listener_name"),
+        **fields,  # type: ignore[arg-type]
     )
 
 
-def _boolean(found: Mapping[str, str], name: str, default: bool) -> bool:
-    value = found.get(name, str(default)).lower()
+def _read_boolean(texts: Mapping[str, str], name: str, default: bool) -> bool:
+    value = texts.get(name, str(default)).lower()
     if value not in ("true", "false", "1", "0", "yes", "no"):
         raise SettingsError(f"{name}: {value!r} is neither true nor false")
     return value in ("true", "1", "yes")
 
 
-def _plugin(found: Mapping[str, str]) -> str:
-    """The short name of the requested authentication plugin."""
-    name = found.get("auth_plugin", "").rpartition(".")[2].lower()
+def _find_plugin(texts: Mapping[str, str]) -> str:
+    """Return the short name of the requested authentication plugin."""
+    name = texts.get("auth_plugin", "").rpartition(".")[2].lower()
     return _PLUGINS.get(name, name)
 
 
-def _auth(found: Mapping[str, str]) -> Auth:
-    if "token" in found:
-        return _token("token:" + found["token"])
-    if "token_file" in found:
-        return _token("file:" + found["token_file"])
-    if "basic" in found:
-        return _basic(found["basic"])
-    plugin, parameters = found.get("auth_plugin", ""), found.get("auth_params", "")
+def _make_auth(texts: Mapping[str, str]) -> Auth:
+    if "token" in texts:
+        return _make_token_auth("token:" + texts["token"])
+    if "token_file" in texts:
+        return _make_token_auth("file:" + texts["token_file"])
+    if "basic" in texts:
+        return _make_basic_auth(texts["basic"])
+    plugin, parameters = texts.get("auth_plugin", ""), texts.get("auth_params", "")
     if not plugin:
-        return Auth("tls") if found.get("tls_cert") else Auth()
-    kind = _plugin(found)
+        return Auth("tls") if texts.get("tls_cert") else Auth()
+    kind = _find_plugin(texts)
     if kind == "token":
-        return _token(parameters)
+        return _make_token_auth(parameters)
     if kind == "basic":
-        return _basic(parameters)
+        return _make_basic_auth(parameters)
     if kind in ("tls", "none"):
         return Auth(kind)
     raise SettingsError(f"auth plugin {plugin}: pwire supports token, basic, tls and none")
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     if text.lstrip().startswith("{"):
         try:
             return {str(key): str(value) for key, value in json.loads(text).items()}
         except ValueError:
             raise SettingsError("auth params: they begin like JSON, but are not valid JSON") from None
-    return {key: value for key, _, value in (each.partition(":") for each in text.split(","))}
+    return {key: value for key, _, value in (pair.partition(":") for pair in text.split(","))}
 
 
-def _token(text: str) -> Auth:
+def _make_token_auth(text: str) -> Auth:
     if text.lstrip().startswith("{"):
-        text = "token:" + _pairs(text).get("token", "")
+        text = "token:" + _parse_pairs(text).get("token", "")
     if text.startswith("file:"):
         path = text.removeprefix("file:")
         path = path.removeprefix("//") if path.startswith("///") else path
@@ -280,9 +280,9 @@ def _read_token(path: str) -> bytes:
     return token
 
 
-def _basic(text: str) -> Auth:
+def _make_basic_auth(text: str) -> Auth:
     if text.lstrip().startswith("{"):
-        pairs = _pairs(text)
+        pairs = _parse_pairs(text)
         text = f"{pairs.get('userId', '')}:{pairs.get('password', '')}"
     user, colon, _ = text.partition(":")
     if not colon or not user:

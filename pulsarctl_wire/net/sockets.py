@@ -32,18 +32,18 @@ def allow_many_sockets() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    limit = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     with suppress(ValueError, OSError):  # some systems report "unlimited" but have a limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
-def plain(host: str) -> str:
-    """`host`; an IPv4 address that an IPv6 socket reports (::ffff:…) without that prefix."""
+def strip_mapped(host: str) -> str:
+    """Return `host`; an IPv4 address that an IPv6 socket reports (::ffff:…) without that prefix."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 
 def is_local(host: str) -> bool:
-    """Whether `host` is an IP address of this machine."""
+    """Return whether `host` is an IP address of this machine."""
     with suppress(OSError, ValueError):
         family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -52,13 +52,13 @@ def is_local(host: str) -> bool:
     return False
 
 
-def bound(address: Address, *, listening: bool = True) -> socket.socket:
-    """A socket at `address`; if it is not `listening`, it only keeps others from using it. Raises OSError."""
+def bind_socket(address: Address, *, listening: bool = True) -> socket.socket:
+    """Return a socket at `address`; if not `listening`, it only reserves the address. Raises OSError."""
     try:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        targets = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except UnicodeError:  # not a valid host name
         raise socket.gaierror(socket.EAI_NONAME, "no such host") from None
-    family, kind, protocol, _, name = found[0]
+    family, kind, protocol, _, name = targets[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,18 +72,18 @@ def bound(address: Address, *, listening: bool = True) -> socket.socket:
     return sock
 
 
-async def looked_up(address: Address) -> list[Any]:
-    """The result of getaddrinfo for `address`. Raises OSError, or UnicodeError for an invalid host name."""
+async def look_up(address: Address) -> list[Any]:
+    """Return getaddrinfo's result for `address`. Raises OSError, or UnicodeError for an invalid host name."""
     with suppress(socket.gaierror):  # an IP address needs no thread
         return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     return await asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
 
 
-async def connected(found: list[Any]) -> socket.socket:
-    """A socket connected to the first of these addresses that can be reached. Raises OSError."""
+async def connect_first(targets: list[Any]) -> socket.socket:
+    """Return a socket connected to the first of these addresses that can be reached. Raises OSError."""
     loop = asyncio.get_running_loop()
     failed = OSError("no address")
-    for family, kind, protocol, _, place in found:
+    for family, kind, protocol, _, place in targets:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -106,8 +106,8 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-def reason(error: BaseException) -> str:
-    """A short reason why a connection could not be made."""
+def describe_failure(error: BaseException) -> str:
+    """Return a short reason why a connection could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):

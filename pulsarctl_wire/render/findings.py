@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
-from pulsarctl_wire.checks.rule import Rule, paragraphs
+from pulsarctl_wire.checks.rule import Rule, read_paragraphs
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 
@@ -36,14 +36,14 @@ def finding_record(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "evidence": [
             {
-                "number": seen.number or None,
-                "connection": str(seen.connection),
-                "to_broker": seen.to_broker,
-                "ordinal": seen.ordinal if seen.ordinal >= 0 else None,
-                "command": seen.command,
+                "number": sighting.number or None,
+                "connection": str(sighting.connection),
+                "to_broker": sighting.to_broker,
+                "ordinal": sighting.ordinal if sighting.ordinal >= 0 else None,
+                "command": sighting.command,
                 "why": reason,
             }
-            for seen, reason in finding.evidence
+            for sighting, reason in finding.evidence
         ],
         "explanation": finding.explanation,
         "advice": finding.advice,
@@ -100,7 +100,7 @@ class FindingText:
         longest = max((len(clean(reason)) for _, reason in finding.evidence), default=0)
         for evidence in finding.evidence:
             first, *others = self._line(evidence, lines).split("\n")
-            reason = f"{clean(evidence.why):<{min(longest, _MAX_REASON_WIDTH)}}"
+            reason = f"{clean(evidence.reason):<{min(longest, _MAX_REASON_WIDTH)}}"
             rows += [f"    {paint('cyan', reason)}  {first}", *(f"    {line}" for line in others)]
         rows += self._wrap(f"  {paint('green', '→')} ", clean(finding.advice))
         return "\n".join(row if width is None else cut_line(row, width) for row in rows) + "\n"
@@ -121,13 +121,13 @@ class FindingText:
         return text
 
     def _line(self, evidence: Evidence, lines: Lines) -> str:
-        seen = evidence.seen
-        if seen.number in lines:
-            return lines[seen.number]
-        arrow = "→" if seen.to_broker else "←"
-        title = seen.command or "bytes"
-        number = seen.number or "-"
-        return f"{number} {self._clock(seen.time_ns or None)} {seen.connection.index} {arrow} {title}"
+        sighting = evidence.sighting
+        if sighting.number in lines:
+            return lines[sighting.number]
+        arrow = "→" if sighting.to_broker else "←"
+        title = sighting.command or "bytes"
+        number = sighting.number or "-"
+        return f"{number} {self._clock(sighting.time_ns or None)} {sighting.connection.index} {arrow} {title}"
 
 
 def findings_markdown(findings: Iterable[Finding], lines: Lines) -> str:
@@ -151,9 +151,9 @@ def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str)
     rows = [
         {
             "id": rule.id,
-            "shortDescription": {"text": paragraphs(rule)[""]},
-            "fullDescription": {"text": paragraphs(rule)["Wire"]},
-            "help": {"text": paragraphs(rule)["Advice"]},
+            "shortDescription": {"text": read_paragraphs(rule)[""]},
+            "fullDescription": {"text": read_paragraphs(rule)["Wire"]},
+            "help": {"text": read_paragraphs(rule)["Advice"]},
         }
         for rule in rules
     ]

@@ -52,7 +52,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
 
     Of `choice` only the label counts: rules need all frames.
     """
-    from pulsarctl_wire.checks.recall import COLUMNS, METADATA
+    from pulsarctl_wire.checks.row_events import COLUMNS, METADATA
 
     of_frame = {name: f"f.{name}" for name in COLUMNS} | {name: f"f.metadata.{name}" for name in METADATA}
     of_frame["has_metadata"] = "f.metadata IS NOT NULL"

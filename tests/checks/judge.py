@@ -38,16 +38,16 @@ def examine_packets(packets: Iterable[RawPacket]) -> Doctor:
 
 
 def _decoder(doctor: Doctor) -> Decoder:
-    return Decoder(new_state=doctor.new_state, on_end=doctor.ended, join_chunks=False, sort=True)
+    return Decoder(new_state=doctor.new_state, on_end=doctor.end_connection, join_chunks=False, sort=True)
 
 
 def evidence_of(finding: Finding) -> list[tuple[str, int | None, str, str | None]]:
     """Connection, ordinal, direction and command of each frame, as expected.json writes them."""
     rows = []
-    for seen, _ in finding.evidence:
-        ordinal = seen.ordinal if seen.ordinal >= 0 else None
-        direction = "to_broker" if seen.to_broker else "to_client"
-        rows.append((str(seen.connection), ordinal, direction, seen.command))
+    for sighting, _ in finding.evidence:
+        ordinal = sighting.ordinal if sighting.ordinal >= 0 else None
+        direction = "to_broker" if sighting.to_broker else "to_client"
+        rows.append((str(sighting.connection), ordinal, direction, sighting.command))
     return rows
 
 

@@ -78,7 +78,7 @@ def test_token(late: bool) -> None:
     for finding in findings:
         assert finding.count == 2
         assert "90.1 s" in finding.explanation
-        texts = [finding.explanation, *(each.why for each in finding.evidence)]
+        texts = [finding.explanation, *(each.reason for each in finding.evidence)]
         assert not any(part.decode() in text for part in data.split(b".") for text in texts)
 
 

@@ -100,7 +100,7 @@ def test_epoch_that_is_never_reached() -> None:
     timeline.say(6.1, tcp, message(0))
     [finding] = timeline.findings()
     assert ids([finding]) == [("stale_epoch", CERTAIN)]
-    assert [each.why for each in finding.evidence] == ["epoch 1", "5.1 s later still epoch 0"]
+    assert [each.reason for each in finding.evidence] == ["epoch 1", "5.1 s later still epoch 0"]
 
 
 def test_epoch_that_falls() -> None:

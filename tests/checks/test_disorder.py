@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from judge import examine_packets
 from test_diagnoses import CAPTURES, EXPECTED, name_of
 
-from pulsarctl_wire.checks.facts import host_of
+from pulsarctl_wire.checks.facts import parse_host
 from pulsarctl_wire.checks.finding import CERTAIN, Finding, Subject
 from pulsarctl_wire.checks.registry import RULES, WEAKER
 
@@ -62,7 +62,7 @@ def says(finding: Finding, other: Finding) -> bool:
     if finding.certainty == CERTAIN and other.certainty != CERTAIN:
         return False
     mine, its = finding.connection, other.connection
-    if (host_of(mine.client), mine.server) != (host_of(its.client), its.server):
+    if (parse_host(mine.client), mine.server) != (parse_host(its.client), its.server):
         return False
     pairs = zip(Subject._fields, finding.subject, other.subject, strict=True)
     differing = {field for field, one, two in pairs if one != two and None not in (one, two)}

@@ -1,7 +1,7 @@
 """What the doctor remembers is bounded."""
 
 from pulsarctl_wire.checks.doctor import MAX_FINDINGS, Doctor
-from pulsarctl_wire.checks.facts import MAX_NAMES, MAX_SENDS, Facts, Sent
+from pulsarctl_wire.checks.facts import MAX_NAMES, MAX_SENDS, Facts, Send
 from pulsarctl_wire.checks.finding import CERTAIN, MAX_EVIDENCE, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.rules.producers import BacklogQuotaExceeded
 from pulsarctl_wire.cli.findings import verdict
@@ -15,22 +15,22 @@ def test_findings_beyond_the_bound_are_counted() -> None:
     doctor = Doctor()
     state, rule = doctor.new_state(CONNECTION, Knowledge()), BacklogQuotaExceeded(doctor)
     for number in range(MAX_FINDINGS + 5):
-        doctor.found(rule, state, Subject(producer_id=number), [], "", CERTAIN)
+        doctor.report(rule, state, Subject(producer_id=number), [], "", CERTAIN)
     assert len(doctor.findings) == MAX_FINDINGS
     assert "; 5 more findings are left out" in verdict(doctor)
     for number in range(20):
         rows = [Evidence(Sighting(CONNECTION, True, number), "")]
-        doctor.found(rule, state, Subject(producer_id=0), rows, "", CERTAIN)
+        doctor.report(rule, state, Subject(producer_id=0), rows, "", CERTAIN)
     finding = doctor.findings[rule.id, 0, Subject(producer_id=0)]
-    assert [seen.number for seen, _ in finding.evidence] == [*range(MAX_EVIDENCE - 1), 19]
+    assert [sighting.number for sighting, _ in finding.evidence] == [*range(MAX_EVIDENCE - 1), 19]
     assert finding.count == 20
 
 
 def test_names_are_bounded() -> None:
     facts = Facts()
     for number in range(2 * MAX_NAMES):
-        facts.publisher(f"t{number}", "p")
-        facts.subscription(f"t{number}", "s")
+        facts.get_publisher(f"t{number}", "p")
+        facts.get_subscription(f"t{number}", "s")
     for table in (facts.topics, facts.subscriptions, facts.publishers):
         assert MAX_NAMES // 2 <= len(table) <= MAX_NAMES
     assert f"t{2 * MAX_NAMES - 1}" in facts.topics
@@ -38,10 +38,10 @@ def test_names_are_bounded() -> None:
 
 def test_sends_are_bounded() -> None:
     facts = Facts()
-    publishers = [facts.publisher("t", name) for name in "ab"]
+    publishers = [facts.get_publisher("t", name) for name in "ab"]
     for number in range(2 * MAX_SENDS):
-        sent = Sent(CONNECTION, number, number, 6, 0, 0)
-        sent.sequence = number
-        facts.remember(publishers[number % 2], sent)
-    assert MAX_SENDS // 4 <= sum(len(each.sent) for each in publishers) <= MAX_SENDS
-    assert 2 * MAX_SENDS - 1 in publishers[1].sent
+        send = Send(CONNECTION, number, number, 6, 0, 0)
+        send.sequence = number
+        facts.remember(publishers[number % 2], send)
+    assert MAX_SENDS // 4 <= sum(len(each.sends) for each in publishers) <= MAX_SENDS
+    assert 2 * MAX_SENDS - 1 in publishers[1].sends

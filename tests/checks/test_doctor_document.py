@@ -13,14 +13,14 @@ from typing import Final
 
 import pytest
 
-from pulsarctl_wire.checks import attempts, doctor, facts, finding, ledgers
+from pulsarctl_wire.checks import client_rule, doctor, facts, finding, ledgers
 from pulsarctl_wire.checks.registry import RULES, WEAKER
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, paragraphs
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, read_paragraphs
 from pulsarctl_wire.checks.rules import (
     acks,
     chunks,
     consumers,
-    creating,
+    creation,
     hangups,
     holders,
     liveness,
@@ -48,7 +48,7 @@ BOUNDS: Final = {
     "connections that hold one producer name or subscription": {facts.MAX_OWNERS},
     "SENDs of all producer names": {facts.MAX_SENDS},
     "SENDs of a topic that were stored last": {facts._RECEIPTS},
-    "redelivered, and partly acknowledged, entries of a consumer": {ledgers.MAX_RETURNED},
+    "redelivered, and partly acknowledged, entries of a consumer": {ledgers.MAX_REDELIVERED},
     "unacknowledged entries of all consumers": {facts.MAX_UNACKED},
     "unacknowledged entries of a consumer that are looked at": {acks._LOOKED_AT},
     "entries that a consumer got last before its client hung up": {hangups._MAX_ENTRIES},
@@ -56,12 +56,12 @@ BOUNDS: Final = {
     "PINGs of a side without answer": {liveness._MAX_PINGS},
     "chunked messages": {chunks._MAX_MESSAGES},
     "corrupt SENDs that may be sent again": {payloads._MAX_DIGESTS},
-    "clients that fail again and again, of a rule": {attempts._MAX_CLIENTS},
+    "clients that fail again and again, of a rule": {client_rule._MAX_CLIENTS},
     "servers that answered a TLS handshake, or CONNECT": {peers._MAX_SERVERS},
     "lookups": {lookups._MAX_LOOKUPS},
     "addresses that clients connect to": {lookups._MAX_ADDRESSES},
     "failures of an address": {lookups._MAX_FAILURES},
-    "requests for a name or topic that is taken": {creating._MAX_REQUESTS, holders._MAX_REQUESTS},
+    "requests for a name or topic that is taken": {creation._MAX_REQUESTS, holders._MAX_REQUESTS},
     "consumers of a connection with an open seek, an epoch, or an awaited message": {
         consumers._MAX_CONSUMERS
     },
@@ -71,7 +71,7 @@ BOUNDS: Final = {
 
 def section_of(rule: type[Rule]) -> str:
     """What the document says about a rule."""
-    text = paragraphs(rule)
+    text = read_paragraphs(rule)
     labelled = "".join(
         f"{fill(f'**{label}:** {text[label]}', 136, break_on_hyphens=False)}\n\n"
         for label in ("Wire", "Advice", "Source")

@@ -21,10 +21,10 @@ from united import united
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.checks.finding import Finding
-from pulsarctl_wire.checks.recall import Recall
+from pulsarctl_wire.checks.plain_rows import PlainRowFrame, TableRows
+from pulsarctl_wire.checks.row_events import RowReader
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.tables import diagnose
-from pulsarctl_wire.checks.usual import TableRows, UsualFrame
 from pulsarctl_wire.data import duck
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import cache as kept
@@ -228,7 +228,7 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
         assert waited[0]["n"] > 100
         assert tables.report("findings").rows() == of_doctor(path, DEFAULTS) == []
         batches = tables.engine.arrow(events(data.Choice(), {})).to_batches()
-    usual = sum(sum(TableRows(batch, Recall()).is_usual) for batch in batches)
+    usual = sum(sum(TableRows(batch, RowReader()).is_plain) for batch in batches)
     assert usual > 0.9 * 20_000  # for all others making a frame takes twenty times as long
     pwire("table", str(path), "--out", str(tmp_path / "it.parquet"))
     without = pq.read_table(tmp_path / "it.parquet").drop_columns(["reported_ns", "reported_place"])
@@ -343,7 +343,7 @@ def test_a_table_may_name_more_files_than_places_have_bits_for() -> None:
     many = pa.concat_tables([rows.slice(0, 1)] * several)
     files = pa.array([str(number) for number in range(several)])
     many = many.set_column(many.schema.get_field_index("file"), "file", files)
-    found = TableRows(many.combine_chunks().to_batches()[0], Recall())
+    found = TableRows(many.combine_chunks().to_batches()[0], RowReader())
     assert found.frame(several - 1, Connection(0)).packet >> PACKET_OFFSET_BITS == several - 1
 
 
@@ -354,19 +354,19 @@ FEW: Final = ("errors.pcap", "java-batchindexack.pcap", "java-encrypted.pcap", "
 def test_frames_are_those_of_the_capture(path: Path) -> None:
     with data.tables(path) as tables:
         batches = tables.engine.arrow(events(data.Choice(), {})).to_batches()
-    recall = Recall()
+    reader = RowReader()
     made: dict[tuple[int, bool, int], Event] = {}
     for batch in batches:
-        rows = TableRows(batch, recall)
+        rows = TableRows(batch, reader)
         frames: list[Event] = [
             rows.frame(row, Connection(rows.connection(row)))
-            for row, is_usual in enumerate(rows.is_usual)
-            if is_usual
+            for row, is_plain in enumerate(rows.is_plain)
+            if is_plain
         ]
-        others = rows.others
+        others = rows.other_rows
         for row, event in enumerate(others["event"]):
             if event == "frame":
-                frames.append(recall.event(others, row, Connection(others["connection"][row])))
+                frames.append(reader.event(others, row, Connection(others["connection"][row])))
         made |= {(frame.connection.index, frame.to_broker, frame.offset): frame for frame in frames}
     for event in read_events(path):
         if not isinstance(event, Frame):
@@ -381,7 +381,7 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
         assert (frame.metadata is None) is (event.metadata is None)
         if frame.type in WITH_SECRETS and frame.base is not None:
             assert is_doubtful(frame) is is_doubtful(event)
-        if isinstance(frame, UsualFrame):
+        if isinstance(frame, PlainRowFrame):
             assert numbers_of(frame) == numbers_of(event)
         assert without_what_tables_lack(frame) == without_what_tables_lack(event)
     assert not made

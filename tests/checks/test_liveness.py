@@ -21,7 +21,7 @@ def test_never_answered(to_broker: bool) -> None:
     timeline.say(3.6, tcp, (not to_broker, PONG))  # too late
     [finding] = timeline.findings()
     assert (finding.rule, finding.certainty) == (RULES[to_broker], CERTAIN)
-    assert [each.seen.time_ns // 10**9 % 10 for each in finding.evidence] == [1, 2, 3]
+    assert [each.sighting.time_ns // 10**9 % 10 for each in finding.evidence] == [1, 2, 3]
     assert "for 2.5 s" in finding.explanation
     assert "every 1.0 s" in finding.explanation
 
@@ -34,7 +34,7 @@ def test_silent_since_the_last_answer(to_broker: bool) -> None:
     timeline.say(3, tcp, (to_broker, PING))
     timeline.at(5, tcp.rst(to_broker))
     [finding] = timeline.findings()
-    assert [each.seen.ordinal for each in finding.evidence] == [2]
+    assert [each.sighting.ordinal for each in finding.evidence] == [2]
     assert "every 2.0 s" in finding.explanation
 
 

@@ -125,7 +125,7 @@ def test_refused_for_a_while() -> None:
         promise.timeline.say(number, promise.tcp, *lookup(1 + number, "10.0.1.2:6650"))
     [finding] = promise.timeline.findings(3.5)
     assert (finding.rule, finding.certainty) == (UNREACHABLE, CERTAIN)
-    assert [each.seen.ordinal for each in finding.evidence] == [1]
+    assert [each.sighting.ordinal for each in finding.evidence] == [1]
     assert "refused (3 tries)" in finding.explanation
 
 

@@ -80,7 +80,7 @@ def test_an_answer_in_another_protocol_is_no_hole() -> None:
     answer = False, b"HTTP/1.1 400 Illegal character CNTL=0x0\r\n\r\n"
     timeline.at(0, *tcp.handshake(), *tcp.say([(True, CONNECT), answer]), tcp.fin(False))
     assert timeline.findings() == []
-    assert timeline.doctor.facts.whole
+    assert timeline.doctor.facts.has_all_bytes
 
 
 @pytest.mark.parametrize(("missing", "is_whole"), [(1, True), (2, False)])
@@ -88,7 +88,7 @@ def test_a_keep_alive_probe_at_the_beginning_is_no_hole(missing: int, is_whole: 
     timeline, tcp = Timeline(), Tcp()
     timeline.at(0, tcp.segment(True, 0), tcp.segment(False, 0), tcp.segment(True, missing, CONNECT))
     assert timeline.findings() == []
-    assert timeline.doctor.facts.whole is is_whole
+    assert timeline.doctor.facts.has_all_bytes is is_whole
 
 
 def test_plain_client() -> None:
@@ -124,4 +124,4 @@ def test_attempts_of_a_host_are_one_finding() -> None:
     findings = timeline.findings()
     assert [each.count for each in findings] == [3, 1]
     assert str(findings[0].connection) == "10.0.0.1:50000-10.0.0.2:6650"
-    assert "secret" not in findings[0].evidence[0].why
+    assert "secret" not in findings[0].evidence[0].reason

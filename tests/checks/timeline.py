@@ -24,7 +24,7 @@ class Timeline:
     def __init__(self) -> None:
         self.doctor = Doctor(thresholds=SHORT)
         self._reassembler = Reassembler(
-            Knowledge(), new_state=self.doctor.new_state, on_end=self.doctor.ended
+            Knowledge(), new_state=self.doctor.new_state, on_end=self.doctor.end_connection
         )
         self._last_ns = 0
         self._packets = 0

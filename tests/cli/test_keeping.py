@@ -26,7 +26,7 @@ class Kept:
         bound: Watch = lambda start: watch(self, start)  # noqa: E731
         self.watcher = Watcher(bound, self.ring, sock)
         os.close(self.say)
-        self.ring.for_proxy()
+        self.ring.use_in_proxy()
 
     def end(self) -> tuple[int, str]:
         """The exit code, and all that was said."""

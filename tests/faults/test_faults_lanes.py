@@ -86,7 +86,7 @@ def test_faults_of_order_and_pace_lose_nothing(faults: list[Fault], frames: list
 
 @given(st.lists(any_fault(), max_size=4), st.lists(st.binary(min_size=1), max_size=5))
 def test_faults_that_select_frames_leave_other_bytes_alone(faults: list[Fault], chunks: list[bytes]) -> None:
-    picky = [fault for fault in faults if fault.selects or not fault.of_bytes]
+    picky = [fault for fault in faults if fault.has_selection or not fault.can_hit_bytes]
     assert run(lane_of(picky), chunks) == [Send(chunk, 0.25 * at) for at, chunk in enumerate(chunks)]
 
 
@@ -114,7 +114,7 @@ def test_matches_and_hits_are_listed() -> None:
     number = faults.add(parse_fault("drop command=SEND every=2 per=connection"))
     for connection in range(2):
         through(FaultLane(faults, connection, True), send(1), PING, send(2), send(3))
-    (listed,) = faults.listing()
+    (listed,) = faults.list_rules()
     assert (listed.number, listed.matched, listed.hits) == (number, 6, 2)
     assert listed.fault == parse_fault("drop command=SEND every=2 per=connection")
 
@@ -300,4 +300,4 @@ def test_what_a_tester_refuses_is_not_in_force() -> None:
     with pytest.raises(SettingsError, match="no such field"):
         faults.add(parse_fault("drop filter=x"))
     assert not faults
-    assert faults.listing() == []
+    assert faults.list_rules() == []

@@ -14,7 +14,7 @@ from pulsarctl_wire.faults.content import Flip
 from pulsarctl_wire.faults.ends import BlackholeFault
 from pulsarctl_wire.faults.order import Drop, Reorder
 from pulsarctl_wire.faults.pace import Bandwidth, Delay, Slice
-from pulsarctl_wire.faults.text import LARGEST_SCENARIO, Scenario, fault_text, parse_fault, parse_scenario
+from pulsarctl_wire.faults.text import LARGEST_SCENARIO, Scenario, format_fault, parse_fault, parse_scenario
 
 SCENARIO = """
 seed: 7
@@ -35,7 +35,7 @@ faults:
 @example(Drop(command=("SEND", " PING,PONG ")))
 @example(Drop(filter="payload == 'it''s'", topic=("a b", "*é*")))
 def test_a_fault_as_text_is_that_fault(fault: Fault) -> None:
-    assert parse_fault(fault_text(fault)) == fault
+    assert parse_fault(format_fault(fault)) == fault
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_lines(text: str, fault: Fault | None) -> None:
     ],
 )
 def test_texts(fault: Fault, text: str) -> None:
-    assert fault_text(fault) == text
+    assert format_fault(fault) == text
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_no_line_does_worse_than_be_refused(text: str) -> None:
             fault = parse_fault(line)
         except SettingsError:
             continue
-        assert parse_fault(fault_text(fault)) == fault
+        assert parse_fault(format_fault(fault)) == fault
 
 
 @given(st.floats(0, 86_400))
@@ -149,7 +149,9 @@ def test_a_scenario() -> None:
 def test_a_scenario_of_lines(seed: int | None, faults: list[Fault]) -> None:
     import yaml
 
-    document = {"faults": [fault_text(fault) for fault in faults]} | ({} if seed is None else {"seed": seed})
+    document = {"faults": [format_fault(fault) for fault in faults]} | (
+        {} if seed is None else {"seed": seed}
+    )
     assert parse_scenario(yaml.safe_dump(document)) == Scenario(seed, tuple(faults))
 
 
@@ -204,14 +206,14 @@ def test_no_scenario_does_worse_than_be_refused(text: str) -> None:
 
 def test_every_fault_and_parameter_is_described() -> None:
     for each in FAULTS:
-        assert each.about().endswith(".")
-        assert "\n" not in each.about()
-        assert all(text for _, _, text in each.parameters())
-    assert [(name, default) for name, default, _ in Delay.parameters()] == [
+        assert each.describe().endswith(".")
+        assert "\n" not in each.describe()
+        assert all(text for _, _, text in each.list_parameters())
+    assert [(name, default) for name, default, _ in Delay.list_parameters()] == [
         ("time", "100ms"),
         ("jitter", "0s"),
     ]
-    assert BlackholeFault.parameters() == []
-    common = [name for name, _, _ in Fault.parameters()]
+    assert BlackholeFault.list_parameters() == []
+    common = [name for name, _, _ in Fault.list_parameters()]
     assert common[:4] == ["command", "topic", "filter", "direction"]
-    assert not any(name in common for each in FAULTS for name, _, _ in each.parameters())
+    assert not any(name in common for each in FAULTS for name, _, _ in each.list_parameters())

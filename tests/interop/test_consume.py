@@ -745,7 +745,7 @@ def test_chunks(broker: Broker, topic: str, pwire: Pwire) -> None:
 async def send_corrupt(url: str, topic: str, before: bytes, *after: bytes) -> None:
     """Among good messages one whose checksum is right, but which is no LZ4."""
     async with Client(Settings(parse_url(url))) as client:
-        link = await client.link(await client.lookup(topic))
+        link = await client.open_link(await client.lookup(topic))
         created = await link.request(build_command("PRODUCER", topic=topic, producer_id=1))
         for number, payload in enumerate([before, b"\xff" * 20, *after]):
             metadata = MessageMetadata(

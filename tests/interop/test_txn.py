@@ -20,14 +20,14 @@ from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
 from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.net.session.transaction import Coordinator, Transaction
-from pulsarctl_wire.net.settings import gather, settings_from
+from pulsarctl_wire.net.settings import gather, make_settings
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
 END = "the end"
 
 
 def client_of(url: str) -> Client:
-    return Client(settings_from(gather({"url": url}, {}, None)))
+    return Client(make_settings(gather({"url": url}, {}, None)))
 
 
 def records(run: subprocess.CompletedProcess[str], code: int = 0) -> list[dict[str, Any]]:

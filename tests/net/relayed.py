@@ -27,7 +27,7 @@ from net.scripted import HOST, Bell
 
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.faults.text import parse_fault
-from pulsarctl_wire.net.certificates import own_ca, server_context
+from pulsarctl_wire.net.certificates import ensure_ca, make_server_context
 from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
 from pulsarctl_wire.net.proxy.relay import Relay
 from pulsarctl_wire.net.proxy.tap import TapRing
@@ -307,10 +307,10 @@ class Trust:
 
     @classmethod
     def make(cls, directory: Path, client_ca: Path | None = None) -> Trust:
-        server = server_context(
+        server = make_server_context(
             None, None, ca_directory=directory, names=[HOST], client_ca=str(client_ca) if client_ca else None
         )
-        return cls(own_ca(directory)[0], server)
+        return cls(ensure_ca(directory)[0], server)
 
     def client(self) -> ssl.SSLContext:
         """What trusts this CA alone."""

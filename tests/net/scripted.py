@@ -34,7 +34,7 @@ from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.net.session.producer import Producer
 from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
-from pulsarctl_wire.net.session.send_queue import ProducerOptions, Sent
+from pulsarctl_wire.net.session.send_queue import ProducerOptions, SendResult
 from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
@@ -517,14 +517,14 @@ def deliver(*entries: Entry) -> Reaction:
 # ---- Our side ----
 
 
-class Results(list[Sent]):
+class Results(list[SendResult]):
     """What became of a producer's sends."""
 
     def __init__(self, bell: Bell) -> None:
         super().__init__()
         self._bell = bell
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: SendResult) -> None:
         self.append(sent)
         self._bell.ring()
 
@@ -574,7 +574,7 @@ async def take(subscription: Subscription, count: int) -> list[Delivery[Consumer
     found: list[Delivery[Consumer]] = []
     while len(found) < count:
         delivery = await take_one(subscription)
-        delivery.consumer.consumed(delivery)
+        delivery.consumer.release_permits(delivery)
         found.append(delivery)
     return found
 

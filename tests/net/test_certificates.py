@@ -30,7 +30,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.certificates import default_ca_directory, own_ca, server_context
+from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory, make_server_context
 
 NOW = datetime.now(timezone.utc)
 DAY = timedelta(days=1)
@@ -65,7 +65,7 @@ def strict(ca: str | Path | None) -> ssl.SSLContext:
 
 
 def own(directory: Path, *names: str, client_ca: str | None = None) -> ssl.SSLContext:
-    return server_context(None, None, ca_directory=directory, names=names, client_ca=client_ca)
+    return make_server_context(None, None, ca_directory=directory, names=names, client_ca=client_ca)
 
 
 def leaf(server: ssl.SSLContext, ca: Path) -> x509.Certificate:
@@ -124,7 +124,7 @@ def write(path: Path, data: bytes) -> str:
 @pytest.mark.parametrize("name", ["broker.example", "10.1.2.3", "2001:db8::1", "bücher.example", "a_b"])
 def test_clients_that_trust_our_ca_connect(tmp_path: Path, name: str) -> None:
     server = own(tmp_path, "broker.example", "10.1.2.3", "2001:db8::1", "bücher.example", "a_b")
-    client = strict(own_ca(tmp_path)[0])
+    client = strict(ensure_ca(tmp_path)[0])
     for each in (name, "localhost", "127.0.0.1", "::1", socket.gethostname()):
         assert shake(server, client, each).version() == "TLSv1.3"
     client.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -132,14 +132,14 @@ def test_clients_that_trust_our_ca_connect(tmp_path: Path, name: str) -> None:
 
 
 def test_clients_check_the_name(tmp_path: Path) -> None:
-    server, client = own(tmp_path, "a.example"), strict(own_ca(tmp_path)[0])
+    server, client = own(tmp_path, "a.example"), strict(ensure_ca(tmp_path)[0])
     for name in ("b.example", "10.1.2.3"):
         with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
             shake(server, client, name)
 
 
 def test_clients_that_do_not_trust_our_ca_refuse(tmp_path: Path) -> None:
-    own_ca(tmp_path / "other")
+    ensure_ca(tmp_path / "other")
     for ca in (None, tmp_path / "other" / "ca.pem"):
         with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
             shake(own(tmp_path), strict(ca), "localhost")
@@ -147,7 +147,7 @@ def test_clients_that_do_not_trust_our_ca_refuse(tmp_path: Path) -> None:
 
 def test_a_real_connection(tmp_path: Path) -> None:
     """Over sockets, in two threads."""
-    server, client = own(tmp_path), strict(own_ca(tmp_path)[0])
+    server, client = own(tmp_path), strict(ensure_ca(tmp_path)[0])
     ours, theirs = socket.socketpair()
     with ours, theirs, ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(server.wrap_socket, ours, True)
@@ -202,7 +202,7 @@ def test_names_that_are_none(tmp_path: Path, name: str) -> None:
 
 def test_where_nothing_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    server = server_context(None, None, ca_directory=None, names=[])
+    server = make_server_context(None, None, ca_directory=None, names=[])
     assert shake(server, strict(tmp_path / "pwire" / "ca.pem"), "localhost")
 
 
@@ -217,7 +217,7 @@ def test_where_nothing_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_where_the_ca_is_kept(environ: dict[str, str], directory: str) -> None:
-    assert default_ca_directory(environ) == Path(directory)
+    assert find_ca_directory(environ) == Path(directory)
 
 
 # ---- The CA ----
@@ -225,10 +225,10 @@ def test_where_the_ca_is_kept(environ: dict[str, str], directory: str) -> None:
 
 def test_the_ca_is_made_once(tmp_path: Path) -> None:
     directory = tmp_path / "share" / "pwire"
-    paths = own_ca(directory)
+    paths = ensure_ca(directory)
     assert paths == (directory / "ca.pem", directory / "ca-key.pem")
     contents = [path.read_bytes() for path in paths]
-    assert own_ca(directory) == paths
+    assert ensure_ca(directory) == paths
     own(directory)
     assert [path.read_bytes() for path in paths] == contents
     assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, *paths)] == [0o755, 0o644, 0o600]
@@ -250,7 +250,7 @@ def test_many_make_it_at_once(tmp_path: Path) -> None:
 
         def make(directory: Path = directory, barrier: Barrier = barrier) -> tuple[bytes, ssl.SSLContext]:
             barrier.wait(30)
-            return own_ca(directory)[0].read_bytes(), own(directory)
+            return ensure_ca(directory)[0].read_bytes(), own(directory)
 
         with ThreadPoolExecutor(count) as pool:
             made = [each.result(60) for each in [pool.submit(make) for _ in range(count)]]
@@ -262,7 +262,7 @@ def test_many_make_it_at_once(tmp_path: Path) -> None:
 
 def test_one_that_was_killed_in_between(tmp_path: Path) -> None:
     """The key is there, the certificate is not: it is made from that key."""
-    certificate_path, key_path = own_ca(tmp_path)
+    certificate_path, key_path = ensure_ca(tmp_path)
     key = key_path.read_bytes()
     certificate_path.unlink()
     server = own(tmp_path)
@@ -302,12 +302,12 @@ def test_a_ca_that_cannot_be_used_is_left_as_it_is(tmp_path: Path, kind: str) ->
     certificate_of, key_of, why = UNUSABLE[kind]
     paths = tmp_path / "ca.pem", tmp_path / "ca-key.pem"
     if kind != "no key":
-        own_ca(tmp_path)
+        ensure_ca(tmp_path)
     for path, content in zip(paths, (certificate_of, key_of), strict=True):
         if content:
             path.write_bytes(content())
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for use in (own_ca, own):
+    for use in (ensure_ca, own):
         with pytest.raises(SettingsError, match=why) as caught:
             use(tmp_path)
         assert "remove both" in str(caught.value)
@@ -316,18 +316,18 @@ def test_a_ca_that_cannot_be_used_is_left_as_it_is(tmp_path: Path, kind: str) ->
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     for path in before:
         path.unlink()
-    own_ca(tmp_path)
+    ensure_ca(tmp_path)
 
 
 def test_a_place_where_no_ca_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for directory in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(SettingsError, match=f"our CA, {directory}.*: .*; a certificate can be given"):
-            own_ca(directory)
+            ensure_ca(directory)
     (tmp_path / "ca.pem").mkdir()
     (tmp_path / "ca-key.pem").write_bytes(pem(KEY))
     with pytest.raises(SettingsError, match="Is a directory"):
-        own_ca(tmp_path)
+        ensure_ca(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
@@ -335,7 +335,7 @@ def test_a_place_where_no_ca_can_be(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_damage_never_crashes(tmp_path: Path, data: st.DataObject) -> None:
     """Bits flipped within the DER: it is as good as before, or refused."""
-    path = own_ca(tmp_path)[data.draw(st.integers(0, 1))]
+    path = ensure_ca(tmp_path)[data.draw(st.integers(0, 1))]
     text = path.read_bytes()
     head, *lines, tail = text.splitlines()
     der = bytearray(base64.b64decode(b"".join(lines)))
@@ -365,7 +365,7 @@ def test_a_given_certificate(tmp_path: Path, key: Any, together: bool) -> None:
     trusted = write(tmp_path / "trusted.pem", own_certificate)
     cert = write(tmp_path / "cert.pem", own_certificate + (pem(key) if together else b""))
     key_path = None if together else write(tmp_path / "key.pem", pem(key))
-    server = server_context(cert, key_path, ca_directory=tmp_path / "ca", names=["ignored"])
+    server = make_server_context(cert, key_path, ca_directory=tmp_path / "ca", names=["ignored"])
     client = ssl.create_default_context(cafile=trusted)
     client.verify_flags &= ~ssl.VERIFY_X509_STRICT  # on by default from Python 3.13 on
     assert shake(server, client, "localhost").getpeercert(binary_form=True) is not None
@@ -402,7 +402,7 @@ def refusals(directory: Path) -> Iterable[tuple[str | None, str | None, str]]:
 def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     for cert, key, why in refusals(tmp_path):
         with pytest.raises(SettingsError, match=why) as caught:
-            server_context(cert, key, ca_directory=tmp_path / "ca", names=[])
+            make_server_context(cert, key, ca_directory=tmp_path / "ca", names=[])
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "ca").exists()
 
@@ -412,7 +412,7 @@ def test_a_key_that_may_not_be_read(tmp_path: Path) -> None:
     cert, key = write(tmp_path / "cert.pem", certificate(KEY)), write(tmp_path / "key.pem", pem(KEY))
     os.chmod(key, 0)
     with pytest.raises(SettingsError, match=f"{key}: Permission denied"):
-        server_context(cert, key, ca_directory=None, names=[])
+        make_server_context(cert, key, ca_directory=None, names=[])
 
 
 # ---- Clients' certificates, and a key log ----
@@ -423,7 +423,7 @@ def test_clients_have_to_show_a_certificate(tmp_path: Path) -> None:
     ca = write(tmp_path / "clients.pem", its_own)
     server = own(directory, client_ca=ca)
     server.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as above
-    trusted = own_ca(directory)[0]
+    trusted = ensure_ca(directory)[0]
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
         shake(server, strict(trusted), "localhost")
     client = strict(trusted)
@@ -439,7 +439,7 @@ def test_clients_have_to_show_a_certificate(tmp_path: Path) -> None:
 
 def test_protocols(tmp_path: Path) -> None:
     def context(*protocols: str) -> ssl.SSLContext:
-        return server_context(None, None, ca_directory=tmp_path, names=(), protocols=protocols)
+        return make_server_context(None, None, ca_directory=tmp_path, names=(), protocols=protocols)
 
     only, both = context("TLSv1.3"), context("TLSv1.3", "TLSv1.2")
     assert (only.minimum_version, only.maximum_version) == (ssl.TLSVersion.TLSv1_3,) * 2
@@ -457,7 +457,7 @@ def test_a_ca_of_clients_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_a_key_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As all else that does TLS writes one: by $SSLKEYLOGFILE."""
-    client = strict(own_ca(tmp_path)[0])
+    client = strict(ensure_ca(tmp_path)[0])
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys.log"))
     assert shake(own(tmp_path), client, "localhost")
     assert "SERVER_TRAFFIC_SECRET_0 " in (tmp_path / "keys.log").read_text()

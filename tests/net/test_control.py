@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from net.scripted import awaited, run
 
 from pulsarctl_wire.errors import SettingsError, Unreachable, WireError
-from pulsarctl_wire.net.control import LONGEST, Control, ask, directory, is_served, own_directory
+from pulsarctl_wire.net.control import LONGEST, Control, ask, directory, ensure_directory, is_served
 
 
 async def answer(asked: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def test_nobody_else_may_open_it(home: Path) -> None:
     async def test() -> None:
         mask = os.umask(0)
         try:
-            path = own_directory({"XDG_RUNTIME_DIR": str(home / "made")}) / "s"
+            path = ensure_directory({"XDG_RUNTIME_DIR": str(home / "made")}) / "s"
             async with served(path):
                 assert stat.S_IMODE(path.stat().st_mode) & 0o177 == 0
                 assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -216,11 +216,11 @@ async def refused(path: Path, match: str) -> None:
 
 
 def test_a_directory_that_others_write_to(home: Path) -> None:
-    shared = own_directory({"XDG_RUNTIME_DIR": str(home)})
+    shared = ensure_directory({"XDG_RUNTIME_DIR": str(home)})
     for mode in (0o777, 0o770):
         shared.chmod(mode)
         with pytest.raises(SettingsError, match="other users can write there; name another path"):
-            own_directory({"XDG_RUNTIME_DIR": str(home)})
+            ensure_directory({"XDG_RUNTIME_DIR": str(home)})
 
 
 def test_a_socket_that_is_left_over(home: Path) -> None:

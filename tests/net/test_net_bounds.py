@@ -276,7 +276,7 @@ async def test_the_ratio_of_the_budget() -> None:
 async def test_warnings_of_a_session_are_folded() -> None:
     async with ScriptedBroker() as broker:
         async with broker.client() as client:
-            link = await client.service()
+            link = await client.open_service_link()
             broker.peers[0].send(frame_of(b"\x08\xe7\x07") * 100)
             await heard_all(broker)
             assert link.is_open
@@ -458,7 +458,7 @@ async def test_schemas_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
         schema = {"name": "s", "schema_data": bytes(10_000), "type": 4}
         broker.always("GET_SCHEMA", answer("GET_SCHEMA_RESPONSE", schema=schema))
         for version in (b"1", b"2", b"1", b"2", b"3", b"1"):
-            assert await client.schema(TOPIC, version) is not None
+            assert await client.fetch_schema(TOPIC, version) is not None
         assert [body.schema_version for body in broker.bodies("GET_SCHEMA")] == [b"1", b"2", b"3", b"1"]
 
 
@@ -486,7 +486,7 @@ async def test_bytes_that_wait_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> No
     """A peer that reads nothing is left when too much waits for it."""
     monkeypatch.setattr(frame_socket, "MAX_UNSENT_BYTES", 1024 * 1024)
     async with ScriptedBroker() as broker, broker.client() as client:
-        link = await client.service()
+        link = await client.open_service_link()
         broker.peers[0].transport.pause_reading()
         pings = build("PING") * 10_000
         while link.is_open:

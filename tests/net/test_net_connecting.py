@@ -35,7 +35,7 @@ from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SettingsError, Unreachable
 from pulsarctl_wire.net.session.client import Broker, Client
-from pulsarctl_wire.net.session.link import Link, first_link
+from pulsarctl_wire.net.session.link import Link, open_first_link
 from pulsarctl_wire.net.settings import DEFAULT_URL, Auth, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import REFRESH
@@ -80,7 +80,7 @@ async def test_error_before_connected(code: str) -> None:
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("CONNECT", refuse_connection(code, "no such role"))
         with pytest.raises(BrokerError, match="no such role") as caught:
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
         assert (caught.value.code, caught.value.request) == (code, "CONNECT")
         assert len(broker.peers) == 1
 
@@ -90,7 +90,7 @@ async def test_error_before_connected_that_may_pass() -> None:
     """A broker that is not ready yet is asked again."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("CONNECT", refuse_connection("ServiceNotReady"))
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert len(broker.peers) == 2
 
 
@@ -101,7 +101,7 @@ async def test_error_before_connected_and_more() -> None:
         refused = refuse_connection("AuthenticationError", "no such role")
         broker.always("CONNECT", followed_by(refused, build("PING")))
         with pytest.raises(BrokerError, match="no such role"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
 
 
 @awaited
@@ -111,7 +111,7 @@ async def test_auth_challenge_at_connect() -> None:
         broker.once("CONNECT", lambda peer, frame: challenge(b"x", "token"))
         broker.once("AUTH_RESPONSE", lambda peer, frame: build("CONNECTED", **broker.connected_as))
         async with broker.client(auth=Auth("token", lambda: b"abc")) as client:
-            assert await client.partitions(TOPIC) == 0
+            assert await client.count_partitions(TOPIC) == 0
         (connect,), (response,) = broker.bodies("CONNECT"), broker.bodies("AUTH_RESPONSE")
         assert (connect.auth_method_name, connect.auth_data) == ("token", b"abc")
         assert (response.response.auth_method_name, response.response.auth_data) == ("token", b"abc")
@@ -123,7 +123,7 @@ async def test_auth_challenge_at_connect_without_credentials() -> None:
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("CONNECT", lambda peer, frame: challenge(b"x"))
         broker.once("AUTH_RESPONSE", lambda peer, frame: build("CONNECTED", **broker.connected_as))
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert broker.bodies("AUTH_RESPONSE")[0].response.auth_method_name == "none"
 
 
@@ -134,7 +134,7 @@ async def test_auth_challenges_without_end() -> None:
         broker.always("CONNECT", lambda peer, frame: challenge(b"x"))
         broker.always("AUTH_RESPONSE", lambda peer, frame: challenge(b"x"))
         with pytest.raises(Unreachable, match="more than 10 rounds of AUTH_CHALLENGE"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
         assert 10 <= len(broker.seen("AUTH_RESPONSE")) <= 11
 
 
@@ -144,7 +144,7 @@ async def test_auth_challenge_twice() -> None:
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("CONNECT", lambda peer, frame: challenge(b"x") + challenge(b"y"))
         broker.once("AUTH_RESPONSE", lambda peer, frame: build("CONNECTED", **broker.connected_as))
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert len(broker.peers) == 1
 
 
@@ -154,11 +154,11 @@ async def test_auth_refresh() -> None:
     async with ScriptedBroker() as broker:
         auth = Auth("token", Credentials(b"old", b"new"))
         async with broker.client(auth=auth) as client:
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
             broker.peers[0].send(challenge(REFRESH, "token"))
             (response,) = await broker.saw("AUTH_RESPONSE")
             assert response.response.auth_data == b"new"
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
             assert len(broker.peers) == 1
 
 
@@ -235,7 +235,7 @@ async def test_connect_never_answered() -> None:
     async with ScriptedBroker() as broker, broker.client(connect_timeout=0.1) as client:
         broker.always("CONNECT", silence)
         with pytest.raises(RequestTimeout, match=r"CONNECT was not answered by CONNECTED within 0\.1 s"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
         await broker.until(lambda: not broker.peers[0].is_open)
 
 
@@ -243,7 +243,7 @@ async def test_connect_never_answered() -> None:
 async def test_connected_no_max_size() -> None:
     """CONNECTED without a largest size leaves it at five MiB."""
     async with ScriptedBroker(max_message_size=None) as broker, broker.client() as client:
-        link = await client.service()
+        link = await client.open_service_link()
         assert link.protocol.max_message_size == 5 * 1024 * 1024
         async with producing(broker, client) as (producer, results):
             await send(producer, bytes(5 * 1024 * 1024))
@@ -291,7 +291,7 @@ async def test_anything_counts_as_pong() -> None:
     """Whatever comes shows that the broker lives: a missing PONG alone ends no connection."""
     async with ScriptedBroker() as broker, broker.client(keep_alive=0.1) as client:
         broker.always("PING", lambda peer, frame: build("SUCCESS", request_id=4711))
-        await client.service()
+        await client.open_service_link()
         await broker.saw("PING", 3)
         assert len(broker.peers) == 1
 
@@ -300,7 +300,7 @@ async def test_anything_counts_as_pong() -> None:
 async def test_ping_of_the_broker() -> None:
     """The broker's PING is answered by PONG."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        await client.service()
+        await client.open_service_link()
         broker.peers[0].send(build("PING"), build("PING"))
         await broker.saw("PONG", 2)
 
@@ -309,7 +309,7 @@ async def test_ping_of_the_broker() -> None:
 async def test_ping_measured() -> None:
     """A PING of the user's tells its round trip, or that no PONG came, or that the connection ended."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        link = await client.service()
+        link = await client.open_service_link()
         assert await link.ping(10) > 0
         broker.once("PING", silence, hang_up)
         with pytest.raises(RequestTimeout, match="PING was not answered"):
@@ -359,7 +359,7 @@ async def test_unknown_command() -> None:
 async def test_command_without_its_fields() -> None:
     """A command whose sub-message is missing is passed over."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        await client.service()
+        await client.open_service_link()
         kinds = (3, 7, 8, 9, 13, 14, 15, 16, 17, 22, 24, 26, 30, 35, 36, 68)
         broker.peers[0].send(*(frame_of(bytes([8, kind])) for kind in kinds), build("PING"))
         await broker.saw("PONG")
@@ -412,11 +412,11 @@ PLAUSIBLE = command_bytes("PRODUCER_SUCCESS", request_id=1, producer_name="p")
 async def test_oversize_header(total: int) -> None:
     """A frame that says it is larger than the limit ends the connection at once; another one is made."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        link = await client.service()
+        link = await client.open_service_link()
         broker.once("LOOKUP", lambda peer, frame: frame_of(PLAUSIBLE, total=total))
         with pytest.raises(LinkClosed, match="over the limit"):
             await link.request(LOOKUP, timeout=1)
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert len(broker.peers) == 2
 
 
@@ -425,11 +425,11 @@ async def test_oversize_header(total: int) -> None:
 async def test_bytes_that_are_no_frame(data: bytes) -> None:
     """Bytes that are no frame end the connection at once, and the reason is said; another one is made."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        link = await client.service()
+        link = await client.open_service_link()
         broker.once("LOOKUP", lambda peer, frame: data)
         with pytest.raises(LinkClosed, match="the broker sent bytes that are not a frame"):
             await link.request(LOOKUP, timeout=1)
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert len(broker.peers) == 2
 
 
@@ -469,7 +469,7 @@ async def test_server_that_closes_without_a_word() -> None:
         broker.client(f"pulsar://{place}") as client,
     ):
         with pytest.raises(Unreachable, match=r"without answering CONNECT; .*pulsar\+ssl://"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
 
 
 @awaited
@@ -484,7 +484,7 @@ async def test_server_that_closes_at_once() -> None:
         ScriptedBroker() as broker,
         broker.client(f"pulsar://{place},{broker.address}", timeout=1) as client,
     ):
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert len(broker.peers) == 1
 
 
@@ -514,7 +514,7 @@ async def test_http_server(stays: bool) -> None:
     ):
         try:
             with pytest.raises(Unreachable, match="it speaks HTTP, not Pulsar's protocol"):
-                await client.partitions(TOPIC)
+                await client.count_partitions(TOPIC)
         finally:
             done.set()
 
@@ -532,7 +532,7 @@ async def test_tls_where_there_is_none() -> None:
         broker.client(f"pulsar+ssl://{place}") as client,
     ):
         with pytest.raises(Unreachable, match=r"no TLS there .*pulsar://"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
 
 
 @awaited
@@ -540,8 +540,8 @@ async def test_first_host_is_dead() -> None:
     """The hosts of a service URL are tried in turn, and one that served is asked first from then on."""
     with nobody() as place:
         async with ScriptedBroker() as broker, broker.client(f"pulsar://{place},{broker.address}") as client:
-            assert await client.partitions(TOPIC) == 0
-            assert await client.partitions(TOPIC) == 0
+            assert await client.count_partitions(TOPIC) == 0
+            assert await client.count_partitions(TOPIC) == 0
             assert len(broker.peers) == 1
 
 
@@ -568,11 +568,11 @@ async def test_numbers_are_the_same_in_tap_and_record_where_a_host_is_dead() -> 
             settings = Settings(parse_url(f"pulsar://{place},{broker.address}"))
             broker.once("LOOKUP", connect_to(owner))
             async with Client(settings, tap=tap) as client:
-                await (await client.link(await client.lookup(TOPIC))).request(
+                await (await client.open_link(await client.lookup(TOPIC))).request(
                     build_command("PRODUCER", topic=TOPIC, producer_id=1)
                 )
             connect = partial(Link.open, settings=settings, numbers=count(2), tap=tap)
-            link = await first_link(settings.url.addresses, settings, connect)
+            link = await open_first_link(settings.url.addresses, settings, connect)
             await link.close()
     tap.file.seek(0)
     assert tap.numbers == [0, 1, 2]
@@ -586,7 +586,7 @@ async def test_all_hosts_are_dead() -> None:
     with nobody() as one, nobody() as other:
         async with ScriptedBroker() as broker, broker.client(f"pulsar://{one},{other}") as client:
             with pytest.raises(Unreachable, match=f"{one}: refused; {other}: refused .*another: --url"):
-                await client.partitions(TOPIC)
+                await client.count_partitions(TOPIC)
 
 
 HINTS = {
@@ -606,7 +606,7 @@ async def test_nobody_listens_on_this_machine(url: str) -> None:
         tried, hint = (text.replace("PORT", port) for text in (url, HINTS[url]))
         async with Client(Settings(parse_url(tried))) as client:
             with pytest.raises(Unreachable) as raised:
-                await client.partitions(TOPIC)
+                await client.count_partitions(TOPIC)
     assert str(raised.value).endswith(f": refused (tried {tried}; another: --url{hint})")
 
 
@@ -623,7 +623,7 @@ async def test_nobody_listens_at_the_default_url(monkeypatch: pytest.MonkeyPatch
     async with Client(Settings(parse_url(DEFAULT_URL))) as client:
         monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse, raising=False)
         with pytest.raises(Unreachable) as raised:
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
     url = f"tried {DEFAULT_URL}; another: --url; pwire broker starts one"
     assert str(raised.value) == f"localhost:6650: refused ({url})"
 
@@ -643,6 +643,6 @@ async def test_link_without_handshake() -> None:
 async def test_one_connection_for_all() -> None:
     """Producers and consumers of one broker share a connection."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        await asyncio.gather(*(client.link(Broker(broker.address)) for _ in range(5)))
+        await asyncio.gather(*(client.open_link(Broker(broker.address)) for _ in range(5)))
         async with producing(broker, client), subscribed(client):
             assert len(broker.peers) == 1

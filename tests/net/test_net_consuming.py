@@ -282,7 +282,7 @@ async def test_nack_exclusive() -> None:
             taken = [await take_one(subscription) for _ in range(3)]
             consumer = only(subscription)
             for delivery in taken[:2]:
-                consumer.consumed(delivery)
+                consumer.release_permits(delivery)
             consumer.ack(taken[0])
             consumer.nack(taken[1])
             assert payloads(await take(subscription, 2)) == [b"\x01", b"\x02"]

@@ -45,7 +45,7 @@ async def test_hops() -> None:
     """Every step of a lookup is told: who was asked, how, and what it said."""
     async with ScriptedBroker() as first, ScriptedBroker() as second, first.client() as client:
         first.always("LOOKUP", connect_to(second, authoritative=False, **REDIRECT))
-        hops = [hop async for hop in client.hops(TOPIC)]
+        hops = [hop async for hop in client.trace_lookup(TOPIC)]
         assert [(hop.asked, hop.authoritative, hop.response, hop.url) for hop in hops] == [
             (first.address, False, "Redirect", second.url),
             (second.address, False, "Connect", second.url),
@@ -111,7 +111,7 @@ async def test_link_lost_while_asking() -> None:
     """A question whose connection ends before the answer is asked again over another one."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.once("PARTITIONED_METADATA", hang_up)
-        assert await client.partitions(TOPIC) == 0
+        assert await client.count_partitions(TOPIC) == 0
         assert broker.peers[1].commands == ["CONNECT", "PARTITIONED_METADATA"]
 
 
@@ -123,7 +123,7 @@ async def test_link_lost_while_asking_without_reconnect() -> None:
         with pytest.raises(
             LinkClosed, match="the broker closed the connection; PARTITIONED_METADATA has no answer"
         ):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
         assert len(broker.peers) == 1
 
 
@@ -132,8 +132,8 @@ async def test_partitions() -> None:
     """A partitioned topic says so; whether asking may create it is said in the request."""
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("PARTITIONED_METADATA", answer("PARTITIONED_METADATA_RESPONSE", partitions=3))
-        assert await client.partitions(TOPIC) == 3
-        assert await client.partitions(TOPIC, create=False) == 3
+        assert await client.count_partitions(TOPIC) == 3
+        assert await client.count_partitions(TOPIC, create=False) == 3
         first, second = broker.bodies("PARTITIONED_METADATA")
         assert (first.metadata_auto_creation_enabled, second.metadata_auto_creation_enabled) == (True, False)
 
@@ -150,7 +150,7 @@ async def test_partitions_refused_by_a_proxy() -> None:
         )
         broker.always("PARTITIONED_METADATA", refused)
         with pytest.raises(BrokerError, match="AuthorizationError: not yours"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)
 
 
 @awaited
@@ -232,7 +232,7 @@ async def test_proxy_with_several_brokers() -> None:
             return connect_to(brokerServiceUrl=url, proxy_through_service_url=True)(peer, frame)
 
         proxy.always("LOOKUP", next_one)
-        links = [await client.link(await client.lookup(TOPIC)) for _ in range(3)]
+        links = [await client.open_link(await client.lookup(TOPIC)) for _ in range(3)]
         assert links[0] is links[2]
         assert links[0] is not links[1]
         assert [body.proxy_to_broker_url for body in proxy.bodies("CONNECT")] == [
@@ -254,10 +254,10 @@ async def test_listener_name() -> None:
 async def test_questions_do_not_wait_for_each_other() -> None:
     """Several questions may be open at once; each gets its own answer, in whatever order they come."""
     async with ScriptedBroker() as broker, broker.client() as client:
-        await client.service()
+        await client.open_service_link()
         held = []
         broker.always("PARTITIONED_METADATA", lambda peer, frame: held.append(frame))
-        asking = asyncio.gather(*(client.partitions(f"{TOPIC}{each}") for each in range(3)))
+        asking = asyncio.gather(*(client.count_partitions(f"{TOPIC}{each}") for each in range(3)))
         await broker.saw("PARTITIONED_METADATA", 3)
         for frame in reversed(held):
             reaction = answer("PARTITIONED_METADATA_RESPONSE", partitions=int(frame.body.topic[-1]))
@@ -272,4 +272,4 @@ async def test_more_partitions_than_there_can_be() -> None:
     async with ScriptedBroker() as broker, broker.client() as client:
         broker.always("PARTITIONED_METADATA", answer("PARTITIONED_METADATA_RESPONSE", partitions=100_001))
         with pytest.raises(Unreachable, match="100001 partitions, over the limit of 100000"):
-            await client.partitions(TOPIC)
+            await client.count_partitions(TOPIC)

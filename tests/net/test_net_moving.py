@@ -165,7 +165,7 @@ async def test_old_link_lost_after_moving() -> None:
         first.once("SEND", lambda peer, frame: close_producer(frame, **assigned(second)))
         await send(producer, b"a")
         await producer.flush()
-        link = await client.service()
+        link = await client.open_service_link()
         first.peers[0].hang_up()
         await link.closed
         await send(producer, b"b")
@@ -330,7 +330,7 @@ async def test_old_link_lost_after_a_consumer_has_moved() -> None:
         first.once("FLOW", lambda peer, frame: close_consumer(frame, **assigned(second)))
         async with subscribed(client):
             await second.saw("FLOW")
-            link = await client.service()
+            link = await client.open_service_link()
             first.peers[0].hang_up()
             await link.closed
             assert first.warnings("opening it again") == 1

@@ -897,21 +897,24 @@ async def test_what_waits_for_its_counterpart_is_bounded(monkeypatch: pytest.Mon
     ],
 )
 def test_topics_are_renamed(name: str, renamed: str) -> None:
-    assert Names([("orders", "sales"), ("old/ns", "new/ns")], "-1").topic(name) == renamed
+    assert Names([("orders", "sales"), ("old/ns", "new/ns")], "-1").rename_topic(name) == renamed
 
 
 @given(names)
 def test_without_rules_every_name_stays_as_it_is_spelled(name: str) -> None:
     plain = Names()
-    assert [plain.topic(name), plain.namespace(name), plain.subscription(name), plain.pattern(name)] == [
-        name
-    ] * 4
+    assert [
+        plain.rename_topic(name),
+        plain.rename_namespace(name),
+        plain.rename_subscription(name),
+        plain.rename_pattern(name),
+    ] == [name] * 4
 
 
 def test_patterns_follow_namespace_and_suffix() -> None:
     moved = Names([("old/ns", "new/ns")], ".1")
-    assert moved.pattern("persistent://old/ns/a.*$") == r"persistent://new/ns/a.*\.1$"
-    assert moved.pattern("old/ns/a") == r"new/ns/a\.1"
+    assert moved.rename_pattern("persistent://old/ns/a.*$") == r"persistent://new/ns/a.*\.1$"
+    assert moved.rename_pattern("old/ns/a") == r"new/ns/a\.1"
 
 
 @pytest.mark.parametrize(
@@ -926,19 +929,19 @@ def test_patterns_follow_namespace_and_suffix() -> None:
     ],
 )
 def test_each_alternative_of_a_pattern_gets_the_suffix(pattern: str, suffixed: str) -> None:
-    assert Names([("old/ns", "new/ns")], "-1").pattern(pattern) == suffixed.replace("-1", r"\-1")
+    assert Names([("old/ns", "new/ns")], "-1").rename_pattern(pattern) == suffixed.replace("-1", r"\-1")
 
 
 @given(st.text("a|()[]\\^QE$/:"))
 def test_a_pattern_stays_as_it_is_without_rules(pattern: str) -> None:
-    assert Names().pattern(pattern) == pattern
+    assert Names().rename_pattern(pattern) == pattern
 
 
 def test_a_rule_that_was_of_no_use_is_known() -> None:
     rules = Names([("a", "b"), ("c", "d"), ("x/y", "z/y"), ("s", "r")])
-    rules.topic("a")
-    rules.namespace("x/y")
-    rules.subscription("s")
+    rules.rename_topic("a")
+    rules.rename_namespace("x/y")
+    rules.rename_subscription("s")
     assert rules.unused == {"c": "d"}
 
 
@@ -959,7 +962,7 @@ def test_frames_keep_their_bytes_where_nothing_changes(frames: list[bytes]) -> N
     remap = Remap(Names())
     for event in FrameStream(Connection(0), True).feed(b"".join(frames)):
         assert isinstance(event, Frame)
-        assert remap.outgoing(event) == event.raw
+        assert remap.make_outgoing(event) == event.raw
 
 
 @given(frames_to_broker, st.sampled_from(["-x", "", "-a-longer-suffix"]))
@@ -969,7 +972,7 @@ def test_frames_whose_names_change_are_whole_frames_with_the_same_entry(
     remap = Remap(Names([("public/default", "a/b")], suffix))
     for event in FrameStream(Connection(0), True).feed(b"".join(frames)):
         assert isinstance(event, Frame)
-        [again] = FrameStream(Connection(0), True).feed(remap.outgoing(event))
+        [again] = FrameStream(Connection(0), True).feed(remap.make_outgoing(event))
         assert isinstance(again, Frame)
         assert (again.command, again.checksum, again.payload) == (
             event.command,
@@ -1052,9 +1055,9 @@ def test_what_counts_is_named() -> None:
 def test_ids_that_are_only_compared_are_not_counted_as_unknown() -> None:
     remap = Remap(Names())
     received = frame(receipt(5))
-    assert remap.translated(received.body, received) == received.body
+    assert remap.translate(received.body, received) == received.body
     assert remap.unknown_ids == 0
-    assert remap.outgoing(frame(acking(5))) == acking(5)
+    assert remap.make_outgoing(frame(acking(5))) == acking(5)
     assert remap.unknown_ids == 1
 
 

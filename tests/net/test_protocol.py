@@ -16,12 +16,12 @@ from pulsarctl_wire.net.protocol import (
     ClientProtocol,
     FrameProtocol,
     Outcome,
-    refusal,
+    read_refusal,
 )
 from pulsarctl_wire.net.session.acks import AckRequest
 from pulsarctl_wire.net.session.inbox import Inbox
 from pulsarctl_wire.net.session.receive_queue import ConsumerOptions, ReceiveQueue
-from pulsarctl_wire.net.session.send_queue import ProducerOptions, Restart, SendQueue, Sent
+from pulsarctl_wire.net.session.send_queue import ProducerOptions, Restart, SendQueue, SendResult
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -153,8 +153,8 @@ def test_either_side_refuses_what_is_no_frame() -> None:
 
 def test_refusals_are_told_from_answers() -> None:
     """An answer tells of no error; ERROR does."""
-    assert refusal(frame_of(build("SUCCESS", request_id=1)), "SEEK") is None
-    error = refusal(
+    assert read_refusal(frame_of(build("SUCCESS", request_id=1)), "SEEK") is None
+    error = read_refusal(
         frame_of(build("ERROR", request_id=1, error=ServerError.NotAllowedError, message="no")), "SEEK", TOPIC
     )
     assert error is not None
@@ -167,8 +167,8 @@ SUCCESS = frame_of(build("PRODUCER_SUCCESS", request_id=1, producer_name="p", la
 def sending(**options: object) -> SendQueue:
     """The sends of a producer that is open."""
     queue = SendQueue(TOPIC, 1, ProducerOptions(**options))  # type: ignore[arg-type]
-    queue.registered(SUCCESS, 1 << 20)
-    queue.opened(at(0))
+    queue.on_registered(SUCCESS, 1 << 20)
+    queue.on_open(at(0))
     return queue
 
 
@@ -191,9 +191,9 @@ def test_a_batch_goes_when_it_is_time() -> None:
     assert (queue.take_bytes(), queue.wake_at) == ([], 1.5 * SECOND)
     queue.wake(at(1.5))
     assert len(queue.take_bytes()) == 1
-    queue.received(receipt(0), at(2))
+    queue.on_frame(receipt(0), at(2))
     (sent,) = queue.take_events()
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
     assert (sent.count, sent.highest, sent.latency_ns) == (2, 1, SECOND // 2)
     assert queue.wake_at is None
 
@@ -206,14 +206,14 @@ def test_what_is_pending_goes_again() -> None:
     queue.suspend()
     queue.add(Outgoing(b"b"), at(1))
     assert not queue.take_bytes()
-    queue.registered(SUCCESS, 1 << 20)
-    queue.opened(at(0))
+    queue.on_registered(SUCCESS, 1 << 20)
+    queue.on_open(at(0))
     assert queue.take_bytes()[:1] == first
-    queue.received(receipt(1), at(2))
+    queue.on_frame(receipt(1), at(2))
     assert [type(event) for event in queue.take_events()] == [Warned, Restart]
     queue.wake(at(10))
     (sent,) = queue.take_events()
-    assert isinstance(sent, Sent)
+    assert isinstance(sent, SendResult)
     assert isinstance(sent.error, RequestTimeout)
     assert queue.wake_at == 11 * SECOND
 
@@ -225,8 +225,8 @@ class Consuming:
         consumers = [self]
         self.inbox: Inbox[Any] = Inbox(consumers, Budget(Budget.RATIO))
         self.queue = ReceiveQueue(self, TOPIC, 1, ConsumerOptions("s", **options), self.inbox)  # type: ignore[arg-type]
-        self.queue.command()
-        self.queue.opened(at(0))
+        self.queue.make_command()
+        self.queue.on_open(at(0))
 
     @property
     def generation(self) -> int:
@@ -243,10 +243,10 @@ def test_what_is_received_is_acknowledged_and_asked_for_again() -> None:
     assert consumer.sent() == ["FLOW"]
     deliveries = []
     for number in range(2):
-        queue.received(frame_of(entry(number, b"a")(1)), at(1))
+        queue.on_frame(frame_of(entry(number, b"a")(1)), at(1))
         delivery = consumer.inbox._queue.popleft()
         assert queue.open_entry(delivery)
-        queue.consumed(delivery, at(1))
+        queue.release_permits(delivery, at(1))
         deliveries.append(delivery)
     queue.ack(deliveries[0], None, at(1))
     queue.nack(deliveries[1], at(1))
@@ -254,7 +254,7 @@ def test_what_is_received_is_acknowledged_and_asked_for_again() -> None:
     queue.wake(at(1.1))
     (request,) = (event for event in queue.take_events() if isinstance(event, AckRequest))
     assert [each["entryId"] for each in request.ids] == [0]
-    queue.acks.settle(request.number, lost=False)
+    queue.acks.settle(request.number, is_lost=False)
     assert queue.wake_at == 3 * SECOND
     queue.wake(at(3))
     assert consumer.sent() == ["REDELIVER_UNACKNOWLEDGED_MESSAGES"]
@@ -267,8 +267,8 @@ def test_permits_go_back_for_what_costs_some() -> None:
     assert consumer.sent() == ["FLOW"]
     cases: list[tuple[dict[str, Any], list[str]]] = [({"marker_type": 10}, []), ({}, ["FLOW"])]
     for number, (fields, sent) in enumerate(cases):
-        consumer.queue.received(frame_of(entry(number, b"a", **fields)(1)), at(1))
+        consumer.queue.on_frame(frame_of(entry(number, b"a", **fields)(1)), at(1))
         delivery = consumer.inbox._queue.popleft()
         assert consumer.queue.open_entry(delivery)
-        consumer.queue.consumed(delivery, at(1))
+        consumer.queue.release_permits(delivery, at(1))
         assert consumer.sent() == sent

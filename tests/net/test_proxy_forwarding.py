@@ -19,7 +19,7 @@ from strategies import cuts, frames_to_broker, message_frames
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.lanes import Faults
-from pulsarctl_wire.net.listener import origin
+from pulsarctl_wire.net.listener import read_origin
 from pulsarctl_wire.net.proxy.proxy import Proxy
 from pulsarctl_wire.net.proxy.relay import CHUNK, Relay
 from pulsarctl_wire.net.proxy.routing import Routing
@@ -605,7 +605,7 @@ async def test_who_never_reads_what_both_sides_have_ended_does_not_hold_the_end_
         proxied.relay.close()  # as it is when both have ended; the client's leg waits for its reader
         await proxied.seen.until(lambda: True)
         await turns()
-        assert proxied.relay.legs[True].gone
+        assert proxied.relay.legs[True].is_gone
         await proxied.proxy.close(0.05)
         assert await client.was_reset()
 
@@ -726,9 +726,9 @@ def test_the_end_of_the_proxy_ends_those_whose_header_is_waited_for(monkeypatch:
 
     async def kept(sock: socket.socket, peer: Address) -> Address:
         waited_for.append(sock)  # for its own end would close it
-        return await origin(sock, peer)
+        return await read_origin(sock, peer)
 
-    monkeypatch.setattr("pulsarctl_wire.net.listener.origin", kept)
+    monkeypatch.setattr("pulsarctl_wire.net.listener.read_origin", kept)
 
     async def test() -> None:
         async with relayed(header_in=True) as proxied:

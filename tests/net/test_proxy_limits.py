@@ -17,7 +17,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.proxy import proxy as proxying
 from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
-from pulsarctl_wire.net.proxy.routing import Allowed, Routing
+from pulsarctl_wire.net.proxy.routing import AddressFilter, Routing
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -30,12 +30,12 @@ METADATA = "169.254.169.254"
 @pytest.mark.parametrize("ip", [METADATA, "169.254.0.0", "fe80::1%eth0", "febf::1", f"::ffff:{METADATA}"])
 @pytest.mark.parametrize("rules", [(), ("0.0.0.0/0", "::/0"), ("169.254.0.0/16", "fe80::/10"), ("named",)])
 def test_link_local_addresses_are_never_allowed(ip: str, rules: tuple[str, ...]) -> None:
-    assert not Allowed(rules)("named", ip)
+    assert not AddressFilter(rules)("named", ip)
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "10.1.2.3", "192.0.2.1", "::1", "::ffff:10.1.2.3"])
 def test_all_others_are_allowed_without_rules(ip: str) -> None:
-    assert Allowed()("any", ip)
+    assert AddressFilter()("any", ip)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_all_others_are_allowed_without_rules(ip: str) -> None:
     ],
 )
 def test_rules_are_networks_addresses_and_names(rules: list[str], host: str, ip: str, allowed: bool) -> None:
-    assert Allowed(rules)(host, ip) is allowed
+    assert AddressFilter(rules)(host, ip) is allowed
 
 
 @pytest.mark.parametrize("rule", ["", "10.0.0.0/33", "10.0.0/8", "broker:6650", "pulsar://b"])
 def test_what_is_no_rule_is_said(rule: str) -> None:
     with pytest.raises(SettingsError, match=r"--allow-broker .*: give a network"):
-        Allowed([rule])
+        AddressFilter([rule])
 
 
 async def led(proxied: Proxied, client: End, broker: End, url: str, request: int = 1) -> Address:
@@ -98,7 +98,7 @@ async def test_a_broker_that_names_a_link_local_address_is_not_followed() -> Non
 @awaited
 async def test_only_brokers_that_are_allowed_are_dialled_but_for_those_given() -> None:
     async with Upstream() as other:
-        async with relayed(allowed=Allowed(["192.0.2.0/24"])) as proxied:
+        async with relayed(allowed=AddressFilter(["192.0.2.0/24"])) as proxied:
             pair = await proxied.pair()
             at = await led(proxied, *pair, f"pulsar://localhost:{other.address.port}")
             assert await (await proxied.connect(at)).was_reset()
@@ -107,7 +107,7 @@ async def test_only_brokers_that_are_allowed_are_dialled_but_for_those_given() -
             await client.send(PING)
             assert await (await proxied.accept()).receive(len(PING)) == PING
         dials = {Address("named", 6650): other.address}
-        async with relayed(allowed=Allowed(["192.0.2.0/24"]), dials=dials) as proxied:
+        async with relayed(allowed=AddressFilter(["192.0.2.0/24"]), dials=dials) as proxied:
             at = await led(proxied, *await proxied.pair(), "pulsar://named:6650")
             await proxied.connect(at)
             (await other.accept()).close()

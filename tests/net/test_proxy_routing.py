@@ -329,7 +329,7 @@ async def test_a_broker_that_is_a_pulsar_proxy(mode: Routing) -> None:
         edge.always(
             "LOOKUP", connect_to(brokerServiceUrl=f"pulsar://{behind}", proxy_through_service_url=True)
         )
-        hops = [hop async for hop in client.hops(TOPIC)]
+        hops = [hop async for hop in client.trace_lookup(TOPIC)]
         assert [hop.through_proxy for hop in hops] == [mode is Routing.CONNECT]
         async with producing(edge, client):
             assert edge.peers[1].commands[:2] == ["CONNECT", "PRODUCER"]
@@ -350,7 +350,7 @@ async def test_a_broker_that_names_itself_stays_where_it_is(name: str, mode: Rou
         before(broker, to=Address(name, broker.port), routing=mode) as (proxy, url, seen),
         broker.client(url) as client,
     ):
-        (hop,) = [hop async for hop in client.hops(TOPIC)]
+        (hop,) = [hop async for hop in client.trace_lookup(TOPIC)]
         assert hop.url == (url if mode is Routing.LISTENERS else broker.url)
         async with producing(broker, client) as (producer, results):
             await send(producer, b"a")

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.net.settings import Address, ServiceUrl, Settings, gather, parse_url, settings_from
+from pulsarctl_wire.net.settings import Address, ServiceUrl, Settings, gather, make_settings, parse_url
 
 NAMES = (
     *("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "tls_ca", "tls_cert", "tls_key"),
@@ -32,7 +32,7 @@ def gathered(
 def settings(
     environment: Mapping[str, str] | None = None, conf: str | None = None, /, **flags: str
 ) -> Settings:
-    return settings_from(gathered(environment, conf, **flags))
+    return make_settings(gathered(environment, conf, **flags))
 
 
 def sent(environment: Mapping[str, str] | None = None, conf: str | None = None, /, **flags: str) -> object:
@@ -394,7 +394,7 @@ def test_settings_or_settings_error(found: dict[str, str]) -> None:
     """Whatever texts there are, they are settings, or a SettingsError; no secret is seen in either."""
     found = {name: SECRET + value if name in ("token", "basic") else value for name, value in found.items()}
     try:
-        told = repr(settings_from(found))
+        told = repr(make_settings(found))
     except SettingsError as error:
         told = str(error)
     assert SECRET not in told

@@ -48,9 +48,9 @@ def ring(capacity: int = SMALL, **options: Any) -> TapRing:
 
 def drop(ring: TapRing) -> None:
     """What it holds open besides what `end` closes."""
-    ring.for_proxy()
+    ring.use_in_proxy()
     if not ring._over:
-        ring.for_watcher()
+        ring.use_in_watcher()
 
 
 class Model(RuleBasedStateMachine):
@@ -378,13 +378,13 @@ from pulsarctl_wire.wire.frame import Connection
 ring = TapRing(capacity=4096)
 child = os.fork()
 if not child:
-    ring.for_proxy()
+    ring.use_in_proxy()
     number = 0
     while number < 5_000:
         if ring.carried(Connection(number), True, b"%d" % number * (number % 50), 1):
             number += 1
     {ending}
-ring.for_watcher()
+ring.use_in_watcher()
 expected = 0
 for record in ring.records(60):
     if record is None:
@@ -421,10 +421,10 @@ from pulsarctl_wire.wire.frame import Connection
 ring = TapRing(capacity=4096)
 child = os.fork()
 if not child:
-    ring.for_watcher()
+    ring.use_in_watcher()
     next(ring.records(60))
     os._exit(0)
-ring.for_proxy()
+ring.use_in_proxy()
 ring.note("first")
 os.waitpid(child, 0)
 while ring.carried(Connection(0), True, bytes(100), 1):  # to nobody, and without SIGPIPE

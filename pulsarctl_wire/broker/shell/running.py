@@ -24,7 +24,7 @@ from pulsarctl_wire.broker.tenancy.access import Keys
 from pulsarctl_wire.errors import InUse, SettingsError
 from pulsarctl_wire.net.frame_socket import Tap
 from pulsarctl_wire.net.settings import Address
-from pulsarctl_wire.net.sockets import ANY_HOST, BACKLOG, TlsContext, bound
+from pulsarctl_wire.net.sockets import ANY_HOST, BACKLOG, TlsContext, bind_socket
 
 MAX_BROKERS: Final = 100
 MAX_PARTITIONS: Final = 100_000
@@ -108,7 +108,7 @@ def _bound(option: str, address: Address) -> socket.socket:
     if not 0 <= address.port < 65_536:
         raise SettingsError(f"--{option}: there is no port {address.port}")
     try:
-        return bound(address)
+        return bind_socket(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             text = f"{address} is taken by another process; name another port with --{option}, or 0 for any"
@@ -125,10 +125,10 @@ def tls_context(plan: Plan) -> TlsContext | None:
     """
     if plan.tls_port is None and plan.https_port is None:
         return None
-    from pulsarctl_wire.net.certificates import server_context
+    from pulsarctl_wire.net.certificates import make_server_context
 
     settings = plan.settings
-    return server_context(
+    return make_server_context(
         settings.tlsCertificateFilePath or None,
         settings.tlsKeyFilePath or None,
         ca_directory=None,
@@ -290,7 +290,7 @@ class Running:
             self.server.flush()
             await self._close_ports(broker)
             sockets.close()
-            reserved: list[Any] = [address and bound(address, listening=False) for address in addresses]
+            reserved: list[Any] = [each and bind_socket(each, listening=False) for each in addresses]
             self._sockets[broker.number] = Sockets(*reserved)
 
     async def start(self, broker: Broker) -> None:

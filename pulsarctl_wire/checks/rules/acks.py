@@ -5,8 +5,8 @@ from typing import Final
 
 from pulsarctl_wire.checks.facts import NOWHERE, Entry
 from pulsarctl_wire.checks.finding import SUSPECTED, WARNING, Sighting
-from pulsarctl_wire.checks.ledgers import Consumer, Held, Returned
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, seconds
+from pulsarctl_wire.checks.ledgers import Consumer, Redelivery, UnackedDelivery
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Rule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -35,34 +35,38 @@ class AckHole(Rule):
     severity = WARNING
     relies_on = CAPTURE  # other consumers of the subscription may acknowledge it
 
-    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Look at what the consumer holds for longest."""
-        if consumer.shared.acknowledged == NOWHERE or not (consumer.exact and self.can_count(consumer.state)):
+    def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Check the entries that are unacknowledged for longest."""
+        if consumer.subscription_facts.highest_acked == NOWHERE or not (
+            consumer.exact and self.can_count(consumer.state)
+        ):
             return
         until = now_ns - self.thresholds.unacked
-        for entry, held in islice(consumer.entries.items(), _LOOKED_AT):
-            if not isinstance(held, Held) or held.seen.time_ns > until:
+        for entry, delivery in islice(consumer.entries.items(), _LOOKED_AT):
+            if not isinstance(delivery, UnackedDelivery) or delivery.sighting.time_ns > until:
                 break
-            passed = consumer.shared.passed(entry, until)
-            if passed is not None and not held.is_chunk and not _is_endless(consumer, entry):
-                self._report(consumer, entry, held, passed, now_ns)
+            later_ack = consumer.subscription_facts.find_ack_past(entry, until)
+            if later_ack is not None and not delivery.is_chunk and not _is_endless(consumer, entry):
+                self._report(consumer, entry, delivery, later_ack, now_ns)
 
-    def _report(self, consumer: Consumer, entry: Entry, held: Held, passed: Sighting, now_ns: int) -> None:
-        if held.reported:
+    def _report(
+        self, consumer: Consumer, entry: Entry, delivery: UnackedDelivery, later_ack: Sighting, now_ns: int
+    ) -> None:
+        if delivery.is_reported:
             return
-        held.reported = True
-        rows = [(held.seen, "delivered")]
-        if entry in consumer.partly:
-            rows.append((consumer.partly[entry][1], f"last partial ACK, {held.left} messages left"))
-        rows.append((passed, "a later entry is acknowledged"))
-        text = f"One entry is unacknowledged for {seconds(now_ns - held.seen.time_ns)} while later ones are"
-        text += " acknowledged: the backlog cannot shrink past it."
-        self.found(consumer.state, consumer.subject(entry), rows, text, SUSPECTED)
+        delivery.is_reported = True
+        rows = [(delivery.sighting, "delivered")]
+        if entry in consumer.partial_acks:
+            rows.append((consumer.partial_acks[entry][1], f"last partial ACK, {delivery.left} messages left"))
+        rows.append((later_ack, "a later entry is acknowledged"))
+        text = f"One entry is unacknowledged for {format_ns(now_ns - delivery.sighting.time_ns)} while later"
+        text += " ones are acknowledged: the backlog cannot shrink past it."
+        self.report(consumer.state, consumer.subject(entry), rows, text, SUSPECTED)
 
 
 def _is_endless(consumer: Consumer, entry: Entry) -> bool:
-    returned = consumer.returned.get(entry)
-    return returned is not None and returned.count >= ENDLESS
+    redelivery = consumer.redelivered.get(entry)
+    return redelivery is not None and redelivery.count >= ENDLESS
 
 
 class PartialAcksIgnored(Rule):
@@ -81,16 +85,17 @@ class PartialAcksIgnored(Rule):
     severity = WARNING
     relies_on = CONNECTION
 
-    def came_again(
-        self, state: CheckState, frame: Frame, consumer: Consumer, entry: Entry, returned: Returned
+    def on_came_again(
+        self, state: CheckState, frame: Frame, consumer: Consumer, entry: Entry, redelivery: Redelivery
     ) -> None:
-        """A MESSAGE that was asked for again."""
-        ack = consumer.partly[entry][0] if entry in consumer.partly else None
-        if ack is None or ack.number > returned.asked_again.number or not self.can_count(state):
+        """Report a batch that is delivered again as a whole, although a part was acknowledged."""
+        ack = consumer.partial_acks[entry][0] if entry in consumer.partial_acks else None
+        if ack is None or ack.number > redelivery.last_request.number or not self.can_count(state):
             return
         if frame.ids.is_plain or not frame.base.message.ack_set:  # type: ignore[union-attr]
-            rows = [(ack, "a part of the batch is acknowledged"), (state.seen, "all of it again, no ack_set")]
-            self.found(state, consumer.subject(entry), rows)
+            rows = [(ack, "a part of the batch is acknowledged")]
+            rows.append((state.sighting, "all of it again, no ack_set"))
+            self.report(state, consumer.subject(entry), rows)
 
 
 class EndlessRedelivery(Rule):
@@ -109,36 +114,36 @@ class EndlessRedelivery(Rule):
     id = "endless_redelivery"
     relies_on = CONNECTION
 
-    def came_again(
-        self, state: CheckState, frame: Frame, consumer: Consumer, entry: Entry, returned: Returned
+    def on_came_again(
+        self, state: CheckState, frame: Frame, consumer: Consumer, entry: Entry, redelivery: Redelivery
     ) -> None:
-        """A MESSAGE that was asked for again."""
-        if returned.count > _MAX_TRIES:
-            self._report(consumer, entry, returned)
+        """Report an entry that no dead letter policy stops."""
+        if redelivery.count > _MAX_TRIES:
+            self._report(consumer, entry, redelivery)
 
-    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+    def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a consumer that is closed."""
         if not consumer.is_open:
             self._judge(consumer)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Judge the consumers that were open until the end."""
-        for consumer in state.left_consumers:
+        for consumer in state.consumers_at_end:
             self._judge(consumer)
 
     def _judge(self, consumer: Consumer) -> None:
-        for entry, returned in consumer.returned.items():
-            if returned.count >= ENDLESS:
-                self._report(consumer, entry, returned)
+        for entry, redelivery in consumer.redelivered.items():
+            if redelivery.count >= ENDLESS:
+                self._report(consumer, entry, redelivery)
 
-    def _report(self, consumer: Consumer, entry: Entry, returned: Returned) -> None:
+    def _report(self, consumer: Consumer, entry: Entry, redelivery: Redelivery) -> None:
         if not self.can_count(consumer.state):
             return
-        times = f"delivered again, {returned.count} times so far"
+        times = f"delivered again, {redelivery.count} times so far"
         rows = [
-            (returned.first, "before it was given back"),
-            (returned.asked, "first REDELIVER"),
-            (returned.last, f"{times}, redelivery_count {returned.redelivery_count}"),
+            (redelivery.first_message, "before it was given back"),
+            (redelivery.first_request, "first REDELIVER"),
+            (redelivery.last_message, f"{times}, redelivery_count {redelivery.redelivery_count}"),
         ]
         text = f"The same message is given back and {times}, and is not acknowledged."
-        self.found(consumer.state, consumer.subject(entry), rows, text)
+        self.report(consumer.state, consumer.subject(entry), rows, text)

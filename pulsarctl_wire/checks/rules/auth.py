@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.attempts import ClientRule
+from pulsarctl_wire.checks.client_rule import ClientRule
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, about_answer, seconds
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, format_ns, make_answer_subject
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.credentials import token_expiry
@@ -22,19 +22,19 @@ _ACK_RESPONSE: Final = NUMBERS["ACK_RESPONSE"]  # never about rights, and there 
 class _Refresh(ClientRule):
     """Notes the broker's last request for new credentials, and the client's answer to it."""
 
-    on: ClassVar = {"AUTH_CHALLENGE": "challenge", "AUTH_RESPONSE": "response"}
+    handlers: ClassVar = {"AUTH_CHALLENGE": "on_challenge", "AUTH_RESPONSE": "on_response"}
 
-    def challenge(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """The broker asks for credentials."""
+    def on_challenge(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the broker's request for new credentials."""
         body: Any = frame.body
         if body is not None and body.challenge.auth_data == REFRESH:
-            state.marks[self.id] = [(seen, "the credentials have expired")]
+            state.notes[self.id] = [(sighting, "the credentials have expired")]
 
-    def response(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """The client sends credentials."""
-        if self.id in state.marks:
-            state.marks[self.id].append((seen, "the answer"))
-            del state.marks[self.id][2:]
+    def on_response(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the client's answer."""
+        if self.id in state.notes:
+            state.notes[self.id].append((sighting, "the answer"))
+            del state.notes[self.id][2:]
 
 
 class AuthChallengeUnanswered(_Refresh):
@@ -51,23 +51,23 @@ class AuthChallengeUnanswered(_Refresh):
     id = "auth_challenge_unanswered"
     relies_on = CONNECTION
 
-    def response(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """The client sends credentials; after the broker's FIN they are no answer."""
-        if state.closed_ns is None or seen.time_ns <= state.closed_ns:
-            state.marks.pop(self.id, None)
+    def on_response(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget the request, unless the credentials come after the broker's FIN."""
+        if state.closed_ns is None or sighting.time_ns <= state.closed_ns:
+            state.notes.pop(self.id, None)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The broker may have given up."""
-        noted = state.marks.get(self.id)
-        if not noted or not ending.by_broker or not self.can_count(state):
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report a connection that the broker closes without an answer."""
+        rows = state.notes.get(self.id)
+        if not rows or not ending.by_broker or not self.can_count(state):
             return
-        waited_ns = (ending.end_ns or 0) - noted[0][0].time_ns
+        waited_ns = (ending.end_ns or 0) - rows[0][0].time_ns
         if waited_ns >= SECOND:
             text = (
                 "The client's credentials have expired, and it has not sent new ones within "
-                f"{seconds(waited_ns)} after the broker asked: the broker has closed the connection."
+                f"{format_ns(waited_ns)} after the broker asked: the broker has closed the connection."
             )
-            self.failed(state, noted, text)
+            self.report_failure(state, rows, text)
 
 
 class AuthRefreshRefused(_Refresh):
@@ -82,13 +82,13 @@ class AuthRefreshRefused(_Refresh):
     """
 
     id = "auth_refresh_refused"
-    on: ClassVar = {**_Refresh.on, "ERROR": "refused"}
+    handlers: ClassVar = {**_Refresh.handlers, "ERROR": "on_error"}
 
-    def refused(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """ERROR."""
-        noted = state.marks.get(self.id, ())
-        if len(noted) == 2 and _refuses(state, frame, _AUTH_RESPONSE):
-            self.failed(state, [*noted, (seen, "refused")])
+    def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report an ERROR that refuses the credentials."""
+        rows = state.notes.get(self.id, ())
+        if len(rows) == 2 and _refuses(state, frame, _AUTH_RESPONSE):
+            self.report_failure(state, [*rows, (sighting, "refused")])
 
 
 class AuthenticationRefused(ClientRule):
@@ -102,21 +102,21 @@ class AuthenticationRefused(ClientRule):
     """
 
     id = "authentication_refused"
-    on: ClassVar = {"CONNECT": "connect", "CONNECTED": "connected", "ERROR": "refused"}
+    handlers: ClassVar = {"CONNECT": "on_connect", "CONNECTED": "on_connected", "ERROR": "on_error"}
 
-    def connect(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """The client begins to log in."""
-        state.marks[self.id] = seen
+    def on_connect(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note CONNECT."""
+        state.notes[self.id] = sighting
 
-    def connected(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """It has logged in."""
-        state.marks.pop(self.id, None)
+    def on_connected(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget CONNECT: the client has logged in."""
+        state.notes.pop(self.id, None)
 
-    def refused(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """ERROR."""
-        connect = state.marks.get(self.id)
+    def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report an ERROR that refuses the credentials."""
+        connect = state.notes.get(self.id)
         if connect is not None and _refuses(state, frame, _CONNECT, _AUTH_RESPONSE):
-            self.failed(state, [(connect, "log in"), (seen, "refused")])
+            self.report_failure(state, [(connect, "log in"), (sighting, "refused")])
 
 
 class TokenExpired(ClientRule):
@@ -131,15 +131,15 @@ class TokenExpired(ClientRule):
     """
 
     id = "token_expired"
-    on: ClassVar = {"CONNECT": "credentials", "AUTH_RESPONSE": "credentials"}
+    handlers: ClassVar = {"CONNECT": "on_credentials", "AUTH_RESPONSE": "on_credentials"}
 
-    def credentials(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """The client sends credentials."""
-        expiry_ns = token_expiry(frame) if seen.time_ns else None
-        if expiry_ns is not None and expiry_ns < seen.time_ns:
-            late = seconds(seen.time_ns - expiry_ns)
-            text = f"The client sends a token that had expired {late} before, by the clock of the capture."
-            self.failed(state, [(seen, f"expired {late} before")], text)
+    def on_credentials(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a token that has expired."""
+        expiry_ns = token_expiry(frame) if sighting.time_ns else None
+        if expiry_ns is not None and expiry_ns < sighting.time_ns:
+            age = format_ns(sighting.time_ns - expiry_ns)
+            text = f"The client sends a token that had expired {age} before, by the clock of the capture."
+            self.report_failure(state, [(sighting, f"expired {age} before")], text)
 
 
 class NotAuthorized(Rule):
@@ -153,16 +153,16 @@ class NotAuthorized(Rule):
     """
 
     id = "not_authorized"
-    on: ClassVar = dict.fromkeys(map(command_name, ERROR_FIELDS.keys() - {_ACK_RESPONSE}), "answered")
+    handlers: ClassVar = dict.fromkeys(map(command_name, ERROR_FIELDS.keys() - {_ACK_RESPONSE}), "on_answer")
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """Any answer that may report an error."""
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report an answer with AuthorizationError."""
         if error_of(frame) == ServerError.AuthorizationError:
-            self.found(state, about_answer(state, frame), [(seen, "refused")])
+            self.report(state, make_answer_subject(state, frame), [(sighting, "refused")])
 
 
 def _refuses(state: CheckState, frame: Frame, *requests: int) -> bool:
-    """Whether an ERROR refuses the credentials in a frame of one of these types."""
-    asked = state.answered
+    """Return whether an ERROR refuses the credentials in a frame of one of these types."""
+    request = state.answered_request
     is_error = error_of(frame) == ServerError.AuthenticationError
-    return is_error and asked is not None and asked.type in requests
+    return is_error and request is not None and request.type in requests

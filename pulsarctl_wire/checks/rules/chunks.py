@@ -29,25 +29,25 @@ class _Walk:
     __slots__ = ("consumer", "count", "first", "gap", "last", "last_id", "next", "state")
 
     def __init__(
-        self, state: CheckState, seen: Sighting, chunk: int, count: int, consumer: Consumer | None
+        self, state: CheckState, sighting: Sighting, chunk: int, count: int, consumer: Consumer | None
     ) -> None:
-        self.first = seen
+        self.first = sighting
         self.next = 0
         self.gap: tuple[Sighting, str] | None = None
-        self.add(state, seen, chunk, count, consumer)
+        self.add(state, sighting, chunk, count, consumer)
 
     def add(
-        self, state: CheckState, seen: Sighting, chunk: int, count: int, consumer: Consumer | None
+        self, state: CheckState, sighting: Sighting, chunk: int, count: int, consumer: Consumer | None
     ) -> None:
-        """One more chunk."""
+        """Add the next chunk."""
         self.state, self.consumer, self.count = state, consumer, count
-        self.last, self.last_id = seen, chunk
+        self.last, self.last_id = sighting, chunk
         if chunk == 0:
-            self.first, self.next, self.gap = seen, 1, None
+            self.first, self.next, self.gap = sighting, 1, None
         elif chunk == self.next:
             self.next += 1
         elif chunk > self.next and self.gap is None:
-            self.gap = seen, f"chunk_id {chunk}, expected {self.next}"
+            self.gap = sighting, f"chunk_id {chunk}, expected {self.next}"
 
     @property
     def is_complete(self) -> bool:
@@ -82,44 +82,44 @@ class IncompleteChunks(Rule):
         self._walks: dict[_Key, _Walk] = {}  # the one that waits for longest comes first
         self._done: dict[_Key, bool] = {}  # complete or reported
 
-    def chunk(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A SEND or MESSAGE with a chunk."""
+    def on_chunk(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Add a chunk to its message."""
         metadata, base, topic = frame.metadata, frame.base, frame.topic
         if metadata is None or base is None or topic is None:
             return
-        consumer = None if seen.to_broker else state.consumer(base.message.consumer_id)
-        sent = topic, as_text(metadata.producer_name), as_text(metadata.uuid[:_LONGEST]), None
-        key = (*sent[:3], frame.subscription or "") if consumer is not None else sent
-        if not (seen.to_broker or consumer) or key in self._done:
+        consumer = None if sighting.to_broker else state.consumer(base.message.consumer_id)
+        send_key = topic, as_text(metadata.producer_name), as_text(metadata.uuid[:_LONGEST]), None
+        key = (*send_key[:3], frame.subscription or "") if consumer is not None else send_key
+        if not (sighting.to_broker or consumer) or key in self._done:
             return
-        if consumer is not None and (sent in self._walks or sent in self._done):
-            return  # its SENDs are looked at
+        if consumer is not None and (send_key in self._walks or send_key in self._done):
+            return  # its SENDs are followed
         walk, number, count = self._walks.pop(key, None), metadata.chunk_id, metadata.num_chunks_from_msg
         if walk is None:
-            walk = _Walk(state, seen, number, count, consumer)
+            walk = _Walk(state, sighting, number, count, consumer)
         else:
-            if self._judge(key, walk, seen.time_ns):
+            if self._judge(key, walk, sighting.time_ns):
                 return
-            walk.add(state, seen, number, count, consumer)
+            walk.add(state, sighting, number, count, consumer)
         if walk.is_complete:
             self._finish(key)
         else:
             self._walks[key] = walk
             bound(self._walks, _MAX_MESSAGES)
 
-    def due(self, now_ns: int) -> None:
-        """Look at those that wait for longest."""
+    def on_due(self, now_ns: int) -> None:
+        """Report the messages that wait for too long."""
         for key, walk in list(self._walks.items()):
             if not self._judge(key, walk, now_ns):
                 break
             self._walks.pop(key, None)
 
     def _judge(self, key: _Key, walk: _Walk, now_ns: int) -> bool:
-        """Report a message if nothing has come for too long; returns whether that is so."""
+        """Report a message if nothing has come for too long; return whether that is so."""
         if now_ns - walk.last.time_ns < self.thresholds.unanswered:
             return False
         self._finish(key)
-        if (walk.gap or walk.may_continue) and walk.state.whole and self.can_count(walk.state):
+        if (walk.gap or walk.may_continue) and walk.state.has_all_bytes and self.can_count(walk.state):
             self._report(key, walk)
         return True
 
@@ -135,4 +135,4 @@ class IncompleteChunks(Rule):
         text = f"A chunked message has {walk.next} of its {walk.count} chunks in order and no more, so its"
         text += " consumers can never assemble it"
         certainty, end = (CERTAIN, ".") if walk.gap else (SUSPECTED, ", unless the producer comes back.")
-        self.found(walk.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)
+        self.report(walk.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)

@@ -2,10 +2,10 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.facts import text_of
+from pulsarctl_wire.checks.facts import format_entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, SilenceRule, seconds
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, SilenceRule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.knowledge import bound
@@ -30,49 +30,49 @@ class SubscribeBeforeSeekDone(Rule):
     id = "subscribe_before_seek_done"
     severity = WARNING
     relies_on = CONNECTION
-    on: ClassVar = {
-        "SEEK": "seeks",
-        **dict.fromkeys(("SUCCESS", "ERROR"), "answered"),
-        "SUBSCRIBE": "subscribes",
+    handlers: ClassVar = {
+        "SEEK": "on_seek",
+        **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer"),
+        "SUBSCRIBE": "on_subscribe",
     }
 
-    def seeks(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """SEEK."""
+    def on_seek(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note SEEK."""
         body: Any = frame.body
         if body is not None:
-            seeks = state.marks.setdefault(self.id, {})
-            seeks[True, body.consumer_id] = seen
+            seeks = state.notes.setdefault(self.id, {})
+            seeks[True, body.consumer_id] = sighting
             bound(seeks, _MAX_CONSUMERS)
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """An answer that may be that of a SEEK."""
-        seeks = state.marks.get(self.id)
-        owner = state.answered.owner if state.answered is not None else None
-        if seeks and owner in seeks and seeks[owner] is state.request:
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget a SEEK that is answered."""
+        seeks = state.notes.get(self.id)
+        owner = state.answered_request.owner if state.answered_request is not None else None
+        if seeks and owner in seeks and seeks[owner] is state.request_sighting:
             del seeks[owner]
 
-    def subscribes(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """SUBSCRIBE."""
+    def on_subscribe(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a SUBSCRIBE before SEEK is answered."""
         body: Any = frame.body
         consumer = state.consumer(body.consumer_id) if body is not None else None
         seek = (
-            state.marks.get(self.id, {}).get((True, consumer.consumer_id)) if consumer is not None else None
+            state.notes.get(self.id, {}).get((True, consumer.consumer_id)) if consumer is not None else None
         )
         if consumer is not None and seek is not None and self.can_count(state):
-            rows = [(seek, "seek"), (seen, "before the answer to SEEK")]
-            self.found(state, consumer.subject(), rows, certainty=SUSPECTED)
+            rows = [(seek, "seek"), (sighting, "before the answer to SEEK")]
+            self.report(state, consumer.subject(), rows, certainty=SUSPECTED)
 
 
 class _Epochs:
     """The epochs of a consumer: the newest MESSAGE, and the REDELIVER that no MESSAGE has reached yet."""
 
-    __slots__ = ("asked", "consumer", "newest", "wanted")
+    __slots__ = ("consumer", "newest", "request", "requested")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.newest = -1
-        self.asked: Sighting | None = None
-        self.wanted = 0
+        self.request: Sighting | None = None
+        self.requested = 0
 
 
 class StaleEpoch(Rule):
@@ -89,45 +89,45 @@ class StaleEpoch(Rule):
 
     id = "stale_epoch"
     relies_on = CONNECTION
-    on: ClassVar = {"REDELIVER_UNACKNOWLEDGED_MESSAGES": "redelivers"}
+    handlers: ClassVar = {"REDELIVER_UNACKNOWLEDGED_MESSAGES": "on_redeliver"}
 
     def _epochs(self, consumer: Consumer) -> _Epochs:
-        table = consumer.state.marks.setdefault(self.id, {})
+        table = consumer.state.notes.setdefault(self.id, {})
         epochs: _Epochs | None = table.get(consumer.consumer_id)
         if epochs is None or epochs.consumer is not consumer:
             epochs = table[consumer.consumer_id] = _Epochs(consumer)
             bound(table, _MAX_CONSUMERS)
         return epochs
 
-    def redelivers(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+    def on_redeliver(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a REDELIVER_UNACKNOWLEDGED_MESSAGES with a new epoch."""
         body: Any = frame.body
         consumer = state.consumer(body.consumer_id) if body is not None and body.consumer_epoch else None
         if consumer is not None:
             epochs = self._epochs(consumer)
-            if epochs.asked is None and body.consumer_epoch > epochs.newest:
-                epochs.asked, epochs.wanted = seen, body.consumer_epoch
+            if epochs.request is None and body.consumer_epoch > epochs.newest:
+                epochs.request, epochs.requested = sighting, body.consumer_epoch
 
-    def epoch(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """A MESSAGE to a consumer with an epoch."""
+    def on_epoch(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """Report a MESSAGE with an old epoch."""
         epoch = 0 if frame.ids.is_plain else frame.base.message.consumer_epoch  # type: ignore[union-attr]
-        epochs, seen = self._epochs(consumer), state.seen
-        asked = epochs.asked
+        epochs, sighting = self._epochs(consumer), state.sighting
+        request = epochs.request
         if epoch < epochs.newest:
-            why = f"epoch {epoch} after {epochs.newest}"
-            self._report(consumer, [(seen, why)], SUSPECTED)
+            reason = f"epoch {epoch} after {epochs.newest}"
+            self._report(consumer, [(sighting, reason)], SUSPECTED)
         epochs.newest = max(epoch, epochs.newest)
-        if asked is None:
+        if request is None:
             return
-        if epoch >= epochs.wanted:
-            epochs.asked = None
-        elif seen.time_ns - asked.time_ns >= self.thresholds.quiet:
-            why = f"{seconds(seen.time_ns - asked.time_ns)} later still epoch {epoch}"
-            self._report(consumer, [(asked, f"epoch {epochs.wanted}"), (seen, why)], CERTAIN)
+        if epoch >= epochs.requested:
+            epochs.request = None
+        elif sighting.time_ns - request.time_ns >= self.thresholds.quiet:
+            reason = f"{format_ns(sighting.time_ns - request.time_ns)} later still epoch {epoch}"
+            self._report(consumer, [(request, f"epoch {epochs.requested}"), (sighting, reason)], CERTAIN)
 
     def _report(self, consumer: Consumer, rows: list[tuple[Sighting, str]], certainty: str) -> None:
         if self.can_count(consumer.state):
-            self.found(consumer.state, consumer.subject(), rows, certainty=certainty)
+            self.report(consumer.state, consumer.subject(), rows, certainty=certainty)
 
 
 class DelayIgnored(Rule):
@@ -144,14 +144,16 @@ class DelayIgnored(Rule):
     id = "delay_ignored"
     severity = WARNING
 
-    def delayed(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """A MESSAGE with deliver_at_time."""
-        due_ms, seen = frame.metadata.deliver_at_time, state.seen  # type: ignore[union-attr]
-        early_ns = due_ms * _MS - seen.time_ns
-        if consumer.is_shared or not seen.time_ns or early_ns <= _EARLY:
+    def on_delayed(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """Report a MESSAGE that comes before its deliver_at_time."""
+        due_ms, sighting = frame.metadata.deliver_at_time, state.sighting  # type: ignore[union-attr]
+        early_ns = due_ms * _MS - sighting.time_ns
+        if consumer.is_shared or not sighting.time_ns or early_ns <= _EARLY:
             return
-        why = f"{seconds(early_ns)} early: deliver_at_time {due_ms} ms, here at {seen.time_ns // _MS} ms"
-        self.found(state, consumer.subject(), [(consumer.seen, "not Shared"), (seen, why)])
+        reason = (
+            f"{format_ns(early_ns)} early: deliver_at_time {due_ms} ms, here at {sighting.time_ns // _MS} ms"
+        )
+        self.report(state, consumer.subject(), [(consumer.request, "not Shared"), (sighting, reason)])
 
 
 class ReaderWaitsForMissingMessage(SilenceRule):
@@ -170,34 +172,40 @@ class ReaderWaitsForMissingMessage(SilenceRule):
     id = "reader_waits_for_missing_message"
     severity = WARNING
     relies_on = CONNECTION
-    on: ClassVar = {"GET_LAST_MESSAGE_ID_RESPONSE": "answered"}
+    handlers: ClassVar = {"GET_LAST_MESSAGE_ID_RESPONSE": "on_answer"}
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """GET_LAST_MESSAGE_ID_RESPONSE."""
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the last message id of a consumer's topic."""
         body: Any = frame.body
-        owner = state.answered.owner if state.answered is not None else None
+        owner = state.answered_request.owner if state.answered_request is not None else None
         consumer = state.consumer(owner[1]) if owner is not None else None
         if body is not None and consumer is not None:
-            table = state.marks.setdefault(self.id, {})
-            table[consumer.consumer_id] = consumer, seen, entry_of(body.last_message_id)
+            table = state.notes.setdefault(self.id, {})
+            table[consumer.consumer_id] = consumer, sighting, entry_of(body.last_message_id)
             bound(table, _MAX_CONSUMERS)
 
-    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Judge a silence until now."""
-        mark = consumer.state.marks.get(self.id, {}).get(consumer.consumer_id)
+    def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Judge a silence that lasts until now."""
+        mark = consumer.state.notes.get(self.id, {}).get(consumer.consumer_id)
         last = consumer.last_message
         if mark is None or mark[0] is not consumer or last is None or consumer.is_shared:
             return
-        _, seen, entry = mark
-        since_ns = max(seen.time_ns, last.time_ns)
-        if now_ns - since_ns < self.thresholds.quiet or entry[1] >> 63 or entry <= consumer.shared.delivered:
+        _, sighting, entry = mark
+        since_ns = max(sighting.time_ns, last.time_ns)
+        is_delivered = entry <= consumer.subscription_facts.highest_delivered
+        if now_ns - since_ns < self.thresholds.quiet or entry[1] >> 63 or is_delivered:
             return
         if consumer.permits > 0 and consumer.exact and self.can_count(consumer.state):
-            text = f"The broker names {text_of(entry)} as the last message, but has sent nothing after"
-            text += f" {text_of(consumer.highest)} for {seconds(now_ns - since_ns)} although it may send"
+            text = f"The broker names {format_entry(entry)} as the last message, but has sent nothing after"
+            text += (
+                f" {format_entry(consumer.highest)} for {format_ns(now_ns - since_ns)} although it may send"
+            )
             text += (
                 f" {consumer.permits}: a reader that reads to the end hangs, unless that entry is compacted"
             )
             text += " away or in an open transaction."
-            rows = [(seen, f"last id {text_of(entry)}"), (last, f"last delivery {text_of(consumer.highest)}")]
-            self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
+            rows = [
+                (sighting, f"last id {format_entry(entry)}"),
+                (last, f"last delivery {format_entry(consumer.highest)}"),
+            ]
+            self.report(consumer.state, consumer.subject(), rows, text, SUSPECTED)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import Subscription
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, SilenceRule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, SilenceRule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
@@ -13,18 +13,18 @@ from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 _FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit
 
 
-def waiting_since(consumer: Consumer, until_ns: int) -> Sighting | None:
-    """The receipt of a message that waits since `until_ns` or longer; None if there is none.
+def find_waiting_message(consumer: Consumer, until_ns: int) -> Sighting | None:
+    """Return the receipt of a message that has waited since `until_ns` or longer, or None.
 
-    No open consumer of the subscription was given that or a later one, and no consumer has acknowledged such
-    a one. Without it a silent consumer has nothing to do.
+    Neither it nor a later one was delivered to an open consumer of the subscription, or acknowledged.
+    Without such a message a silent consumer has nothing to do.
     """
-    shared = consumer.shared
-    given = shared.delivered
-    if shared.are_few:
-        given = max(each.highest for each in (consumer, *shared.owners()))
-    sent = shared.topic.stored_after(max(given, shared.acknowledged))
-    receipt = sent.answer if sent is not None else None
+    shared = consumer.subscription_facts
+    delivered = shared.highest_delivered
+    if shared.has_few_owners:
+        delivered = max(owner.highest for owner in (consumer, *shared.list_owners()))
+    send = shared.topic.stored_after(max(delivered, shared.highest_acked))
+    receipt = send.answer if send is not None else None
     return receipt if receipt is not None and receipt.time_ns <= until_ns else None
 
 
@@ -34,17 +34,17 @@ class _Stalled(SilenceRule):
     relies_on = CAPTURE
     acknowledges: ClassVar[bool]
 
-    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Judge a silence until now."""
+    def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Judge a silence that lasts until now."""
         quiet = self.thresholds.quiet
         flow, message = consumer.last_flow, consumer.last_message
-        if now_ns - consumer.moved_ns < quiet or consumer.permits > 0 or flow is None or message is None:
+        if now_ns - consumer.active_ns < quiet or consumer.permits > 0 or flow is None or message is None:
             return
-        if (2 * consumer.acked >= consumer.deliveries) is not self.acknowledges:
+        if (2 * consumer.acked_count >= consumer.deliveries) is not self.acknowledges:
             return
         if not (consumer.exact and self.can_count(consumer.state)):
             return
-        receipt = waiting_since(consumer, now_ns - quiet)
+        receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is not None:
             self._report(consumer, flow, message, receipt, now_ns)
 
@@ -52,10 +52,10 @@ class _Stalled(SilenceRule):
         self, consumer: Consumer, flow: Sighting, message: Sighting, receipt: Sighting, now_ns: int
     ) -> None:
         rows = [(flow, "last FLOW"), (message, "uses up the permits"), (receipt, "stored, not delivered")]
-        did = f"acknowledged {consumer.acked} of {consumer.deliveries} entries"
+        did = f"acknowledged {consumer.acked_count} of {consumer.deliveries} entries"
         text = f"The consumer has no permits left, {did}, and asks for no more for"
-        text += f" {seconds(now_ns - consumer.moved_ns)}, while messages wait."
-        self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
+        text += f" {format_ns(now_ns - consumer.active_ns)}, while messages wait."
+        self.report(consumer.state, consumer.subject(), rows, text, SUSPECTED)
 
 
 class PermitLeak(_Stalled):
@@ -105,8 +105,8 @@ class PermitsOverGranted(Rule):
     severity = WARNING
     relies_on = CONNECTION
 
-    def granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """FLOW with many permits outstanding."""
+    def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """Report a FLOW after which too many permits are outstanding."""
         first = consumer.first_flow
         if first is None or consumer.flows < 3 or consumer.permits > MAX_PERMITS:
             return
@@ -116,8 +116,8 @@ class PermitsOverGranted(Rule):
             and self.can_count(state)
         ):
             text = f"The client has {consumer.permits} permits outstanding, after {consumer.first_grant}"
-            rows = [(first, "first FLOW"), (state.seen, f"{consumer.permits} outstanding")]
-            self.found(
+            rows = [(first, "first FLOW"), (state.sighting, f"{consumer.permits} outstanding")]
+            self.report(
                 state, consumer.subject(), rows, f"{text} at first: its queue has no limit.", SUSPECTED
             )
 
@@ -135,12 +135,12 @@ class PermitOverflow(Rule):
     id = "permit_overflow"
     relies_on = CONNECTION
 
-    def granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """FLOW with many permits outstanding."""
+    def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """Report a FLOW after which too many permits are outstanding."""
         if consumer.permits > MAX_PERMITS and consumer.exact and self.can_count(state):
-            rows = [(state.seen, f"{consumer.permits} outstanding")]
+            rows = [(state.sighting, f"{consumer.permits} outstanding")]
             text = f"The client granted {consumer.permits} permits, more than {MAX_PERMITS}: the broker's"
-            self.found(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
+            self.report(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
 
 
 class BlockedOnUnacked(SilenceRule):
@@ -157,21 +157,21 @@ class BlockedOnUnacked(SilenceRule):
 
     id = "blocked_on_unacked"
     relies_on = CAPTURE
-    on: ClassVar = {"CONSUMER_STATS_RESPONSE": "stats"}
+    handlers: ClassVar = {"CONSUMER_STATS_RESPONSE": "on_stats"}
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._frames = 0  # seen when these were looked at
         self._has_free: dict[Subscription, bool] = {}
 
-    def consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Judge a silence until now."""
+    def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
+        """Judge a silence that lasts until now."""
         quiet, last = self.thresholds.quiet, consumer.last_message
         if last is None or now_ns - last.time_ns < quiet or not self._holds_many(consumer):
             return
         if not (consumer.exact and self.can_count(consumer.state)):
             return
-        receipt = waiting_since(consumer, now_ns - quiet)
+        receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is None or self._has_free_consumer(consumer):
             return
         rows = [
@@ -181,25 +181,25 @@ class BlockedOnUnacked(SilenceRule):
         text = (
             f"Messages wait and the consumer has {consumer.permits} permits, but it holds {consumer.unacked}"
         )
-        text += f" unacknowledged messages and got none for {seconds(now_ns - last.time_ns)}."
-        self.found(consumer.state, consumer.subject(), rows, text, SUSPECTED)
+        text += f" unacknowledged messages and got none for {format_ns(now_ns - last.time_ns)}."
+        self.report(consumer.state, consumer.subject(), rows, text, SUSPECTED)
 
-    def stats(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """CONSUMER_STATS_RESPONSE."""
+    def on_stats(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a consumer that the broker says is blocked."""
         body: Any = frame.body
-        owner = state.answered.owner if state.answered is not None else None
+        owner = state.answered_request.owner if state.answered_request is not None else None
         consumer = state.consumer(owner[1]) if owner is not None else None
         if body is not None and body.blockedConsumerOnUnackedMsgs and consumer is not None:
-            rows = [(seen, f"blocked with {body.unackedMessages} unacknowledged messages")]
-            self.found(state, consumer.subject(), rows, certainty=CERTAIN)
+            rows = [(sighting, f"blocked with {body.unackedMessages} unacknowledged messages")]
+            self.report(state, consumer.subject(), rows, certainty=CERTAIN)
 
     def _has_free_consumer(self, consumer: Consumer) -> bool:
-        """Whether another consumer could get the messages; all of them are asked once between two frames."""
-        frames, shared = consumer.state.frames, consumer.shared
+        """Return whether another consumer could get the messages; checked once between two frames."""
+        frames, shared = consumer.state.frame_count, consumer.subscription_facts
         if frames != self._frames:
             self._frames, self._has_free = frames, {}
         if shared not in self._has_free:
-            self._has_free[shared] = any(map(_is_free, shared.owners()))
+            self._has_free[shared] = any(map(_is_free, shared.list_owners()))
         return self._has_free[shared]
 
     def _holds_many(self, consumer: Consumer) -> bool:
@@ -207,5 +207,5 @@ class BlockedOnUnacked(SilenceRule):
 
 
 def _is_free(consumer: Consumer) -> bool:
-    """Whether a consumer could be given the next message: then something else holds it back."""
+    """Return whether a consumer could get the next message: then something else holds it back."""
     return consumer.permits > 0 and consumer.unacked < _FEW

@@ -1,11 +1,11 @@
-"""Rules about clients that close their connection because of a frame that they are given."""
+"""Rules about clients that close their connection because of a frame."""
 
 from itertools import islice
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.facts import Entry, client_of, text_of
+from pulsarctl_wire.checks.facts import Entry, find_client_host, format_entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
-from pulsarctl_wire.checks.ledgers import Consumer, Held
+from pulsarctl_wire.checks.ledgers import Consumer, UnackedDelivery
 from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
@@ -23,23 +23,23 @@ _Key = tuple[str, str, str]
 """A consumer over all connections: its client's host, topic and subscription."""
 
 
-def _key(consumer: Consumer) -> _Key:
-    return client_of(consumer.state.connection), consumer.topic, consumer.subscription
+def _make_key(consumer: Consumer) -> _Key:
+    return find_client_host(consumer.state.connection), consumer.topic, consumer.subscription
 
 
-def _closes_at_once(ending: EndedConnection, seen: Sighting) -> bool:
-    """Whether the client closes the connection because of this frame."""
-    return ending.by_broker is False and 0 <= (ending.end_ns or 0) - seen.time_ns <= _AT_ONCE
+def _closes_at_once(ending: EndedConnection, sighting: Sighting) -> bool:
+    """Return whether the client closes the connection because of this frame."""
+    return ending.by_broker is False and 0 <= (ending.end_ns or 0) - sighting.time_ns <= _AT_ONCE
 
 
 class _Loop:
-    """Connections that a client has closed right after MESSAGE, and what all of them had got."""
+    """Connections that a client has closed right after MESSAGE, and the entries that all of them had got."""
 
-    __slots__ = ("count", "ended_ns", "given", "state")
+    __slots__ = ("count", "ended_ns", "entries", "state")
 
-    def __init__(self, state: CheckState, given: dict[Entry, Held], ended_ns: int) -> None:
+    def __init__(self, state: CheckState, entries: dict[Entry, UnackedDelivery], ended_ns: int) -> None:
         self.state = state  # the first one
-        self.given = given  # there
+        self.entries = entries
         self.ended_ns = ended_ns  # the last one
         self.count = 1
 
@@ -63,55 +63,57 @@ class ReconnectLoopOnFrame(Rule):
         super().__init__(doctor)
         self._loops: dict[_Key, _Loop] = {}
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The client may have closed because of what it got."""
-        given: dict[_Key, dict[Entry, Held]] = {}
-        for consumer in state.left_consumers:
-            given.setdefault(_key(consumer), {}).update(_given_last(consumer, ending))
-        for key, last in given.items():
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Add a connection that the client may have closed because of a message."""
+        entries: dict[_Key, dict[Entry, UnackedDelivery]] = {}
+        for consumer in state.consumers_at_end:
+            entries.setdefault(_make_key(consumer), {}).update(_find_last_entries(consumer, ending))
+        for key, last in entries.items():
             if last and self.can_count(state):
                 self._add(key, state, last, ending.end_ns or 0)
 
-    def _add(self, key: _Key, state: CheckState, last: dict[Entry, Held], ended_ns: int) -> None:
-        """A connection was closed after these entries."""
+    def _add(self, key: _Key, state: CheckState, last: dict[Entry, UnackedDelivery], ended_ns: int) -> None:
+        """Add a connection that was closed after these entries."""
         loop = self._loops.get(key)
-        both = {entry: held for entry, held in loop.given.items() if entry in last} if loop else {}
-        if loop is None or not both:
+        common = (
+            {entry: delivery for entry, delivery in loop.entries.items() if entry in last} if loop else {}
+        )
+        if loop is None or not common:
             self._loops[key] = _Loop(state, last, ended_ns)
             bound(self._loops, _MAX_CONSUMERS)
             return
         if state.first_ns < loop.ended_ns:
             return  # another consumer, which got it as well
-        loop.given, loop.ended_ns = both, ended_ns
+        loop.entries, loop.ended_ns = common, ended_ns
         loop.count += 1
-        entry = min(both, key=lambda each: (both[each].intact, each))
-        rows = [(each.seen, "client closes") for each in (both[entry], last[entry])]
+        entry = min(common, key=lambda key: (common[key].is_intact, key))
+        rows = [(row.sighting, "client closes") for row in (common[entry], last[entry])]
         text = f"The client has closed its connection {loop.count} times after it was given the same message."
-        subject = Subject(key[1], key[2], message_id=text_of(entry))
+        subject = Subject(key[1], key[2], message_id=format_entry(entry))
         certainty = CERTAIN if loop.count >= _CERTAIN_FROM else SUSPECTED
-        self.found(loop.state, subject, rows, text, certainty)
+        self.report(loop.state, subject, rows, text, certainty)
 
 
-def _given_last(consumer: Consumer, ending: EndedConnection) -> dict[Entry, Held]:
-    """The unacknowledged entries that a consumer got at once before its client closed the connection."""
+def _find_last_entries(consumer: Consumer, ending: EndedConnection) -> dict[Entry, UnackedDelivery]:
+    """Return the unacknowledged entries that came right before the client closed the connection."""
     entries = islice(reversed(consumer.entries.items()), _MAX_ENTRIES)
     return {
-        entry: held
-        for entry, held in entries
-        if isinstance(held, Held) and _closes_at_once(ending, held.seen)
+        entry: delivery
+        for entry, delivery in entries
+        if isinstance(delivery, UnackedDelivery) and _closes_at_once(ending, delivery.sighting)
     }
 
 
 class _End:
     """A REACHED_END_OF_TOPIC, and the SUBSCRIBE of the same client after it, on another connection."""
 
-    __slots__ = ("again", "consumer", "hung_up", "seen")
+    __slots__ = ("consumer", "has_hung_up", "resubscribe", "sighting")
 
-    def __init__(self, consumer: Consumer, seen: Sighting) -> None:
+    def __init__(self, consumer: Consumer, sighting: Sighting) -> None:
         self.consumer = consumer
-        self.seen = seen
-        self.again: Sighting | None = None
-        self.hung_up = False  # the client closed the connection because of it
+        self.sighting = sighting
+        self.resubscribe: Sighting | None = None
+        self.has_hung_up = False  # the client closed the connection because of it
 
 
 class ClientClosesOnEndOfTopic(Rule):
@@ -129,41 +131,41 @@ class ClientClosesOnEndOfTopic(Rule):
     id = "client_closes_on_end_of_topic"
     severity = WARNING
     relies_on = CAPTURE
-    on: ClassVar = {"REACHED_END_OF_TOPIC": "ended", "SUBSCRIBE": "subscribes"}
+    handlers: ClassVar = {"REACHED_END_OF_TOPIC": "on_end_of_topic", "SUBSCRIBE": "on_subscribe"}
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._ends: dict[_Key, list[_End]] = {}
 
-    def ended(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """REACHED_END_OF_TOPIC."""
+    def on_end_of_topic(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note REACHED_END_OF_TOPIC."""
         body: Any = frame.body
         consumer = state.consumer(body.consumer_id) if body is not None else None
         if consumer is not None:
-            ends = self._ends.setdefault(_key(consumer), [])
-            ends.append(_End(consumer, seen))
+            ends = self._ends.setdefault(_make_key(consumer), [])
+            ends.append(_End(consumer, sighting))
             bound(self._ends, _MAX_CONSUMERS)
             del ends[:-_MAX_ENDS]
 
-    def subscribes(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """SUBSCRIBE, maybe again."""
-        key = client_of(state.connection), frame.topic or "", frame.subscription or ""
+    def on_subscribe(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a SUBSCRIBE after REACHED_END_OF_TOPIC."""
+        key = find_client_host(state.connection), frame.topic or "", frame.subscription or ""
         for end in self._ends.get(key, ()):
-            if end.again is None and end.consumer.state is not state:
-                end.again = seen
+            if end.resubscribe is None and end.consumer.state is not state:
+                end.resubscribe = sighting
                 self._judge(end)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The client may have closed because of the frame."""
-        for consumer in state.left_consumers:
-            for end in self._ends.get(_key(consumer), ()):
-                if end.consumer is consumer and _closes_at_once(ending, end.seen):
-                    end.hung_up = True
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Note that the client has closed the connection because of the frame."""
+        for consumer in state.consumers_at_end:
+            for end in self._ends.get(_make_key(consumer), ()):
+                if end.consumer is consumer and _closes_at_once(ending, end.sighting):
+                    end.has_hung_up = True
                     self._judge(end)
 
     def _judge(self, end: _End) -> None:
-        if end.hung_up and end.again is not None and self.can_count(end.consumer.state):
-            rows = [(end.seen, "client closes"), (end.again, "and subscribes again")]
-            first = next(each for each in self._ends[_key(end.consumer)] if each.hung_up)
+        if end.has_hung_up and end.resubscribe is not None and self.can_count(end.consumer.state):
+            rows = [(end.sighting, "client closes"), (end.resubscribe, "and subscribes again")]
+            first = next(end for end in self._ends[_make_key(end.consumer)] if end.has_hung_up)
             subject = Subject(end.consumer.topic, end.consumer.subscription)
-            self.found(first.consumer.state, subject, rows)
+            self.report(first.consumer.state, subject, rows)

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, about_owner, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, format_ns, make_owner_subject
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -23,24 +23,24 @@ _PROBED_NS: Final = (4 * SECOND, 8 * SECOND)
 _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
-def owner_of(frame: Frame) -> Owner:
-    """What PRODUCER, SUBSCRIBE, CLOSE_PRODUCER or CLOSE_CONSUMER is about."""
+def find_owner(frame: Frame) -> Owner:
+    """Return the owner that PRODUCER, SUBSCRIBE, CLOSE_PRODUCER or CLOSE_CONSUMER is about."""
     is_consumer = hasattr(frame.body, "consumer_id")
     return is_consumer, frame.body.consumer_id if is_consumer else frame.body.producer_id
 
 
 class _Claim:
-    """A PRODUCER or SUBSCRIBE for what another connection holds; `ending` is how that connection ended."""
+    """A PRODUCER or SUBSCRIBE for a name that another connection holds, and how that connection ended."""
 
-    __slots__ = ("answer", "ending", "holder", "opened", "request", "state", "subject")
+    __slots__ = ("answer", "ending", "holder", "request", "state", "subject", "success")
 
     def __init__(
-        self, state: CheckState, request: Sighting, holder: CheckState, opened: Sighting, subject: Subject
+        self, state: CheckState, request: Sighting, holder: CheckState, success: Sighting, subject: Subject
     ) -> None:
         self.state = state
         self.request = request
         self.holder = holder
-        self.opened = opened  # since when it holds it
+        self.success = success  # since when it holds it
         self.subject = subject
         self.answer: Sighting | None = None
         self.ending: EndedConnection | None = None
@@ -48,7 +48,7 @@ class _Claim:
     @property
     def is_holder_alive(self) -> bool:
         """Whether the holder's client has sent anything since."""
-        return self.holder.to_broker.heard_ns > self.request.time_ns
+        return self.holder.to_broker.last_heard_ns > self.request.time_ns
 
 
 class _Claims(Rule):
@@ -62,46 +62,46 @@ class _Claims(Rule):
         super().__init__(doctor)
         self._claims: dict[int, _Claim] = {}  # by the request's number
 
-    def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER or SUBSCRIBE."""
-        owners = self._owners(frame)
-        if any(each.state is state and each.opened is not None for each in owners):
-            return  # it holds it itself; others are the same connection before or behind a proxy
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a PRODUCER or SUBSCRIBE whose name another connection holds."""
+        owners = self._find_holders(frame)
+        if any(owner.state is state and owner.success is not None for owner in owners):
+            return  # the same client holds it; others are the same connection before or behind a proxy
         for owner in reversed(owners):
-            holder, opened = owner.state, owner.opened
-            if holder is not state and opened is not None and holder.closed_ns is None:
-                subject = about_owner(frame, owner_of(frame))
-                self._claims[seen.number] = _Claim(state, seen, holder, opened, subject)
+            holder, success = owner.state, owner.success
+            if holder is not state and success is not None and holder.closed_ns is None:
+                subject = make_owner_subject(frame, find_owner(frame))
+                self._claims[sighting.number] = _Claim(state, sighting, holder, success, subject)
                 bound(self._claims, _MAX_REQUESTS)
                 break
 
-    def _owners(self, frame: Frame) -> list[Any]:
-        """Who holds what is asked for, or asks for it."""
+    def _find_holders(self, frame: Frame) -> list[Any]:
+        """Return the producers or consumers that hold the name in a request, or request it."""
         body: Any = frame.body
         if body is None or frame.topic is None:
             return []
         if frame.type == PRODUCER:
             publisher = self.facts.publishers.get((frame.topic, as_text(body.producer_name)))
-            return publisher.owners() if publisher is not None and body.producer_name else []
+            return publisher.list_owners() if publisher is not None and body.producer_name else []
         if body.subType != _EXCLUSIVE:
             return []
-        owners = self.facts.subscription(frame.topic, frame.subscription or "").owners()
-        return [each for each in owners if each.kind == _EXCLUSIVE]
+        owners = self.facts.get_subscription(frame.topic, frame.subscription or "").list_owners()
+        return [owner for owner in owners if owner.kind == _EXCLUSIVE]
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """An answer to a request that may be a claim."""
-        number = state.request.number if state.request is not None else 0
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the answer to a claim, or drop the claim."""
+        number = state.request_sighting.number if state.request_sighting is not None else 0
         claim = self._claims.get(number)
         if claim is None:
             return
-        if not self._fits(claim, frame, seen):
+        if not self._is_expected(claim, frame, sighting):
             del self._claims[number]
             return
-        claim.answer = seen
-        self._judge(number, claim, seen.time_ns)
+        claim.answer = sighting
+        self._judge(number, claim, sighting.time_ns)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """A connection has ended: a holder's, or that of a request."""
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Note that the holder's connection has ended, or drop the claims of this connection."""
         for number, claim in list(self._claims.items()):
             if claim.holder is state:
                 claim.ending = ending
@@ -109,14 +109,14 @@ class _Claims(Rule):
             elif claim.state is state and claim.answer is None:
                 del self._claims[number]
 
-    def due(self, now_ns: int) -> None:
-        """Claims wait for a sign from their holders."""
+    def on_due(self, now_ns: int) -> None:
+        """Judge the claims that wait for a sign from their holders."""
         for number, claim in list(self._claims.items()):
             if claim.holder.closed_ns is None:
                 self._judge(number, claim, now_ns)
 
-    def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
-        """Whether this is an answer that the rule is about: by default, that it is taken."""
+    def _is_expected(self, claim: _Claim, frame: Frame, sighting: Sighting) -> bool:
+        """Return whether the rule is about this answer: by default, the error that the name is taken."""
         return frame.type == _ERROR and error_of(frame) == self.busy
 
     def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
@@ -127,24 +127,24 @@ class _Claims(Rule):
 class _HeldByDead(_Claims):
     """The holder's client says nothing more."""
 
-    what: ClassVar[str]
+    kind: ClassVar[str]
 
-    def ping(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """Note the first PING to the client since it has said something."""
-        if not seen.to_broker and self._pinged(state) is None:
-            state.marks[self.id] = seen
+    def on_ping(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the first PING to the client since its last frame."""
+        if not sighting.to_broker and self._find_unanswered_ping(state) is None:
+            state.notes[self.id] = sighting
 
-    def _pinged(self, state: CheckState) -> Sighting | None:
-        ping: Sighting | None = state.marks.get(self.id)
+    def _find_unanswered_ping(self, state: CheckState) -> Sighting | None:
+        ping: Sighting | None = state.notes.get(self.id)
         return ping if ping is not None and state.is_unanswered(ping) else None
 
-    def _fits(self, claim: _Claim, frame: Frame, seen: Sighting) -> bool:
-        least, most = _PROBED_NS
-        is_late = least <= seen.time_ns - claim.request.time_ns <= most
-        return super()._fits(claim, frame, seen) or (frame.type != _ERROR and is_late)
+    def _is_expected(self, claim: _Claim, frame: Frame, sighting: Sighting) -> bool:
+        low, high = _PROBED_NS
+        is_late = low <= sighting.time_ns - claim.request.time_ns <= high
+        return super()._is_expected(claim, frame, sighting) or (frame.type != _ERROR and is_late)
 
     def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
-        state, ping, ending = claim.holder, self._pinged(claim.holder), claim.ending
+        state, ping, ending = claim.holder, self._find_unanswered_ping(claim.holder), claim.ending
         if claim.is_holder_alive or (ending is not None and not (ending.by_broker and ping)):
             del self._claims[number]
         elif claim.answer is None or ping is None or not self.can_count(state):
@@ -157,15 +157,16 @@ class _HeldByDead(_Claims):
 
     def _report(self, claim: _Claim, answer: Sighting, ping: Sighting, now_ns: int) -> None:
         holder = claim.holder
-        why = (
-            "refused" if answer.type == _ERROR else f"{seconds(answer.time_ns - claim.request.time_ns)} later"
-        )
-        rows = [(claim.request, "asked"), (answer, why), (claim.opened, "holder"), (ping, "never answered")]
+        delay = format_ns(answer.time_ns - claim.request.time_ns)
+        reason = "refused" if answer.type == _ERROR else f"{delay} later"
+        rows = [(claim.request, "asked"), (answer, reason), (claim.success, "holder")]
+        rows.append((ping, "never answered"))
         is_closed = claim.ending is not None
-        text = f"The {self.what} {'was' if is_closed else 'is still'} held by {holder.connection}, an older"
-        text += f" connection whose client has sent nothing for {seconds(now_ns - holder.to_broker.heard_ns)}"
+        text = f"The {self.kind} {'was' if is_closed else 'is still'} held by {holder.connection}, an older"
+        text += " connection whose client has sent nothing for "
+        text += format_ns(now_ns - holder.to_broker.last_heard_ns)
         text += ", until the broker closed it." if is_closed else "."
-        self.found(claim.state, claim.subject, rows, text, CERTAIN if is_closed else SUSPECTED)
+        self.report(claim.state, claim.subject, rows, text, CERTAIN if is_closed else SUSPECTED)
 
 
 class ProducerNameHeldByDeadConnection(_HeldByDead):
@@ -183,13 +184,13 @@ class ProducerNameHeldByDeadConnection(_HeldByDead):
     """
 
     id = "producer_name_held_by_dead_connection"
-    on: ClassVar = {
-        "PRODUCER": "asked",
-        **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "answered"),
-        "PING": "ping",
+    handlers: ClassVar = {
+        "PRODUCER": "on_request",
+        **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "on_answer"),
+        "PING": "on_ping",
     }
     busy = ServerError.ProducerBusy
-    what = "producer name"
+    kind = "producer name"
 
 
 class SubscriptionHeldByDeadConnection(_HeldByDead):
@@ -206,13 +207,13 @@ class SubscriptionHeldByDeadConnection(_HeldByDead):
     """
 
     id = "subscription_held_by_dead_connection"
-    on: ClassVar = {
-        "SUBSCRIBE": "asked",
-        **dict.fromkeys(("SUCCESS", "ERROR"), "answered"),
-        "PING": "ping",
+    handlers: ClassVar = {
+        "SUBSCRIBE": "on_request",
+        **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer"),
+        "PING": "on_ping",
     }
     busy = ServerError.ConsumerBusy
-    what = "exclusive subscription"
+    kind = "exclusive subscription"
 
 
 class _HeldByLive(_Claims):
@@ -224,11 +225,11 @@ class _HeldByLive(_Claims):
             return
         del self._claims[number]
         if claim.is_holder_alive and self.can_count(claim.state):
-            rows = [(claim.request, "asked"), (answer, "refused"), (claim.opened, "holder")]
+            rows = [(claim.request, "asked"), (answer, "refused"), (claim.success, "holder")]
             alive = holder.to_broker.last
             if alive is not None and alive.time_ns <= answer.time_ns:
                 rows.append((alive, "the holder is alive"))
-            self.found(claim.state, claim.subject, rows)
+            self.report(claim.state, claim.subject, rows)
 
 
 class ProducerNameInUse(_HeldByLive):
@@ -243,7 +244,10 @@ class ProducerNameInUse(_HeldByLive):
     """
 
     id = "producer_name_in_use"
-    on: ClassVar = {"PRODUCER": "asked", **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "answered")}
+    handlers: ClassVar = {
+        "PRODUCER": "on_request",
+        **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "on_answer"),
+    }
     busy = ServerError.ProducerBusy
 
 
@@ -260,5 +264,5 @@ class SubscriptionInUse(_HeldByLive):
     """
 
     id = "subscription_in_use"
-    on: ClassVar = {"SUBSCRIBE": "asked", **dict.fromkeys(("SUCCESS", "ERROR"), "answered")}
+    handlers: ClassVar = {"SUBSCRIBE": "on_request", **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer")}
     busy = ServerError.ConsumerBusy

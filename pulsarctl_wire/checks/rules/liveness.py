@@ -3,7 +3,7 @@
 from typing import ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -18,7 +18,7 @@ class _Silent(Rule):
     """
 
     relies_on = CAPTURE  # where some packets were missed, the last ones of any connection may be missing
-    on: ClassVar = {"PING": "ping"}
+    handlers: ClassVar = {"PING": "on_ping"}
     to_broker: ClassVar[bool]
     """The direction of the PINGs."""
     names: ClassVar[tuple[str, str]]
@@ -28,22 +28,22 @@ class _Silent(Rule):
         super().__init__(doctor)
         self._waiting: dict[int, CheckState] = {}  # by connection
 
-    def ping(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+    def on_ping(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a PING; of those that were answered only the last one is kept, which shows the interval."""
-        if seen.to_broker is self.to_broker:
-            pings, unanswered = state.marks.get(self.id, []), self._unanswered(state)
+        if sighting.to_broker is self.to_broker:
+            pings, unanswered = state.notes.get(self.id, []), self._unanswered(state)
             answered = pings[: len(pings) - len(unanswered)]
-            state.marks[self.id] = [*answered[-1:], *unanswered, seen][:_MAX_PINGS]
+            state.notes[self.id] = [*answered[-1:], *unanswered, sighting][:_MAX_PINGS]
             self._waiting[state.connection.index] = state
 
     def _unanswered(self, state: CheckState) -> list[Sighting]:
-        """The PINGs that came after the last frame from their receiver; none if it never sent any."""
-        if not state.way(not self.to_broker).heard:
+        """Return the PINGs after the last frame from their receiver; none if it never sent any."""
+        if not state.direction(not self.to_broker).last_heard:
             return []
-        return [each for each in state.marks.get(self.id, []) if state.is_unanswered(each)]
+        return [ping for ping in state.notes.get(self.id, []) if state.is_unanswered(ping)]
 
-    def due(self, now_ns: int) -> None:
-        """The connection may stay open."""
+    def on_due(self, now_ns: int) -> None:
+        """Report connections that stay open although a PING is unanswered."""
         limit = 2 * self.thresholds.unanswered
         for index, state in list(self._waiting.items()):
             pings = self._unanswered(state)
@@ -52,10 +52,10 @@ class _Silent(Rule):
             elif state.closed_ns is None and now_ns - pings[0].time_ns >= limit and self.can_count(state):
                 self._report(state, pings, now_ns, SUSPECTED)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The sender of the PINGs may have given up."""
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report a connection that the sender of the PINGs closes."""
         self._waiting.pop(state.connection.index, None)
-        if ending.by_broker is None or ending.by_broker is self.to_broker or not state.whole:
+        if ending.by_broker is None or ending.by_broker is self.to_broker or not state.has_all_bytes:
             return
         pings, end_ns = self._unanswered(state), ending.end_ns or 0
         if pings and end_ns - pings[0].time_ns >= SECOND:
@@ -64,14 +64,14 @@ class _Silent(Rule):
     def _report(self, state: CheckState, pings: list[Sighting], now_ns: int, certainty: str) -> None:
         silent, sender = self.names
         then = f", and the {sender} has closed the connection" if certainty == CERTAIN else ""
-        first, *others = state.marks[self.id]
-        every = f" (it sends one every {seconds(others[0].time_ns - first.time_ns)})" if others else ""
+        first, *later = state.notes[self.id]
+        every = f" (it sends one every {format_ns(later[0].time_ns - first.time_ns)})" if later else ""
         text = (
-            f"The {silent} has sent nothing for {seconds(now_ns - pings[0].time_ns)} "
+            f"The {silent} has sent nothing for {format_ns(now_ns - pings[0].time_ns)} "
             f"since the {sender}'s PING{every}{then}: "
             f"the {silent} hangs, its host is gone, or the network drops its packets."
         )
-        self.found(state, Subject(), [(each, "never answered") for each in pings], text, certainty)
+        self.report(state, Subject(), [(ping, "never answered") for ping in pings], text, certainty)
 
 
 class ClientSilent(_Silent):

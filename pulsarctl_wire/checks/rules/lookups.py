@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.facts import Topic, client_of
+from pulsarctl_wire.checks.facts import Topic, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.rule import CAPTURE, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
@@ -30,8 +30,8 @@ _Redirect = tuple[str, str, bool]
 """Who redirects, to which address, and `authoritative`."""
 
 
-def _address_in(body: Any) -> str:
-    """The address that a LOOKUP_RESPONSE names, without its scheme."""
+def _parse_address(body: Any) -> str:
+    """Return the address that a LOOKUP_RESPONSE names, without its scheme."""
     url = as_text(body.brokerServiceUrl) or as_text(body.brokerServiceUrlTls)
     return url.rpartition("://")[2].rstrip("/")
 
@@ -39,17 +39,17 @@ def _address_in(body: Any) -> str:
 class _Chain:
     """The redirects of one lookup so far."""
 
-    def __init__(self, state: CheckState, asked: Sighting) -> None:
+    def __init__(self, state: CheckState, request: Sighting) -> None:
         self.state = state
-        self.asked = asked
+        self.request = request
         self.redirects: deque[tuple[_Redirect, Sighting]] = deque(maxlen=_MAX_REDIRECTS)
 
     def is_circle(self) -> bool:
-        """Whether the last answer was given before, with another server's answer between."""
-        last, *before = [redirect for redirect, _ in reversed(self.redirects)]
-        if last not in before:
+        """Return whether the last answer came before, with another server's answer between."""
+        last, *earlier = [redirect for redirect, _ in reversed(self.redirects)]
+        if last not in earlier:
             return False
-        between = before[: before.index(last) + 1]
+        between = earlier[: earlier.index(last) + 1]
         servers, names, _ = map(set, zip(*between, strict=True))
         return len(servers) > 1 and len(names) > 1
 
@@ -67,87 +67,95 @@ class RedirectLoop(Rule):
 
     id = "redirect_loop"
     relies_on = CAPTURE
-    on: ClassVar = {"LOOKUP_RESPONSE": "answered"}
+    handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer"}
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._chains: dict[tuple[str, str], _Chain] = {}  # by client host and topic
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """LOOKUP_RESPONSE."""
-        body, asked, topic = frame.body, state.request, frame.topic
-        if body is None or topic is None or asked is None:
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Add a redirect to its lookup, or forget a lookup that has ended."""
+        body, request, topic = frame.body, state.request_sighting, frame.topic
+        if body is None or topic is None or request is None:
             return
-        key = client_of(state.connection), topic
+        key = find_client_host(state.connection), topic
         if body.response == CommandLookupTopicResponse.Connect:
             self._chains.pop(key, None)
         elif body.response == CommandLookupTopicResponse.Redirect:
-            redirect = state.connection.server, _address_in(body), body.authoritative
-            self._redirected(key, redirect, state, asked, seen)
+            redirect = state.connection.server, _parse_address(body), body.authoritative
+            self._add_redirect(key, redirect, state, request, sighting)
 
-    def _redirected(
-        self, key: tuple[str, str], redirect: _Redirect, state: CheckState, asked: Sighting, seen: Sighting
+    def _add_redirect(
+        self,
+        key: tuple[str, str],
+        redirect: _Redirect,
+        state: CheckState,
+        request: Sighting,
+        sighting: Sighting,
     ) -> None:
         chain = self._chains.get(key)
         if chain is not None:
             last = chain.redirects[-1][1]
-            if asked.number < last.number:
+            if request.number < last.number:
                 return  # another lookup, made at the same time
-            if asked.time_ns - last.time_ns >= self.thresholds.unanswered:
+            if request.time_ns - last.time_ns >= self.thresholds.unanswered:
                 chain = None  # another one, made later
         if chain is None:
-            chain = self._chains[key] = _Chain(state, asked)
+            chain = self._chains[key] = _Chain(state, request)
             bound(self._chains, _MAX_LOOKUPS)
-        chain.redirects.append((redirect, seen))
+        chain.redirects.append((redirect, sighting))
         is_long = len(chain.redirects) >= _FEWEST_REDIRECTS
         if is_long and chain.is_circle() and self.can_count(state):
-            evidence = [(chain.asked, "asked"), *((each, "redirected") for _, each in chain.redirects)]
-            self.found(chain.state, Subject(key[1]), evidence)
+            evidence = [
+                (chain.request, "asked"),
+                *((sighting, "redirected") for _, sighting in chain.redirects),
+            ]
+            self.report(chain.state, Subject(key[1]), evidence)
 
 
 class _Address:
     """A server's address, as a client host sees it: its connections there.
 
     open        number of connections that have not ended
-    reached_ns  until when a connection was accepted
-    failed_ns   when connections were tried that were not accepted
-    how         how the last one of these ended
+    reached_ns  the latest end of a connection that was accepted
+    failed_ns   the times of connections that were not accepted
+    failure     how the last one of these ended
     """
 
-    __slots__ = ("failed_ns", "how", "open", "reached_ns")
+    __slots__ = ("failed_ns", "failure", "open", "reached_ns")
 
     def __init__(self) -> None:
         self.open = self.reached_ns = 0
         self.failed_ns: list[int] = []
-        self.how = ""
+        self.failure = ""
 
     def end(self, ending: EndedConnection) -> None:
-        """A connection has ended."""
+        """Record a connection that has ended."""
         self.open -= 1
         if ending.end in (REFUSED, UNANSWERED):
             self.failed_ns = [*self.failed_ns[1 - _MAX_FAILURES :], ending.time_ns or 0]
-            self.how = "refused" if ending.end == REFUSED else "SYN not answered"
+            self.failure = "refused" if ending.end == REFUSED else "SYN not answered"
         elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else its SYN was not seen
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
 
 
 class _Promise:
-    """An address in a LOOKUP_RESPONSE where the client should go; `left`: its client has closed."""
+    """An address in a LOOKUP_RESPONSE where the client should go; `has_left`: its client has closed."""
 
-    __slots__ = ("left", "name", "seen", "state")
+    __slots__ = ("has_left", "name", "sighting", "state")
 
-    def __init__(self, state: CheckState, name: str, seen: Sighting) -> None:
+    def __init__(self, state: CheckState, name: str, sighting: Sighting) -> None:
         self.state = state
         self.name = name
-        self.seen = seen
-        self.left = False
+        self.sighting = sighting
+        self.has_left = False
 
 
-def _opened_as(connection: Connection) -> tuple[str, str]:
-    """Client host and server as they were named when it was opened: they may have been flipped since."""
+def _find_opening_addresses(connection: Connection) -> tuple[str, str]:
+    """Return client host and server as of the opening: they may have been flipped since."""
     if connection.flipped:
         connection = Connection(connection.index, connection.server, connection.client)
-    return client_of(connection), connection.server
+    return find_client_host(connection), connection.server
 
 
 class AdvertisedAddressUnreachable(Rule):
@@ -165,7 +173,7 @@ class AdvertisedAddressUnreachable(Rule):
 
     id = "advertised_address_unreachable"
     relies_on = CAPTURE
-    on: ClassVar = {"LOOKUP_RESPONSE": "answered", "PRODUCER": "arrived", "SUBSCRIBE": "arrived"}
+    handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer", "PRODUCER": "on_arrival", "SUBSCRIBE": "on_arrival"}
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
@@ -174,9 +182,9 @@ class AdvertisedAddressUnreachable(Rule):
         self._all_known = True  # no address was forgotten
         self._now = 0
 
-    def opened(self, state: CheckState) -> None:
-        """A connection was opened, maybe to the address."""
-        key = _opened_as(state.connection)
+    def on_opened(self, state: CheckState) -> None:
+        """Count an open connection to its server's address."""
+        key = _find_opening_addresses(state.connection)
         address = self._addresses.get(key)
         if address is None:
             address = self._addresses[key] = _Address()
@@ -185,78 +193,78 @@ class AdvertisedAddressUnreachable(Rule):
             bound(self._addresses, _MAX_ADDRESSES)
             self._all_known = False
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """LOOKUP_RESPONSE."""
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note where a LOOKUP_RESPONSE sends the client."""
         body, topic = frame.body, frame.topic
         if body is None or topic is None or topic.startswith(_COORDINATORS):
             return
         if body.response != CommandLookupTopicResponse.Connect:
             return
-        key, name = (client_of(state.connection), topic), _address_in(body)
-        known = self._promises.get(key)
+        key, name = (find_client_host(state.connection), topic), _parse_address(body)
+        promise = self._promises.get(key)
         stays = body.proxy_through_service_url or name == state.connection.server
-        if stays or (known is not None and known.name != name):
+        if stays or (promise is not None and promise.name != name):
             self._promises.pop(key, None)
         if not stays and key not in self._promises:
-            self._promises[key] = _Promise(state, name, seen)
+            self._promises[key] = _Promise(state, name, sighting)
             bound(self._promises, _MAX_LOOKUPS)
-            promised = state.marks.setdefault(_PROMISED, {})
+            promised = state.notes.setdefault(_PROMISED, {})
             promised[key] = None
             bound(promised, _MAX_LOOKUPS)
 
-    def arrived(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER or SUBSCRIBE."""
-        self._promises.pop((client_of(state.connection), frame.topic or ""), None)
+    def on_arrival(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget a promise that was kept."""
+        self._promises.pop((find_client_host(state.connection), frame.topic or ""), None)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """A connection has ended: it may have failed, or the client gives up."""
-        address = self._addresses.get(_opened_as(state.connection))
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Record the end of a connection, and judge the promises that it carried."""
+        address = self._addresses.get(_find_opening_addresses(state.connection))
         if address is not None:
             address.end(ending)
-        for key in state.marks.get(_PROMISED, ()):
+        for key in state.notes.get(_PROMISED, ()):
             promise = self._promises.get(key)
             if promise is not None and promise.state is state:
-                promise.left = ending.by_broker is False
+                promise.has_left = ending.by_broker is False
                 self._judge(key, promise, ending.end_ns or 0)
 
-    def due(self, now_ns: int) -> None:
-        """Promises wait, the oldest first."""
+    def on_due(self, now_ns: int) -> None:
+        """Judge the promises that wait."""
         self._now = now_ns
         for key, promise in list(self._promises.items()):
             self._judge(key, promise, now_ns)
 
-    def finished(self) -> None:
-        """All connections have ended."""
-        self.due(self._now)
+    def on_finished(self) -> None:
+        """Judge all promises."""
+        self.on_due(self._now)
 
     def _judge(self, key: tuple[str, str], promise: _Promise, now_ns: int) -> None:
         """Report a promise if it was not kept."""
-        since_ns = promise.seen.time_ns
-        if not promise.left and now_ns - since_ns < self.thresholds.unanswered:
+        since_ns = promise.sighting.time_ns
+        if not promise.has_left and now_ns - since_ns < self.thresholds.unanswered:
             return
         address = self._addresses.get((key[0], promise.name)) or _Address()
         if address.open:
             return  # it is not known yet how that ends
         del self._promises[key]
-        tries = sum(each >= since_ns for each in address.failed_ns)
+        tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
         is_known = tries or self._all_known
         if address.reached_ns >= since_ns or not is_known or not self.can_count(promise.state):
             return
-        why, certainty = (address.how, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
-        text = f"The broker sends the client to {promise.name}, and the client cannot get there: {why}"
+        reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
+        text = f"The broker sends the client to {promise.name}, and the client cannot get there: {reason}"
         text += f" ({tries} tries)." if tries > 1 else "."
-        self.found(
-            promise.state, Subject(key[1]), [(promise.seen, f"{promise.name}: {why}")], text, certainty
+        self.report(
+            promise.state, Subject(key[1]), [(promise.sighting, f"{promise.name}: {reason}")], text, certainty
         )
 
 
-class _Refused:
-    """The lookups of a connection that were refused, `new` ones that are not reported yet."""
+class _Refusals:
+    """The lookups of a connection that were refused; `rows` are those that are not reported yet."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.count = 0
-        self.new: list[tuple[Sighting, str]] = []
+        self.rows: list[tuple[Sighting, str]] = []
 
 
 class LookupThrottled(Rule):
@@ -271,20 +279,22 @@ class LookupThrottled(Rule):
     """
 
     id = "lookup_throttled"
-    on: ClassVar = dict.fromkeys(("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"), "answered")
+    handlers: ClassVar = dict.fromkeys(
+        ("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"), "on_answer"
+    )
 
-    def answered(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """An answer that may be a refusal."""
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Count a refusal; report them once they are many."""
         if error_of(frame) != ServerError.TooManyRequests:
             return
-        refused = state.marks.setdefault(self.id, _Refused(Subject(frame.topic)))
-        refused.count += 1
-        refused.new.append((seen, "refused"))
-        if refused.count >= _FEWEST_REFUSED:
-            text = f"The broker has refused {refused.count} lookups, because too many are in flight."
-            for each in refused.new:
-                self.found(state, refused.subject, [each], text)
-            refused.new.clear()
+        refusals = state.notes.setdefault(self.id, _Refusals(Subject(frame.topic)))
+        refusals.count += 1
+        refusals.rows.append((sighting, "refused"))
+        if refusals.count >= _FEWEST_REFUSED:
+            text = f"The broker has refused {refusals.count} lookups, because too many are in flight."
+            for row in refusals.rows:
+                self.report(state, refusals.subject, [row], text)
+            refusals.rows.clear()
 
 
 class ProducerOnPartitionedParent(Rule):
@@ -299,24 +309,24 @@ class ProducerOnPartitionedParent(Rule):
     """
 
     id = "producer_on_partitioned_parent"
-    on: ClassVar = {"PARTITIONED_METADATA_RESPONSE": "metadata", "PRODUCER_SUCCESS": "produced"}
+    handlers: ClassVar = {"PARTITIONED_METADATA_RESPONSE": "on_metadata", "PRODUCER_SUCCESS": "on_producer"}
 
-    def metadata(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PARTITIONED_METADATA_RESPONSE."""
+    def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the number of partitions of a topic."""
         body = frame.body
         if body is None or frame.topic is None or body.response == _FAILED:
             return
-        topic = self.facts.topic(frame.topic)
+        topic = self.facts.get_topic(frame.topic)
         if topic.partitions != body.partitions:
-            topic.partitions, topic.metadata = body.partitions, seen
+            topic.partitions, topic.metadata = body.partitions, sighting
         self._judge(topic)
 
-    def produced(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER_SUCCESS."""
-        asked = state.answered
-        if asked is not None and asked.owner is not None and asked.topic is not None:
-            topic = self.facts.topic(asked.topic)
-            topic.producer = state.connection.index, asked.owner[1]
+    def on_producer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the last producer of a topic."""
+        request = state.answered_request
+        if request is not None and request.owner is not None and request.topic is not None:
+            topic = self.facts.get_topic(request.topic)
+            topic.producer = state.connection.index, request.owner[1]
             self._judge(topic)
 
     def _judge(self, topic: Topic) -> None:
@@ -331,4 +341,4 @@ class ProducerOnPartitionedParent(Rule):
                 (producer.request, "the plain name"),
                 (topic.metadata, f"has {topic.partitions} partitions"),
             ]
-            self.found(state, Subject(topic.name, producer_id=producer.producer_id), evidence)
+            self.report(state, Subject(topic.name, producer_id=producer.producer_id), evidence)

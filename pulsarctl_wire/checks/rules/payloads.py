@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.checks.facts import Sent, text_of
+from pulsarctl_wire.checks.facts import Send, format_entry
 from pulsarctl_wire.checks.finding import Sighting, Subject
-from pulsarctl_wire.checks.ledgers import Consumer, Held, Producer
+from pulsarctl_wire.checks.ledgers import Consumer, Producer, UnackedDelivery
 from pulsarctl_wire.checks.rule import SECOND, Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -19,18 +19,18 @@ _MESSAGE: Final = NUMBERS["MESSAGE"]
 _MAX_DIGESTS: Final = 1_024  # entries that were reported as SEND
 
 
-def about_entry(frame: Frame) -> Subject:
-    """The subject of a finding about a SEND or MESSAGE."""
+def make_entry_subject(frame: Frame) -> Subject:
+    """Return the subject of a finding about a SEND or MESSAGE."""
     if frame.type == _SEND:
         send = frame.base.send  # type: ignore[union-attr]
         return Subject(frame.topic, producer_id=send.producer_id, sequence_id=send.sequence_id)
     body = frame.base.message  # type: ignore[union-attr]
-    entry = text_of(entry_of(body.message_id))
+    entry = format_entry(entry_of(body.message_id))
     return Subject(frame.topic, frame.subscription, consumer_id=body.consumer_id, message_id=entry)
 
 
 class _Oversized(NamedTuple):
-    seen: Sighting
+    sighting: Sighting
     size: int
     limit: int
     subject: Subject
@@ -51,27 +51,25 @@ class ResponseOverFrameLimit(Rule):
 
     id = "response_over_frame_limit"
 
-    def oversized(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A frame over the limit."""
-        if not seen.to_broker:
-            state.marks[self.id] = _Oversized(seen, frame.size, state.limit, Subject(frame.topic))
+    def on_oversized(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a frame over the limit."""
+        if not sighting.to_broker:
+            state.notes[self.id] = _Oversized(sighting, frame.size, state.limit, Subject(frame.topic))
 
-    def lost(self, state: CheckState, event: Event) -> None:
-        """It may not be the last one."""
+    def on_lost(self, state: CheckState, event: Event) -> None:
+        """Forget a large frame that may not be the last one."""
         if isinstance(event, Gap) and not event.to_broker:
-            state.marks.pop(self.id, None)
+            state.notes.pop(self.id, None)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """It was the last one."""
-        large: _Oversized | None = state.marks.get(self.id)
-        if large is None or state.to_client.last is not large.seen or ending.by_broker is not False:
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report a large frame that was the last one."""
+        large: _Oversized | None = state.notes.get(self.id)
+        if large is None or state.to_client.last is not large.sighting or ending.by_broker is not False:
             return
-        if (ending.end_ns or 0) - large.seen.time_ns <= SECOND:
+        if (ending.end_ns or 0) - large.sighting.time_ns <= SECOND:
             text = f"The broker's answer of {large.size} bytes is over the client's limit of {large.limit}"
-            why = f"{large.size} bytes"
-            self.found(
-                state, large.subject, [(large.seen, why)], f"{text}, so the client drops the connection."
-            )
+            rows = [(large.sighting, f"{large.size} bytes")]
+            self.report(state, large.subject, rows, f"{text}, so the client drops the connection.")
 
 
 class MessageOverFrameLimit(Rule):
@@ -89,23 +87,23 @@ class MessageOverFrameLimit(Rule):
 
     id = "message_over_frame_limit"
 
-    def oversized(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A frame over the limit."""
-        if seen.to_broker and frame.type == _SEND:
-            state.marks[self.id] = _Oversized(seen, frame.size, state.limit, about_entry(frame))
+    def on_oversized(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a frame over the limit."""
+        if sighting.to_broker and frame.type == _SEND:
+            state.notes[self.id] = _Oversized(sighting, frame.size, state.limit, make_entry_subject(frame))
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The broker has closed the connection."""
-        large: _Oversized | None = state.marks.get(self.id)
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report a large SEND that the broker did not answer."""
+        large: _Oversized | None = state.notes.get(self.id)
         if large is None or not ending.by_broker:
             return
-        if isinstance(large.seen, Sent) and large.seen.answer is not None:
+        if isinstance(large.sighting, Send) and large.sighting.answer is not None:
             return
         text = (
             f"A message of {large.size} bytes with its metadata is over the broker's limit of {large.limit}"
         )
-        why = f"{large.size} bytes"
-        self.found(state, large.subject, [(large.seen, why)], f"{text}, so the broker closes the connection.")
+        rows = [(large.sighting, f"{large.size} bytes")]
+        self.report(state, large.subject, rows, f"{text}, so the broker closes the connection.")
 
 
 class SendCorruptAtSource(Rule):
@@ -121,13 +119,14 @@ class SendCorruptAtSource(Rule):
 
     id = "send_corrupt_at_source"
 
-    def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
-        """The same bytes with the same wrong checksum."""
-        before = sent.before
-        if before is not None and before.corrupt and frame.checksum == "invalid" and sent.is_copy:
-            rows: list[tuple[Sighting, str]] = [(before, "the CRC is wrong"), (sent, "the same bytes again")]
-            rows += [(each.answer, "refused") for each in (before, sent) if each.answer is not None]
-            self.found(state, producer.subject(sent), rows)
+    def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+        """Report the same bytes with the same wrong checksum."""
+        previous = send.previous
+        if previous is not None and previous.is_corrupt and frame.checksum == "invalid" and send.is_copy:
+            rows: list[tuple[Sighting, str]] = [(previous, "the CRC is wrong")]
+            rows.append((send, "the same bytes again"))
+            rows += [(row.answer, "refused") for row in (previous, send) if row.answer is not None]
+            self.report(state, producer.subject(send), rows)
 
 
 class SendCorruptInTransit(Rule):
@@ -143,25 +142,30 @@ class SendCorruptInTransit(Rule):
 
     id = "send_corrupt_in_transit"
 
-    def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
-        """The same message with the right checksum."""
-        before = sent.before
-        if before is not None and before.corrupt and frame.checksum != "invalid" and before.size == sent.size:
-            rows: list[tuple[Sighting, str]] = [(before, "the CRC is wrong")]
-            if before.answer is not None:
-                rows.append((before.answer, "refused"))
-            rows.append((sent, "the same message, the CRC is right"))
-            self.found(state, producer.subject(sent), rows)
+    def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+        """Report the same message with the right checksum."""
+        previous = send.previous
+        if (
+            previous is not None
+            and previous.is_corrupt
+            and frame.checksum != "invalid"
+            and previous.size == send.size
+        ):
+            rows: list[tuple[Sighting, str]] = [(previous, "the CRC is wrong")]
+            if previous.answer is not None:
+                rows.append((previous.answer, "refused"))
+            rows.append((send, "the same message, the CRC is right"))
+            self.report(state, producer.subject(send), rows)
 
-    def send_failed(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
-        """The broker found another checksum than is right here."""
+    def on_send_failed(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+        """Report an error about a checksum that is right here."""
         error = frame.base.send_error.error  # type: ignore[union-attr]
-        if error == ServerError.ChecksumError and not sent.corrupt:
+        if error == ServerError.ChecksumError and not send.is_corrupt:
             rows: list[tuple[Sighting, str]] = [
-                (sent, "the CRC is right here"),
-                (state.seen, "refused: ChecksumError"),
+                (send, "the CRC is right here"),
+                (state.sighting, "refused: ChecksumError"),
             ]
-            self.found(state, producer.subject(sent), rows)
+            self.report(state, producer.subject(send), rows)
 
 
 class SendCorrupt(Rule):
@@ -179,41 +183,41 @@ class SendCorrupt(Rule):
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
-        self._waiting: dict[tuple[str | None, int, int], tuple[CheckState, Producer, Sent]] = {}
+        self._waiting: dict[tuple[str | None, int, int], tuple[CheckState, Producer, Send]] = {}
 
-    def corrupt(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A wrong checksum."""
-        if isinstance(seen, Sent) and not seen.is_copy:
-            producer = state.producer(seen.producer)
+    def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a SEND with a wrong checksum."""
+        if isinstance(sighting, Send) and not sighting.is_copy:
+            producer = state.producer(sighting.producer)
             if producer is not None:
-                self._waiting[producer.topic, seen.sequence, seen.chunk] = state, producer, seen
+                self._waiting[producer.topic, sighting.sequence, sighting.chunk] = state, producer, sighting
                 bound(self._waiting, _MAX_DIGESTS)
 
-    def sent_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
-        """Another rule knows better."""
-        before = sent.before
-        waiting = self._waiting.get((producer.topic, sent.sequence, sent.chunk))
-        if waiting is not None and waiting[2] is before:
-            del self._waiting[producer.topic, sent.sequence, sent.chunk]
+    def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+        """Forget a SEND that is sent again: other rules are about it."""
+        previous = send.previous
+        waiter = self._waiting.get((producer.topic, send.sequence, send.chunk))
+        if waiter is not None and waiter[2] is previous:
+            del self._waiting[producer.topic, send.sequence, send.chunk]
 
-    def due(self, now_ns: int) -> None:
-        """It is not sent again."""
-        for key, (state, producer, sent) in list(self._waiting.items()):
-            if now_ns - sent.time_ns >= self.thresholds.unanswered:
+    def on_due(self, now_ns: int) -> None:
+        """Report a SEND that is not sent again in time."""
+        for key, (state, producer, send) in list(self._waiting.items()):
+            if now_ns - send.time_ns >= self.thresholds.unanswered:
                 del self._waiting[key]
-                self._report(state, producer, sent)
+                self._report(state, producer, send)
 
-    def finished(self) -> None:
-        """It was not sent again."""
-        for state, producer, sent in self._waiting.values():
-            self._report(state, producer, sent)
+    def on_finished(self) -> None:
+        """Report all SENDs that were not sent again."""
+        for state, producer, send in self._waiting.values():
+            self._report(state, producer, send)
         self._waiting.clear()
 
-    def _report(self, state: CheckState, producer: Producer, sent: Sent) -> None:
-        rows: list[tuple[Sighting, str]] = [(sent, "the CRC is wrong")]
-        if sent.answer is not None:
-            rows.append((sent.answer, "refused"))
-        self.found(state, producer.subject(sent), rows)
+    def _report(self, state: CheckState, producer: Producer, send: Send) -> None:
+        rows: list[tuple[Sighting, str]] = [(send, "the CRC is wrong")]
+        if send.answer is not None:
+            rows.append((send.answer, "refused"))
+        self.report(state, producer.subject(send), rows)
 
 
 class MessageCorrupt(Rule):
@@ -228,10 +232,10 @@ class MessageCorrupt(Rule):
 
     id = "message_corrupt"
 
-    def corrupt(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """A wrong checksum."""
+    def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a MESSAGE with a wrong checksum."""
         if frame.type == _MESSAGE:
-            self.found(state, about_entry(frame), [(seen, "the CRC is wrong")])
+            self.report(state, make_entry_subject(frame), [(sighting, "the CRC is wrong")])
 
 
 class ClientDiscardedMessage(Rule):
@@ -247,21 +251,21 @@ class ClientDiscardedMessage(Rule):
 
     id = "client_discarded_message"
 
-    def discarded(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
-        """ACK with validation_error."""
+    def on_discarded(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+        """Report the entries of an ACK with validation_error."""
         body = frame.base.ack  # type: ignore[union-attr]
         error = CommandAck.ValidationError.Name(body.validation_error)
-        for each in body.message_id:
-            entry = entry_of(each)
-            held = consumer.entries.get(entry)
-            rows = [(state.seen, f"acknowledged with {error}")]
-            where = ""
-            if isinstance(held, Held):
-                rows.insert(0, (held.seen, "the message"))
-                where = f"; its checksum is {'right' if held.intact else 'wrong'} here"
-            text = f"The client could not read a message ({error}{where}), threw it away and acknowledged it"
+        for message_id in body.message_id:
+            entry = entry_of(message_id)
+            delivery = consumer.entries.get(entry)
+            rows = [(state.sighting, f"acknowledged with {error}")]
+            place = ""
+            if isinstance(delivery, UnackedDelivery):
+                rows.insert(0, (delivery.sighting, "the message"))
+                place = f"; its checksum is {'right' if delivery.is_intact else 'wrong'} here"
+            text = f"The client could not read a message ({error}{place}), threw it away and acknowledged it"
             end = ", as its crypto failure action DISCARD says." if error == "DecryptionError" else "."
-            self.found(state, consumer.subject(entry), rows, text + end)
+            self.report(state, consumer.subject(entry), rows, text + end)
 
 
 class BadUncompressedSize(Rule):
@@ -278,15 +282,15 @@ class BadUncompressedSize(Rule):
 
     id = "bad_uncompressed_size"
 
-    def unreadable(self, state: CheckState, frame: Frame, seen: Sighting, size: int | None) -> None:
-        """The size is wrong."""
+    def on_unreadable(self, state: CheckState, frame: Frame, sighting: Sighting, size: int | None) -> None:
+        """Report a wrong or missing size."""
         metadata = frame.metadata
         if size is None or metadata is None:
             return
         stated = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
         text = f"A compressed message carries {stated} uncompressed_size where {size} is right"
         text += ": some clients read it as empty, others throw it away."
-        self.found(state, about_entry(frame), [(seen, "the message")], text)
+        self.report(state, make_entry_subject(frame), [(sighting, "the message")], text)
 
 
 class PayloadDoesNotDecompress(Rule):
@@ -303,10 +307,10 @@ class PayloadDoesNotDecompress(Rule):
 
     id = "payload_does_not_decompress"
 
-    def unreadable(self, state: CheckState, frame: Frame, seen: Sighting, size: int | None) -> None:
-        """The codec cannot read it."""
+    def on_unreadable(self, state: CheckState, frame: Frame, sighting: Sighting, size: int | None) -> None:
+        """Report a payload that its codec cannot read."""
         if size is None:
-            self.found(state, about_entry(frame), [(seen, "the message")])
+            self.report(state, make_entry_subject(frame), [(sighting, "the message")])
 
 
 class UndecodableMetadata(Rule):
@@ -322,7 +326,7 @@ class UndecodableMetadata(Rule):
 
     id = "undecodable_metadata"
 
-    def undecodable(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """The metadata does not parse."""
+    def on_undecodable(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report an entry whose metadata does not parse."""
         if frame.checksum == "valid" and frame.payload_at <= MAX_PARSED:  # of more, nothing is parsed
-            self.found(state, about_entry(frame), [(seen, "the message")])
+            self.report(state, make_entry_subject(frame), [(sighting, "the message")])

@@ -3,9 +3,9 @@
 import re
 from typing import ClassVar, Final, TypeGuard
 
-from pulsarctl_wire.checks.attempts import ClientRule
+from pulsarctl_wire.checks.client_rule import ClientRule
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Findings, bytes_seen
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Findings, locate_bytes
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V2
@@ -17,12 +17,12 @@ _MAX_SERVERS: Final = 1_024
 
 
 def _is_first(event: Event, *, to_broker: bool) -> TypeGuard[Malformed]:
-    """Whether these bytes, which are no frame, are the first ones in their direction."""
+    """Return whether these bytes, which are no frame, are the first ones in their direction."""
     return isinstance(event, Malformed) and event.to_broker is to_broker and not event.offset
 
 
 def _is_refused(ending: EndedConnection) -> bool:
-    """Whether the server closed a connection, seen from its beginning, without sending a byte."""
+    """Return whether the server closed a connection, seen from its beginning, without sending a byte."""
     return bool(ending.by_broker) and not ending.joined and not ending.sizes[0]
 
 
@@ -31,17 +31,17 @@ class _WrongBytes(ClientRule):
 
     begins: ClassVar[re.Pattern[bytes]]
 
-    def lost(self, state: CheckState, event: Event) -> None:
+    def on_lost(self, state: CheckState, event: Event) -> None:
         """Note the client's first bytes."""
         if _is_first(event, to_broker=True) and self.begins.match(event.raw):
-            what = event.reason.removeprefix("not Pulsar: ")
-            state.marks[self.id] = bytes_seen(event), f"first bytes: {what}"
+            reason = event.reason.removeprefix("not Pulsar: ")
+            state.notes[self.id] = locate_bytes(event), f"first bytes: {reason}"
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The server may have hung up."""
-        first = state.marks.get(self.id)
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report wrong bytes if the server hangs up."""
+        first = state.notes.get(self.id)
         if first is not None and _is_refused(ending):
-            self.failed(state, [first])
+            self.report_failure(state, [first])
 
 
 class TlsClientOnPlainPort(_WrongBytes):
@@ -103,24 +103,24 @@ class PlainClientOnTlsPort(ClientRule):
 
     id = "plain_client_on_tls_port"
     relies_on = CONNECTION
-    on: ClassVar = {"CONNECT": "connect", "CONNECTED": "connected"}
+    handlers: ClassVar = {"CONNECT": "on_connect", "CONNECTED": "on_connected"}
 
     def __init__(self, doctor: Findings) -> None:
         super().__init__(doctor)
         self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
         self._plain: dict[str, None] = {}  # servers that answered CONNECT
 
-    def connect(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+    def on_connect(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note CONNECT."""
         if not frame.offset:
-            state.marks[self.id] = seen
+            state.notes[self.id] = sighting
 
-    def connected(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
+    def on_connected(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note which servers do not speak TLS."""
         self._plain[state.connection.server] = None
         bound(self._plain, _MAX_SERVERS)
 
-    def lost(self, state: CheckState, event: Event) -> None:
+    def on_lost(self, state: CheckState, event: Event) -> None:
         """Note which servers speak TLS."""
         if not _is_first(event, to_broker=False) or not event.raw.startswith(_HANDSHAKE):
             return
@@ -131,18 +131,18 @@ class PlainClientOnTlsPort(ClientRule):
             if refused_by == server:
                 self._report(first)
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The server may have hung up."""
-        seen = state.marks.get(self.id)
-        if seen is None or not _is_refused(ending) or not self.can_count(state):
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report a plain CONNECT if the server hangs up."""
+        sighting = state.notes.get(self.id)
+        if sighting is None or not _is_refused(ending) or not self.can_count(state):
             return
-        if (ending.end_ns or 0) - seen.time_ns <= SECOND and state.connection.server not in self._plain:
+        if (ending.end_ns or 0) - sighting.time_ns <= SECOND and state.connection.server not in self._plain:
             self._report(state)
 
     def _report(self, state: CheckState) -> None:
-        evidence = [(state.marks[self.id], "in plain text, and not answered")]
+        evidence = [(state.notes[self.id], "in plain text, and not answered")]
         if state.connection.server in self._with_tls:
             text = "A client sends a plain CONNECT to a port that speaks TLS, and the server hangs up."
-            self.failed(state, evidence, text)
+            self.report_failure(state, evidence, text)
         else:
-            self.failed(state, evidence, certainty=SUSPECTED)
+            self.report_failure(state, evidence, certainty=SUSPECTED)

@@ -2,10 +2,10 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.facts import NOWHERE, Sent, text_of
+from pulsarctl_wire.checks.facts import NOWHERE, Send, format_entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Producer
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, about_answer, seconds
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, format_ns, make_answer_subject
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError
@@ -37,20 +37,20 @@ class ReceiptMismatch(Rule):
     id = "receipt_mismatch"
     relies_on = CONNECTION
 
-    def receipt_out_of_order(
+    def on_receipt_out_of_order(
         self, state: CheckState, frame: Frame, producer: Producer, sequence: int
     ) -> None:
-        """A receipt that may be the wrong one."""
+        """Report a receipt that is not for the oldest SEND."""
         if not (producer.is_open and self.can_count(state)) or producer.name.startswith(_REPLICATOR):
             return
         oldest = producer.oldest()
         if oldest is None or sequence <= max(oldest[0], oldest[1][4]):
             return
-        sent = producer.sent(*oldest)
-        if sent is not None:
-            rows: list[tuple[Sighting, str]] = [(sent, "no receipt yet")]
-            rows.append((state.seen, f"receipt of sequence id {sequence}, expected {oldest[0]}"))
-            self.found(state, producer.subject(), rows)
+        send = producer.find_send(*oldest)
+        if send is not None:
+            rows: list[tuple[Sighting, str]] = [(send, "no receipt yet")]
+            rows.append((state.sighting, f"receipt of sequence id {sequence}, expected {oldest[0]}"))
+            self.report(state, producer.subject(), rows)
 
 
 class SendUnanswered(Rule):
@@ -66,22 +66,22 @@ class SendUnanswered(Rule):
     id = "send_unanswered"
     relies_on = CAPTURE  # where some packets were missed, the last ones of any connection may be missing
 
-    def producer_due(self, producer: Producer, now_ns: int) -> None:
+    def on_producer_due(self, producer: Producer, now_ns: int) -> None:
         """Judge the oldest SEND."""
-        if producer.has_receipt or not producer.waiting or producer.opened is None:
+        if producer.has_receipt or not producer.waiting or producer.success is None:
             return
         oldest = producer.oldest()
         if oldest is None or not self.can_count(producer.state) or producer.doubtful:
             return
-        sent = producer.sent(*oldest)
-        if sent is None or now_ns - sent.time_ns < self.thresholds.unanswered:
+        send = producer.find_send(*oldest)
+        if send is None or now_ns - send.time_ns < self.thresholds.unanswered:
             return
         text = (
-            f"{producer.waiting} messages were sent in {seconds(now_ns - sent.time_ns)}, and none of them got"
+            f"{producer.waiting} messages were sent in {format_ns(now_ns - send.time_ns)}, and none of them"
         )
-        rows: list[tuple[Sighting, str]] = [(sent, "the oldest SEND without an answer")]
+        rows: list[tuple[Sighting, str]] = [(send, "the oldest SEND without an answer")]
         subject = producer.subject()
-        self.found(producer.state, subject, rows, f"{text} a receipt or an error.", SUSPECTED)
+        self.report(producer.state, subject, rows, f"{text} got a receipt or an error.", SUSPECTED)
 
 
 class DroppedAsDuplicate(Rule):
@@ -99,32 +99,32 @@ class DroppedAsDuplicate(Rule):
     id = "dropped_as_duplicate"
     relies_on = CAPTURE
 
-    def stored_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
-        """A receipt for a repeated sequence id."""
+    def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+        """Report a message that the broker took for a duplicate."""
         topic = producer.topic or ""
-        if sent.stored != NOWHERE or not topic.startswith("persistent:") or not self.can_count(state):
+        if send.stored_id != NOWHERE or not topic.startswith("persistent:") or not self.can_count(state):
             return
         if producer.name.startswith(_REPLICATOR):
             return
-        before = sent.before
+        previous = send.previous
         rows: list[tuple[Sighting, str]] = [
-            (sent, "another message"),
-            (state.seen, "receipt -1:-1: not stored"),
+            (send, "another message"),
+            (state.sighting, "receipt -1:-1: not stored"),
         ]
         certainty = CERTAIN
-        if before is not None and (before.failed or not sent.repeats):
-            what = "was refused" if before.failed else "first message with this sequence id"
-            rows.insert(0, (before, what))
-            if not before.failed and (sent.is_encrypted or before.is_encrypted):
+        if previous is not None and (previous.is_failed or not send.has_same_payload):
+            reason = "was refused" if previous.is_failed else "first message with this sequence id"
+            rows.insert(0, (previous, reason))
+            if not previous.is_failed and (send.is_encrypted or previous.is_encrypted):
                 certainty = SUSPECTED  # each encryption gives other bytes
-        elif before is None and sent.highest > max(sent.above, producer.last_sequence) >= 0:
+        elif previous is None and send.highest > max(send.highest_before, producer.last_sequence) >= 0:
             pass  # a batch that is new in part
-        elif before is not None or producer.epoch or sent.sequence > producer.last_sequence:
+        elif previous is not None or producer.epoch or send.sequence > producer.last_sequence:
             return
         else:
-            rows[0] = sent, f"the broker had stored up to sequence id {producer.last_sequence} before"
+            rows[0] = send, f"the broker had stored up to sequence id {producer.last_sequence} before"
             certainty = SUSPECTED
-        self.found(state, producer.subject(sent), rows, certainty=certainty)
+        self.report(state, producer.subject(send), rows, certainty=certainty)
 
 
 class StoredTwice(Rule):
@@ -141,22 +141,22 @@ class StoredTwice(Rule):
     id = "stored_twice"
     severity = WARNING
 
-    def stored_again(self, state: CheckState, frame: Frame, producer: Producer, sent: Sent) -> None:
-        """A receipt for a repeated sequence id."""
-        before, stored = sent.before, sent.stored
-        if before is None or before.stored is None or before.answer is None or stored is None:
+    def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+        """Report a message that has two receipts with different ids."""
+        previous, stored = send.previous, send.stored_id
+        if previous is None or previous.stored_id is None or previous.answer is None or stored is None:
             return
-        if NOWHERE in (before.stored, stored) or before.stored == stored:
+        if NOWHERE in (previous.stored_id, stored) or previous.stored_id == stored:
             return
-        if not sent.repeats or sent.publish_time != before.publish_time or sent.corrupt:
+        if not send.has_same_payload or send.publish_time != previous.publish_time or send.is_corrupt:
             return
         rows: list[tuple[Sighting, str]] = [
-            (before, "sent"),
-            (before.answer, f"stored as {text_of(before.stored)}"),
-            (sent, "the same message again"),
-            (state.seen, f"stored as {text_of(stored)}"),
+            (previous, "sent"),
+            (previous.answer, f"stored as {format_entry(previous.stored_id)}"),
+            (send, "the same message again"),
+            (state.sighting, f"stored as {format_entry(stored)}"),
         ]
-        self.found(state, producer.subject(sent), rows)
+        self.report(state, producer.subject(send), rows)
 
 
 class ProducerFenced(Rule):
@@ -173,40 +173,40 @@ class ProducerFenced(Rule):
 
     id = "producer_fenced"
     relies_on = CAPTURE
-    on: ClassVar = {"PRODUCER": "asked"}
+    handlers: ClassVar = {"PRODUCER": "on_producer"}
 
-    def asked(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """PRODUCER: remember who fences others."""
+    def on_producer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Remember a PRODUCER that fences others."""
         body: Any = frame.body
         if frame.topic and body is not None and body.producer_access_mode == _FENCING:
-            topic = self.facts.topic(frame.topic)
-            topic.fenced_by, topic.epoch = seen, body.topic_epoch
+            topic = self.facts.get_topic(frame.topic)
+            topic.fenced_by, topic.epoch = sighting, body.topic_epoch
 
-    def closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """The broker has closed the connection."""
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report producers whose last SEND made the broker close the connection."""
         if not ending.by_broker or not self.can_count(state):
             return
-        for producer in state.left_producers:
-            sent = producer.last_sent
-            if producer.access == ProducerAccessMode.Shared or sent is None or producer.opened is None:
+        for producer in state.producers_at_end:
+            send = producer.last_send
+            if producer.access_mode == ProducerAccessMode.Shared or send is None or producer.success is None:
                 continue
-            if sent.answer is None and 0 <= (ending.end_ns or 0) - sent.time_ns <= SECOND:
-                self._report(state, producer, producer.opened, sent)
+            if send.answer is None and 0 <= (ending.end_ns or 0) - send.time_ns <= SECOND:
+                self._report(state, producer, producer.success, send)
 
-    def _report(self, state: CheckState, producer: Producer, opened: Sighting, sent: Sent) -> None:
-        if isinstance(state.marks.get("message_over_frame_limit"), tuple):
+    def _report(self, state: CheckState, producer: Producer, success: Sighting, send: Send) -> None:
+        if isinstance(state.notes.get("message_over_frame_limit"), tuple):
             return
         rows: list[tuple[Sighting, str]] = [
-            (opened, "exclusive access"),
-            (sent, "connection closed on this SEND"),
+            (success, "exclusive access"),
+            (send, "connection closed on this SEND"),
         ]
-        topic = self.facts.topic(producer.topic or "")
+        topic = self.facts.get_topic(producer.topic or "")
         fence, certainty = topic.fenced_by, SUSPECTED
-        if fence is not None and fence.time_ns > opened.time_ns:
+        if fence is not None and fence.time_ns > success.time_ns:
             rows.insert(1, (fence, "another producer asks for access with fencing"))
             certainty = CERTAIN if topic.epoch > 0 else SUSPECTED
         subject = producer.subject()
-        self.found(state, subject, rows, certainty=certainty)
+        self.report(state, subject, rows, certainty=certainty)
 
 
 class BacklogQuotaExceeded(Rule):
@@ -220,10 +220,10 @@ class BacklogQuotaExceeded(Rule):
     """
 
     id = "backlog_quota_exceeded"
-    on: ClassVar = {"ERROR": "refused", "SEND_ERROR": "refused"}
+    handlers: ClassVar = {"ERROR": "on_error", "SEND_ERROR": "on_error"}
 
-    def refused(self, state: CheckState, frame: Frame, seen: Sighting) -> None:
-        """ERROR or SEND_ERROR."""
+    def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report an error about the quota."""
         error: Any = error_of(frame)
         if error in _OVER_QUOTA:
-            self.found(state, about_answer(state, frame), [(seen, ServerError.Name(error))])
+            self.report(state, make_answer_subject(state, frame), [(sighting, ServerError.Name(error))])

@@ -210,9 +210,9 @@ async def _control(running: Running, given: str | None) -> Any:
     if given == "":
         return None
     from pulsarctl_wire.broker.shell.control import answer
-    from pulsarctl_wire.net.control import Control, own_directory
+    from pulsarctl_wire.net.control import Control, ensure_directory
 
-    path = given or str(own_directory(os.environ) / f"broker-{running.port}.sock")
+    path = given or str(ensure_directory(os.environ) / f"broker-{running.port}.sock")
     listening = Control(Path(path), partial(answer, running.server), "broker")
     await listening.open()
     return listening
@@ -239,15 +239,15 @@ def _announce(running: Running, place: PlaceOptions) -> None:
             f"bindAddress={plan.host}: other machines can connect, unless --host {LOOPBACK} is given"
         )
     if plan.tls_port is not None and not plan.settings.tlsCertificateFilePath:
-        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+        from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
-        console.warn(f"clients have to trust {own_ca(default_ca_directory(os.environ))[0]}")
+        console.warn(f"clients have to trust {ensure_ca(find_ca_directory(os.environ))[0]}")
     faults = running.server.faults
     if faults is not None:
-        from pulsarctl_wire.faults.text import fault_text
+        from pulsarctl_wire.faults.text import format_fault
 
-        for rule in faults.listing():
-            console.warn(f"fault #{rule.number}: {fault_text(rule.fault)}")
+        for rule in faults.list_rules():
+            console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
         console.warn(f"seed {faults.seed}")
     console.warn("ready; Ctrl-C ends it")
 

@@ -108,7 +108,7 @@ class Clients:
             for message in delivery.messages:
                 received.append((message.payload or b"").decode())
                 delivery.consumer.ack(delivery, message)
-            delivery.consumer.consumed(delivery)
+            delivery.consumer.release_permits(delivery)
             self._news.set()
 
     async def _produce(self) -> None:

@@ -28,7 +28,7 @@ class Watched:
     def __init__(self, options: WatchOptions, sockets: list[Sockets]) -> None:
         self._ring = TapRing()
         self._watcher = Watcher(partial(watch, options, self._ring), self._ring, _All(sockets))
-        self._ring.for_proxy()
+        self._ring.use_in_proxy()
         self.tap = RingTap(self._ring)
         self.note = self._ring.note
         self.code = 0

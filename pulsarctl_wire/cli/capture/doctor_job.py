@@ -54,7 +54,7 @@ class DoctorJob:
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
-            on_end=doctor.ended,
+            on_end=doctor.end_connection,
         )
         try:
             for events in self._batches(decoder):
@@ -64,7 +64,7 @@ class DoctorJob:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
         doctor.conclude(decoder.last_ns, decoder.finish())
         self.stack.close()  # removes the progress bar
-        if self.code == console.EXIT_SOURCE and not doctor.looked_at["connections"]:
+        if self.code == console.EXIT_SOURCE and not doctor.connection_counts["connections"]:
             return self.code
         findings = list(doctor.findings.values())
         if not self.at_once:
@@ -139,7 +139,7 @@ class DoctorJob:
 
     def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
         """The frames of the evidence as text, by number; none where a source cannot be read again."""
-        wanted = {each.seen.number for finding in findings for each in finding.evidence} - {0}
+        wanted = {each.sighting.number for finding in findings for each in finding.evidence} - {0}
         if self.options.is_live:
             return {}
         recorder = Recorder()
@@ -160,7 +160,7 @@ class DoctorJob:
         """Write the packets of all connections that findings name."""
         console.refuse_source("--write", path, self.options.sources)
         wanted = {str(finding.connection) for finding in findings}
-        wanted |= {str(each.seen.connection) for finding in findings for each in finding.evidence}
+        wanted |= {str(each.sighting.connection) for finding in findings for each in finding.evidence}
         try:
             with open(path, "wb") as stream:
                 count = self._copy(wanted, stream)

@@ -54,21 +54,21 @@ def _examine(
         places=places,
         sort=True,
         new_state=doctor.new_state,
-        on_end=doctor.ended,
+        on_end=doctor.end_connection,
     )
     with ExitStack() as stack:
         for _ in Sources(paths, stack, bar=False).read(decoder, say=False):
             pass
     doctor.conclude(decoder.last_ns, decoder.finish())
-    return [_values(finding) for finding in doctor.findings.values()], doctor.left_out, decoder.sources
+    return [_values(finding) for finding in doctor.findings.values()], doctor.omitted_count, decoder.sources
 
 
 def _values(finding: Finding) -> _Values:
     """A finding as plain values."""
     evidence = []
-    for seen, why in finding.evidence:
-        place = seen.number, seen.ordinal, seen.type, seen.time_ns, seen.packet
-        evidence.append((_ends(seen.connection), seen.to_broker, place, why))
+    for sighting, why in finding.evidence:
+        place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
+        evidence.append((_ends(sighting.connection), sighting.to_broker, place, why))
     about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
     times = finding.count, finding.first_ns, finding.last_ns
     return about, evidence, finding.explanation, finding.advice, times

@@ -193,7 +193,7 @@ class DecodeJob:
             link_answers=self.options.two_pass,
             sort=self.options.doctor,
             new_state=ExchangeState if doctor is None else doctor.new_state,
-            on_end=None if doctor is None else doctor.ended,
+            on_end=None if doctor is None else doctor.end_connection,
         )
         for _ in self._batches(decoder, say=False):
             pass
@@ -202,7 +202,7 @@ class DecodeJob:
                 pass
         else:
             doctor.conclude(decoder.last_ns, decoder.finish())
-            self.findings = doctor.by_frame()
+            self.findings = doctor.map_frames_to_rules()
             self.verdict = verdict(doctor)
         self.answers = decoder.knowledge.answers
 

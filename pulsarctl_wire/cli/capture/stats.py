@@ -132,7 +132,7 @@ class StatsJob:
 
         def end(ending: EndedConnection) -> None:
             self.stats.end(ending)
-            doctor.ended(ending)
+            doctor.end_connection(ending)
 
         decoder = Decoder(
             max_frame_size=limit, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end
@@ -140,7 +140,7 @@ class StatsJob:
 
         def count() -> None:
             self._add(sources.read(decoder))
-            doctor.last_look(decoder.last_ns)
+            doctor.check_last_silences(decoder.last_ns)
             self._add(decoder.finish())
             doctor.finish()
 

@@ -87,7 +87,7 @@ class TableJob:
         Here they are numbered by the first packets in the file, there by the first ones in time.
         """
         connections = [each.connection for each in examined.findings]
-        connections += [each.seen.connection for found in examined.findings for each in found.evidence]
+        connections += [each.sighting.connection for found in examined.findings for each in found.evidence]
         named = {uid_of(each): each for each in connections}
         uids = [uid for uid in named if uid is not None]
         for uid, number in self._numbers(uids) if uids else ():

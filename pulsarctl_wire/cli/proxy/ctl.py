@@ -23,10 +23,10 @@ def faults() -> None:
     from pulsarctl_wire.faults.base import Fault
 
     def parameters(fault: type[Fault]) -> str:
-        found = fault.parameters()
+        found = fault.list_parameters()
         return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in found)
 
-    listed = [f"{each.name}\n  {each.about()}\n{parameters(each)}\n" for each in FAULTS]
+    listed = [f"{each.name}\n  {each.describe()}\n{parameters(each)}\n" for each in FAULTS]
     write("".join(listed) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
 
 

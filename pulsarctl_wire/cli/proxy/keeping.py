@@ -74,7 +74,7 @@ class Watcher:
         if self._keeper == 0:
             os.close(self._pipe)
             sock.close()
-            ring.for_watcher()
+            ring.use_in_watcher()
             _end(_Keeper(watch, ring, writing).run)
         os.close(writing)
         if os.read(self._pipe, 1) != READY:

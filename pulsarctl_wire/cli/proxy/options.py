@@ -88,10 +88,10 @@ class ForwardOptions:
 
     def settings(self) -> Settings:
         """The settings of connections to brokers. Raises SettingsError."""
-        from pulsarctl_wire.net.settings import gather, settings_from
+        from pulsarctl_wire.net.settings import gather, make_settings
 
         flags = {"url": self.to, **self.trusting.flags()}
-        return settings_from(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
+        return make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
     ring = TapRing(wants_bytes=watching.is_needed)
     watcher = Watcher(partial(watch, watching, ring), ring, sock)
-    ring.for_proxy()
+    ring.use_in_proxy()
     try:
         proxy = Proxy(plan, faults, ring)
         asyncio.run(_forward(forwarding, injecting.control, proxy, ring, sock, watcher))
@@ -86,10 +86,10 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
 
 def _listen(address: Address) -> Socket:
     """Open the socket that clients connect to, before anything else is changed."""
-    from pulsarctl_wire.net.sockets import bound
+    from pulsarctl_wire.net.sockets import bind_socket
 
     try:
-        return bound(address)
+        return bind_socket(address)
     except OSError as error:
         why = error.strerror or error
         console.fail(f"--listen {address}: {why}; name another with --listen")
@@ -100,7 +100,7 @@ def _listen(address: Address) -> Socket:
 
 def _plan(options: ForwardOptions) -> Plan:
     from pulsarctl_wire.net.proxy.proxy import Plan
-    from pulsarctl_wire.net.proxy.routing import Allowed, Routing
+    from pulsarctl_wire.net.proxy.routing import AddressFilter, Routing
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import ANY_HOST
 
@@ -113,14 +113,14 @@ def _plan(options: ForwardOptions) -> Plan:
     mapped = _mapping("--map", options.map_)
     context = None
     if options.tls or options.listen_cert:
-        from pulsarctl_wire.net.certificates import server_context
+        from pulsarctl_wire.net.certificates import make_server_context
 
         directory = Path(options.ca_dir) if options.ca_dir else None
         names = [options.advertise or listen.host, *(address.host for address in mapped.values())]
         if names[0] in ANY_HOST and not options.listen_cert:
             text = f"--tls with --listen {listen} needs --advertise HOST, the name that clients use for pwire"
             console.fail(text)
-        context = server_context(
+        context = make_server_context(
             options.listen_cert,
             options.listen_key,
             ca_directory=directory,
@@ -144,7 +144,7 @@ def _plan(options: ForwardOptions) -> Plan:
         key_log=options.keylog,
         header_in=options.proxy_header_in,
         header_out=options.proxy_header_out,
-        allowed=Allowed(options.allow_broker),
+        allowed=AddressFilter(options.allow_broker),
     )
 
 
@@ -185,7 +185,7 @@ async def _forward(
     """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
     import asyncio
 
-    from pulsarctl_wire.net.control import Control, own_directory
+    from pulsarctl_wire.net.control import Control, ensure_directory
 
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(lambda loop, context: proxy.note(_bug(context)))
@@ -195,7 +195,7 @@ async def _forward(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     address = await proxy.open(sock)
     if control is None:
-        control = str(own_directory(os.environ) / f"proxy-{address.port}.sock")
+        control = str(ensure_directory(os.environ) / f"proxy-{address.port}.sock")
     listening = Control(Path(control), partial(ctl.answer, proxy)) if control else None
     if listening is not None:
         await listening.open()
@@ -247,13 +247,13 @@ def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
     url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
     console.warn(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
     if plan.tls is not None and not options.listen_cert:
-        from pulsarctl_wire.net.certificates import default_ca_directory, own_ca
+        from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
-        directory = Path(options.ca_dir) if options.ca_dir else default_ca_directory(os.environ)
-        console.warn(f"clients have to trust {own_ca(directory)[0]}")
-    for rule in faults.listing():
-        from pulsarctl_wire.faults.text import fault_text
+        directory = Path(options.ca_dir) if options.ca_dir else find_ca_directory(os.environ)
+        console.warn(f"clients have to trust {ensure_ca(directory)[0]}")
+    for rule in faults.list_rules():
+        from pulsarctl_wire.faults.text import format_fault
 
-        console.warn(f"fault #{rule.number}: {fault_text(rule.fault)}")
+        console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
     if faults:
         console.warn(f"seed {faults.seed}")

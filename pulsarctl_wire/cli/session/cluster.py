@@ -50,19 +50,19 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
 
     Owners are found with LOOKUP, which also assigns topics without an owner to a broker.
     """
-    from pulsarctl_wire.net.session.client import each_of
-    from pulsarctl_wire.net.session.watch import topics_of
+    from pulsarctl_wire.net.session.client import run_each
+    from pulsarctl_wire.net.session.watch import list_topics
 
     name = namespace_name(options.namespace)
     if options.service is not None:
         session.options = replace(session.options, url=options.service)
     async with session.client() as client:
-        listed = await topics_of(
+        listed = await list_topics(
             client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
         )
         counts = await _counts(client, listed)
-        found = await each_of(islice(_parts(counts), MAX_TOPICS), lambda each: _served(client, *each))
-        link = await client.service()
+        found = await run_each(islice(_parts(counts), MAX_TOPICS), lambda each: _served(client, *each))
+        link = await client.open_service_link()
         peer = link.protocol
         summary = {"asked": str(link.address), "server": peer.server, "protocol_version": peer.server_version}
     _show(summary | {"namespace": name}, counts, found, options.output)
@@ -74,19 +74,19 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
 
 async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
     """The topics, and how many partitions each has, or 0. `listed` has each partition separately."""
-    from pulsarctl_wire.net.session.client import each_of
+    from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.wire.names import partition_index, without_partition
 
     async def ask(topic: str) -> int:
         try:
-            return await client.partitions(topic, create=False)
+            return await client.count_partitions(topic, create=False)
         except BrokerError as error:
             if error.code != "TopicNotFound":
                 raise
             return 0  # the names only look like those of partitions
 
     whole = list(dict.fromkeys(without_partition(each) for each in listed if partition_index(each) >= 0))
-    partitioned = dict(zip(whole, await each_of(whole, ask), strict=True))
+    partitioned = dict(zip(whole, await run_each(whole, ask), strict=True))
     counts = {}
     for topic in listed:
         parent = without_partition(topic)
@@ -108,7 +108,7 @@ async def _served(client: Client, topic: str, partition: int | None) -> _Served:
     name = topic if partition is None else partition_name(topic, partition)
 
     async def owner() -> str:
-        *_, last = [hop async for hop in client.hops(name)]
+        *_, last = [hop async for hop in client.trace_lookup(name)]
         urls = (last.url_tls, last.url) if client.settings.url.tls else (last.url, last.url_tls)
         return urls[0] or urls[1]
 

@@ -185,7 +185,7 @@ async def read(session: Session, options: ReadOptions) -> int:
     """Read messages from any position without a durable subscription; nothing is acknowledged."""
     from pulsarctl_wire.cli.session.consuming import ConsumeRun, View, parse_last, parse_start
     from pulsarctl_wire.cli.session.last import starts_of_last
-    from pulsarctl_wire.net.session.consumer import reader_name
+    from pulsarctl_wire.net.session.consumer import make_reader_name
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
     from pulsarctl_wire.net.session.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
@@ -196,7 +196,7 @@ async def read(session: Session, options: ReadOptions) -> int:
     if since_ns is not None and since_ns > time.time_ns():
         place, since_ns = LATEST, None
     reader = ConsumerOptions(
-        reader_name(),
+        make_reader_name(),
         type=CommandSubscribe.Exclusive,
         durable=False,
         queue_size=taking.queue_size,
@@ -216,7 +216,7 @@ async def read(session: Session, options: ReadOptions) -> int:
         starts = await starts_of_last(client, names, last) if last else {}
         if place not in (None, EARLIEST, LATEST):
             for name in names:
-                if await client.partitions(name, create=False):
+                if await client.count_partitions(name, create=False):
                     console.fail(f"--from {start} is in one partition; name it: {name}-partition-N")
         feed = Subscription(client, names, reader, starts=starts)
         return await ConsumeRun(client, feed, taking, view, count=1 if count is None else count).run()

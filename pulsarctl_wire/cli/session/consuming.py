@@ -204,7 +204,7 @@ class ConsumeRun:
         schema = self._view.schema
         entry = delivery.frame.metadata
         if self._view.asks and entry is not None and entry.schema_version:
-            schema = await self._client.schema(consumer.topic, entry.schema_version)
+            schema = await self._client.fetch_schema(consumer.topic, entry.schema_version)
         if self._nack is None and self._pace is None and len(delivery.messages) <= self._left:
             self._show(delivery, delivery.messages, schema)
             self._acknowledge(delivery, None)
@@ -222,7 +222,7 @@ class ConsumeRun:
         self._passed(delivery)
 
     def _passed(self, delivery: Delivery[Consumer]) -> None:
-        delivery.consumer.consumed(delivery)
+        delivery.consumer.release_permits(delivery)
         end = self._ends.get(delivery.consumer)
         if end is not None and delivery.id >= end:
             del self._ends[delivery.consumer]

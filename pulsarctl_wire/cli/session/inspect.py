@@ -130,7 +130,7 @@ class LastIdOptions:
 async def last_id(session: Session, options: LastIdOptions) -> int:
     """Print the id of the last message of a topic, or of each partition, one per line."""
     from pulsarctl_wire.cli.session.visitor import visit
-    from pulsarctl_wire.net.session.consumer import reader_name
+    from pulsarctl_wire.net.session.consumer import make_reader_name
 
     subscription = options.subscription
 
@@ -147,7 +147,7 @@ async def last_id(session: Session, options: LastIdOptions) -> int:
             text += f", {subscription} acknowledged up to {_text(done)}"
         say(record, clean(text), options.output)
 
-    return await visit(session, options.topic, subscription or reader_name(), one)
+    return await visit(session, options.topic, subscription or make_reader_name(), one)
 
 
 @dataclass(frozen=True, kw_only=True)

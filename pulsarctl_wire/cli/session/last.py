@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from pulsarctl_wire.cli.session.visitor import Visitor
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.net.driver import Warnings
-from pulsarctl_wire.net.session.client import each_of
-from pulsarctl_wire.net.session.consumer import reader_name
+from pulsarctl_wire.net.session.client import run_each
+from pulsarctl_wire.net.session.consumer import make_reader_name
 from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
 from pulsarctl_wire.net.session.subscription import Subscription
 from pulsarctl_wire.wire.names import partition_index, partition_name
@@ -41,11 +41,11 @@ async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[
     for topic in topics:
         if not topic.startswith("persistent://"):
             raise SettingsError(f"--from -{count}: {topic} keeps no messages")
-        partitions = await client.partitions(topic, create=False) if partition_index(topic) < 0 else 0
+        partitions = await client.count_partitions(topic, create=False) if partition_index(topic) < 0 else 0
         names += [partition_name(topic, index) for index in range(partitions)] or [topic]
     warn, client.warn = client.warn, Warnings(lambda text: None)  # `read` will repeat the warnings
     try:
-        starts = await each_of(names, lambda each: start_of_last(client, each, count))
+        starts = await run_each(names, lambda each: start_of_last(client, each, count))
     finally:
         client.warn = warn
     return dict(zip(names, starts, strict=True))
@@ -57,7 +57,7 @@ async def start_of_last(client: Client, topic: str, count: int) -> Position:
     If there are fewer messages, that of the first one; `LATEST` if there are none. Chunked messages of more
     than 64 entries each may be missed. Raises SessionError.
     """
-    async with aclosing(Visitor(client, topic, reader_name())) as visitor:
+    async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(None)
         _, place = await visitor.places()
     last = place["ledger"], place["entry"]
@@ -74,14 +74,14 @@ async def start_of_last(client: Client, topic: str, count: int) -> Position:
 async def _read(client: Client, topic: str, start: Position, last: _Place, count: int) -> deque[Position]:
     """The positions of the last `count` messages from `start` up to the entry `last`."""
     found: deque[Position] = deque(maxlen=count)
-    feed = Subscription(client, [topic], ConsumerOptions(reader_name(), durable=False, start=start))
+    feed = Subscription(client, [topic], ConsumerOptions(make_reader_name(), durable=False, start=start))
     try:
         await feed.open()
         while (delivery := await feed.take(_GRACE)) is not None and delivery.id <= last:
             first = (*delivery.ids[0], -1)
             several = len(delivery.ids) > 1
             found.extend(first if several else delivery.position(each) for each in delivery.messages)
-            delivery.consumer.consumed(delivery)
+            delivery.consumer.release_permits(delivery)
             if delivery.id == last:
                 break
     finally:
@@ -127,7 +127,7 @@ async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place
 
 async def _first(client: Client, topic: str, position: Position) -> _Place:
     """The ledger and entry of the first message from `position` on."""
-    async with aclosing(Visitor(client, topic, reader_name())) as visitor:
+    async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(position)
         found = (await visitor.first()).body.message_id
         return found.ledgerId, found.entryId

@@ -52,7 +52,7 @@ async def lookup(session: Session, options: LookupOptions) -> None:
     paint = Paint(console.use_colour(sys.stdout))
     async with session.client() as client:
         hop = None
-        async for hop in client.hops(name):
+        async for hop in client.trace_lookup(name):
             record = {
                 "topic": name,
                 "asked": str(hop.asked),
@@ -72,8 +72,8 @@ async def lookup(session: Session, options: LookupOptions) -> None:
             say(record, text, options.output)
         assert hop is not None
         if options.connect:
-            broker = client.broker_of(hop)
-            link = await client.link(broker)
+            broker = client.find_broker(hop)
+            link = await client.open_link(broker)
             record = {"connected": str(broker.address), "proxy_to": broker.proxy_to or None}
             peer = link.protocol
             record |= {"server": peer.server, "protocol_version": peer.server_version}
@@ -98,7 +98,7 @@ async def partitions(session: Session, options: PartitionsOptions) -> None:
 
     name = topic_name(options.topic)
     async with session.client() as client:
-        count = await client.partitions(name, create=False)
+        count = await client.count_partitions(name, create=False)
     names = [partition_name(name, index) for index in range(count)]
     text = "\n".join([f"{name}: {count} partitions", *(f"  {each}" for each in names)])
     say({"topic": name, "partitions": count, "names": names}, text, options.output)
@@ -116,11 +116,11 @@ class TopicsOptions:
 
 async def topics(session: Session, options: TopicsOptions) -> None:
     """List the topics of a namespace, one per line; each partition is listed."""
-    from pulsarctl_wire.net.session.watch import topics_of
+    from pulsarctl_wire.net.session.watch import list_topics
 
     name = namespace_name(options.namespace)
     async with session.client() as client:
-        found = await topics_of(
+        found = await list_topics(
             client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
         )
     for each in found:

@@ -47,7 +47,9 @@ async def ping(session: Session, options: PingOptions) -> int:
     async with Client(settings, tap=session.tap(), warn=console.warn) as client:
 
         async def connect() -> Link:
-            return await (client.service() if name is None else client.link(await client.lookup(name)))
+            if name is None:
+                return await client.open_service_link()
+            return await client.open_link(await client.lookup(name))
 
         report = Report(options.output)
         link = await connect()

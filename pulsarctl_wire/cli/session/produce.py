@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pulsarctl_wire.net.session.client import Client
-    from pulsarctl_wire.net.session.send_queue import ProducerOptions, Sent
+    from pulsarctl_wire.net.session.send_queue import ProducerOptions, SendResult
     from pulsarctl_wire.wire.entry import Outgoing
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
@@ -299,7 +299,7 @@ class Report:
         self._bar = sys.stderr.isatty() and not quiet
         self._next = self.began + 1
 
-    def sent(self, sent: Sent) -> None:
+    def sent(self, sent: SendResult) -> None:
         """Add the result of a send."""
         if sent.error is not None:
             self._failed += sent.count
@@ -320,7 +320,7 @@ class Report:
             except OSError as error:  # `progress` raises it: here it would look like a connection error
                 self._broken = error
 
-    def _each(self, sent: Sent, index: int) -> None:
+    def _each(self, sent: SendResult, index: int) -> None:
         name = message_id(sent, index)
         if self._output == "id":
             sys.stdout.write(name + "\n")
@@ -376,7 +376,7 @@ class Report:
         sys.stdout.flush()
 
 
-def message_id(sent: Sent, index: int) -> str:
+def message_id(sent: SendResult, index: int) -> str:
     """The id of message `index` of a send."""
     from pulsarctl_wire.wire.names import id_text, partition_index
 

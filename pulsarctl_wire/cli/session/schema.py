@@ -102,7 +102,7 @@ async def put(session: Session, options: PutOptions) -> None:
     if kind == "None":
         console.fail(f"{options.schema} is not a schema: topics have none by default")
     async with session.client() as client:
-        place = partition_name(name, 0) if await client.partitions(name) else name
+        place = partition_name(name, 0) if await client.count_partitions(name) else name
         version = version_number(await _register(client, place, wanted))
     record = {"topic": name, "type": kind, "version": version}
     say(record, clean(f"{name}: {kind}, version {version}"), options.output)
@@ -115,7 +115,7 @@ async def _register(client: Client, topic: str, schema: Schema) -> bytes:
     from pulsarctl_wire.wire.commands import build_command
 
     async def attempt() -> bytes:
-        link = await client.link(await client.lookup(topic))
+        link = await client.open_link(await client.lookup(topic))
         body = (await link.request(build_command("GET_OR_CREATE_SCHEMA", topic=topic, schema=schema))).body
         version: bytes = body.schema_version
         return version

@@ -64,7 +64,7 @@ async def send(session: Session, options: SendOptions) -> int:
     import asyncio
 
     from pulsarctl_wire.cli.session.talk import Talk
-    from pulsarctl_wire.net.session.link import Link, first_link
+    from pulsarctl_wire.net.session.link import Link, open_first_link
 
     settings = session.settings()
     talk = Talk(options.output, show_sent=options.sent, show_secrets=session.options.show_secrets)
@@ -73,7 +73,7 @@ async def send(session: Session, options: SendOptions) -> int:
     first = await anext(lines, None)
     greeted = options.no_handshake or (first is not None and _is_connect(first[1]))
     connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=not greeted)
-    link = await first_link(settings.url.addresses, settings, connect)
+    link = await open_first_link(settings.url.addresses, settings, connect)
     talk.begin()
     task = asyncio.create_task(
         _run(link, talk, _chain(first, lines), settings.timeout, options.wait, options.idle)

@@ -9,7 +9,7 @@ from typing import Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import RequestTimeout
-from pulsarctl_wire.net.protocol import refusal
+from pulsarctl_wire.net.protocol import read_refusal
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS, command_name
@@ -98,7 +98,7 @@ class Talk(Sink):
             # the number of unknown types is not bounded
             if event.type in BODIES or len(self._received) < _MAX_KINDS:
                 self._received[event.command] += 1
-            self.refused |= refusal(event, event.command) is not None
+            self.refused |= read_refusal(event, event.command) is not None
 
     def _what_is_wrong(self, event: Event) -> Iterator[str]:
         if isinstance(event, Frame):

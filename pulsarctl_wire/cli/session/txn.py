@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.session.consumer import Consumer
     from pulsarctl_wire.net.session.inbox import Delivery
     from pulsarctl_wire.net.session.producer import Producer
-    from pulsarctl_wire.net.session.send_queue import Sent
+    from pulsarctl_wire.net.session.send_queue import SendResult
     from pulsarctl_wire.net.session.subscription import Subscription
     from pulsarctl_wire.net.session.transaction import Coordinator, Transaction
     from pulsarctl_wire.wire.payload import Message
@@ -207,7 +207,7 @@ class _Work:
         self._transaction = transaction
         self._report = report
         self._deadline = deadline
-        self._sent: list[Sent] = []
+        self._sent: list[SendResult] = []
         self._opened: list[Producer | Subscription] = []
 
     async def produce(self, topics: list[str], texts: list[bytes]) -> None:
@@ -222,7 +222,7 @@ class _Work:
         options = ProducerOptions(batch_count=1, txn=self._transaction.ids)
         producers: list[list[Producer]] = []
         for topic in topics:
-            count = min(await self._client.partitions(topic), len(texts))
+            count = min(await self._client.count_partitions(topic), len(texts))
             names = [partition_name(topic, index) for index in range(count)] or [topic]
             producers.append([Producer(self._client, name, options, self._sent.append) for name in names])
         every = [each for row in producers for each in row]
@@ -280,7 +280,7 @@ class _Work:
                 raise RequestTimeout(_too_few(source, len(found), "the transaction timed out")) from None
             if delivery is None:
                 raise RequestTimeout(_too_few(source, len(found), "the topic ended"))
-            delivery.consumer.consumed(delivery)
+            delivery.consumer.release_permits(delivery)
             for message in delivery.messages:
                 key = topic, name = delivery.consumer.topic, message_id(delivery, message)
                 if key not in found:

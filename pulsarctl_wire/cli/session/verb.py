@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import WIDE, Output, TlsOptions
 from pulsarctl_wire.cli.signature import flag, group, option, takes
-from pulsarctl_wire.net.settings import Settings, gather, settings_from
+from pulsarctl_wire.net.settings import Settings, gather, make_settings
 
 if TYPE_CHECKING:
     from pulsarctl_wire.net.session.client import Client
@@ -84,7 +84,7 @@ class Session:
     def settings(self) -> Settings:
         """The settings from flags, environment and client.conf. Raises SettingsError."""
         options = self.options
-        return settings_from(
+        return make_settings(
             gather(options.flags(), os.environ, options.conf),
             timeout=options.timeout,
             connect_timeout=options.connect_timeout,

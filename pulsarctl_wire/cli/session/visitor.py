@@ -14,9 +14,9 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.session.receive_options import Type
 from pulsarctl_wire.cli.session.verb import Session, topic_name
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SessionError, SettingsError
-from pulsarctl_wire.net.session.acks import Position, id_data
+from pulsarctl_wire.net.session.acks import Position, make_id_fields
 from pulsarctl_wire.net.session.client import Client
-from pulsarctl_wire.net.session.consumer import reader_name
+from pulsarctl_wire.net.session.consumer import make_reader_name
 from pulsarctl_wire.net.session.link import Link
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import to_signed
@@ -45,7 +45,7 @@ async def visit(
     if not name.startswith("persistent://"):
         console.fail(f"{topic}: only persistent:// topics keep messages and positions")
     async with session.client() as client:
-        count = 0 if partition_index(name) >= 0 else await client.partitions(name, create=False)
+        count = 0 if partition_index(name) >= 0 else await client.count_partitions(name, create=False)
         names = [partition_name(name, index) for index in range(count)]
         if count and place:
             some = ", ".join([*names[:_NAMED], *(["…"] if count > _NAMED else [])])
@@ -85,12 +85,12 @@ async def seek_target(
             holds = f"a batch of {size}" if size else "a single message"
             raise SettingsError(f"{topic}: {ledger}:{entry} is {holds}, without index {index}")
         left = (1 << size) - (1 << index) if index else 0  # the bits of messages from `index` on
-    return {"message_id": id_data((ledger, entry, -1), left, size)}
+    return {"message_id": make_id_fields((ledger, entry, -1), left, size)}
 
 
 async def _batch_size(client: Client, topic: str, ledger: int, entry: int) -> int:
     """The number of messages of a stored batch, 0 for a single message: SEEK needs it. Reads the entry."""
-    async with aclosing(Visitor(client, topic, reader_name())) as reader:
+    async with aclosing(Visitor(client, topic, make_reader_name())) as reader:
         await reader.read((ledger, entry, -1))
         _, last = await reader.places()
         if (ledger, entry) <= (last["ledger"], last["entry"]):
@@ -169,7 +169,7 @@ class Visitor:
         client = self.client
 
         async def attempt() -> None:
-            link = await client.link(await client.lookup(self.topic))
+            link = await client.open_link(await client.lookup(self.topic))
             # A new id each time: the broker repeats the last error for an id that has just failed.
             self._release()
             self._id, self._link = next(client.ids), link
@@ -181,7 +181,7 @@ class Visitor:
                 subType=CommandSubscribe.SubType.Value(type_),
                 consumer_id=self._id,
                 durable=durable,
-                start_message_id=None if start is None else id_data(start),
+                start_message_id=None if start is None else make_id_fields(start),
                 priority_level=_LAST,
                 force_topic_creation=False,
             )
@@ -212,14 +212,14 @@ class Visitor:
         except (TimeoutError, asyncio.TimeoutError):
             raise RequestTimeout(f"{self.topic}: no message came within {timeout:g} s") from None
 
-    def received(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame) -> None:
         """Callback of the link: a frame for this consumer."""
         if frame.command == "CLOSE_CONSUMER":
             self._joined = False
         elif frame.command == "MESSAGE" and self._message is not None and not self._message.done():
             self._message.set_result(frame)
 
-    def lost(self, error: LinkClosed) -> None:
+    def on_loss(self, error: LinkClosed) -> None:
         """Callback of the link: it has ended."""
         self._joined = False
         if self._message is not None and not self._message.done():

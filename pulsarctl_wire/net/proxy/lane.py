@@ -39,19 +39,19 @@ _INSPECTED: Final = (
 
 
 class Side(Protocol):
-    """What a lane asks of its source and its target."""
+    """The part of a leg that lanes use: their source or target."""
 
     transport: Any
-    full: bool
-    gone: bool
-    half_closes: bool
+    is_full: bool
+    is_gone: bool
+    can_half_close: bool
 
     def end(self) -> None:
         """Send an end of file after what was sent before."""
 
 
 class LaneOwner(Protocol):
-    """What a lane asks of its relay, which describes it. Pairs are indexed by whether it is the broker's."""
+    """The part of a relay that its lanes use. Pairs are indexed by whether the item is the broker's."""
 
     connection: Connection
     order: int
@@ -60,11 +60,11 @@ class LaneOwner(Protocol):
     session: ExchangeState
     loop: asyncio.AbstractEventLoop
     carried: list[int]
-    blackholed: bool
-    draining: bool
-    dialling: bool
-    over: bool
-    unsettled: bool
+    is_blackholed: bool
+    is_draining: bool
+    is_dialling: bool
+    is_over: bool
+    is_unsettled: bool
 
     @property
     def legs(self) -> "tuple[Side, Side]":
@@ -75,24 +75,24 @@ class LaneOwner(Protocol):
         """The lanes to the client and to the broker."""
 
     def now(self) -> float:
-        """The loop's time, in seconds."""
+        """Return the loop's time, in seconds."""
 
-    def admits(self, data: bytes, to_broker: bool) -> bool:
-        """Whether these bytes may pass; lanes ask while the relay is `unsettled`."""
+    def admit(self, data: bytes, to_broker: bool) -> bool:
+        """Return whether these bytes may pass; lanes call it while the relay is `is_unsettled`."""
 
-    def connecting(self, frame: Frame) -> bool:
+    def route_connect(self, frame: Frame) -> bool:
         """Choose the route for the client's CONNECT; return whether the frame was changed for that."""
 
     def rewrite(self, command: BaseCommand) -> bool:
         """Rewrite the addresses in a command to the client; return whether anything changed."""
 
-    def url(self) -> str:
-        """The service URL that the client used."""
+    def find_url(self) -> str:
+        """Return the service URL that the client used."""
 
     def dial(self) -> None:
         """Start connecting to the broker, unless that has been started."""
 
-    def tap_opened(self) -> None:
+    def open_tap(self) -> None:
         """Write the start of the connection to the tap, once."""
 
     def balance(self) -> None:
@@ -116,7 +116,7 @@ class RelayLane:
 
     def __init__(self, relay: LaneOwner, to_broker: bool) -> None:
         self.to_broker = to_broker
-        self.ended = False  # its source has sent an end of file, and that was passed on
+        self.has_ended = False  # its source has sent an end of file, and that was passed on
         self._relay = relay
         self.tap_writer = TapWriter(relay.tap, relay.connection, to_broker)
         self._walk = FrameWalk(_INSPECTED[to_broker])
@@ -135,7 +135,7 @@ class RelayLane:
 
     def feed(self, data: bytes) -> None:
         """Process the next bytes of its source."""
-        if self._relay.unsettled and not self._relay.admits(data, self.to_broker):
+        if self._relay.is_unsettled and not self._relay.admit(data, self.to_broker):
             return
         if self._held:
             self._held += data
@@ -144,11 +144,11 @@ class RelayLane:
             data, self._held = bytes(self._held), bytearray()
         self._sync_faults()
         walk = self._walk
-        at, end = 0, len(data)
-        while at < end:
-            stop = walk.walk(data, at)
-            if stop > at:
-                self._pass_on(data[at:stop])
+        start, end = 0, len(data)
+        while start < end:
+            stop = walk.walk(data, start)
+            if stop > start:
+                self._pass_on(data[start:stop])
             if stop == end:
                 break
             size = walk.size(data, stop)
@@ -156,33 +156,33 @@ class RelayLane:
                 self._need = size or HEAD
                 self._held += data[stop:]
                 break
-            at = stop + size
-            self._inspect(data[stop:at])
+            start = stop + size
+            self._inspect(data[stop:start])
         self._send_answers()
 
     def end(self) -> None:
-        """Its source has sent an end of file: pass on everything that waits, then the end of file."""
+        """Pass on everything that waits, then the end of file that the source has sent."""
         self._flush()
-        self._later(0.0, self._finish)
+        self._schedule(0.0, self._finish)
 
     def _flush(self) -> None:
-        held, self._held = bytes(self._held), bytearray()
-        if held:
-            self._pass_on(held)
+        data, self._held = bytes(self._held), bytearray()
+        if data:
+            self._pass_on(data)
         if self._faults is not None:
             self._act(self._faults.flush(self._relay.now()))
 
     def _finish(self) -> None:
         relay = self._relay
         target = relay.legs[self.to_broker]
-        if target.transport is None and relay.dialling:
+        if target.transport is None and relay.is_dialling:
             self._to_end = True  # `begin` finishes, after sending what waits for the broker
             return
-        self.ended = True
-        if target.transport is None or relay.lanes[not self.to_broker].ended:
+        self.has_ended = True
+        if target.transport is None or relay.lanes[not self.to_broker].has_ended:
             relay.close()
-        elif not relay.blackholed and not target.transport.is_closing():
-            if target.half_closes:
+        elif not relay.is_blackholed and not target.transport.is_closing():
+            if target.can_half_close:
                 target.end()
             else:  # TLS has no half-close
                 relay.close()
@@ -194,12 +194,12 @@ class RelayLane:
         relay = self._relay
         frame = self._decode(raw)
         if frame is not None and frame.base is not None:
-            changed = False
+            is_changed = False
             if frame.type == BaseCommand.CONNECT:
-                changed = relay.connecting(frame)
+                is_changed = relay.route_connect(frame)
             elif not self.to_broker and frame.type in CARRIERS:
-                changed = relay.rewrite(frame.base)
-            if changed:
+                is_changed = relay.rewrite(frame.base)
+            if is_changed:
                 raw = replace_command(frame.raw, frame.base)
                 frame = self._decode(raw) or frame
             relay.session.track([frame])
@@ -227,17 +227,17 @@ class RelayLane:
             return
         if self._faults is None:
             relay = self._relay
-            self._faults = FaultLane(faults, relay.order, self.to_broker, relay.url())
+            self._faults = FaultLane(faults, relay.order, self.to_broker, relay.find_url())
         else:
-            before, self._faults = self._faults, None
-            self._act(before.flush(self._relay.now()))
-            self._do_until(float("inf"))  # also what they delayed
+            lane, self._faults = self._faults, None
+            self._act(lane.flush(self._relay.now()))
+            self._run_until(float("inf"))  # also what they delayed
         self._walk.want_all(self._faults is not None)
 
     def renew_faults(self) -> None:
-        """Faults were added or removed: send what removed ones held, and everything that waits after it."""
+        """Apply added and removed faults: send what removed ones held, and everything that waits after it."""
         if self._faults is not None and self._faults.released():
-            self._do_until(float("inf"))
+            self._run_until(float("inf"))
         self._sync_faults()
         self.wake()
 
@@ -248,21 +248,21 @@ class RelayLane:
                 if action.back:
                     relay.lanes[not self.to_broker].answer(action.data)
                 else:
-                    self._later(action.at, partial(self._send, action.data), len(action.data))
+                    self._schedule(action.at, partial(self._send, action.data), len(action.data))
             elif isinstance(action, Note):
                 relay.note(action.text)
             elif isinstance(action, Close):
-                self._later(0.0, relay.close)
+                self._schedule(0.0, relay.close)
             elif isinstance(action, Reset):
-                self._later(0.0, relay.reset)
+                self._schedule(0.0, relay.reset)
             elif isinstance(action, Blackhole):
-                self._later(0.0, relay.blackhole)
+                self._schedule(0.0, relay.blackhole)
             elif isinstance(action, Wake):
                 relay.loop.call_at(action.at, _wake, ref(self))
 
     def wake(self) -> None:
-        """A fault asked to be woken now: something it holds may be due."""
-        if self._faults is not None and not self._relay.over:
+        """Send what faults hold back that is due now."""
+        if self._faults is not None and not self._relay.is_over:
             self._act(self._faults.take(b"", None, self._relay.now()))
 
     def answer(self, data: bytes) -> None:
@@ -274,7 +274,7 @@ class RelayLane:
         if self.answers and not self._walk.left and not self._held:
             answers, self.answers = self.answers, []
             for data in answers:
-                self._later(0.0, partial(self._send, data), len(data))
+                self._schedule(0.0, partial(self._send, data), len(data))
             self._relay.balance()
         elif len(self.answers) == MAX_ANSWERS:
             self._relay.balance()
@@ -286,45 +286,45 @@ class RelayLane:
         if self._faults is not None:
             self._act(self._faults.take(data, None, self._relay.now()))
         elif self._delayed:
-            self._later(0.0, partial(self._send, data), len(data))
+            self._schedule(0.0, partial(self._send, data), len(data))
         else:
             self._send(data)
 
     def _send(self, data: bytes) -> None:
         relay = self._relay
         target = relay.legs[self.to_broker].transport
-        if relay.blackholed or self.ended:
+        if relay.is_blackholed or self.has_ended:
             return
         if target is None:
             self._waiting.append(data)
             relay.dial()
         elif not target.is_closing():
-            relay.tap_opened()
+            relay.open_tap()
             now = time.time_ns()  # before the write, so that no answer can have an earlier time
             target.write(data)
             relay.carried[self.to_broker] += len(data)
             self.tap_writer.carried(data, now)
 
-    def _later(self, at: float, do: Callable[[], None], size: int = 0) -> None:
-        """Call `do` at time `at`, after everything that waits already."""
-        if not self._delayed and at <= self._relay.now():
+    def _schedule(self, time: float, do: Callable[[], None], size: int = 0) -> None:
+        """Call `do` at `time` (seconds), after everything that waits already."""
+        if not self._delayed and time <= self._relay.now():
             do()
             return
-        self._delayed.append((at, do, size))
+        self._delayed.append((time, do, size))
         self._delayed_bytes += size
         if self._timer is None:
-            self._timer = self._relay.loop.call_at(at, self._due)
+            self._timer = self._relay.loop.call_at(time, self._run_due)
         self.balance()
 
-    def _due(self) -> None:
+    def _run_due(self) -> None:
         self._timer = None
-        self._do_until(self._relay.now())
-        if self._delayed and not self._relay.over:
-            self._timer = self._relay.loop.call_at(self._delayed[0][0], self._due)
+        self._run_until(self._relay.now())
+        if self._delayed and not self._relay.is_over:
+            self._timer = self._relay.loop.call_at(self._delayed[0][0], self._run_due)
         self.balance()
 
-    def _do_until(self, now: float) -> None:
-        while self._delayed and self._delayed[0][0] <= now and not self._relay.over:
+    def _run_until(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now and not self._relay.is_over:
             _, do, size = self._delayed.popleft()
             self._delayed_bytes -= size
             do()
@@ -339,12 +339,12 @@ class RelayLane:
         relay = self._relay
         source, target = relay.legs[not self.to_broker], relay.legs[self.to_broker]
         transport = source.transport
-        if transport is None or source.gone or transport.is_closing():
+        if transport is None or source.is_gone or transport.is_closing():
             return
-        room = not target.full and self._delayed_bytes < MAX_DELAYED_BYTES
+        room = not target.is_full and self._delayed_bytes < MAX_DELAYED_BYTES
         if self._faults is not None:  # they may produce answers, which the source must have room for
-            room = room and not source.full and len(relay.lanes[not self.to_broker].answers) < MAX_ANSWERS
-        pause = not room or relay.draining or (target.transport is None and relay.dialling)
+            room = room and not source.is_full and len(relay.lanes[not self.to_broker].answers) < MAX_ANSWERS
+        pause = not room or relay.is_draining or (target.transport is None and relay.is_dialling)
         if pause != self._paused:
             self._paused = pause
             if pause:
@@ -353,9 +353,9 @@ class RelayLane:
                 transport.resume_reading()
 
     def begin(self) -> None:
-        """Both legs are connected: send what waited for that."""
-        waiting, self._waiting = self._waiting, []
-        for data in waiting:
+        """Send what waited for both legs to be connected."""
+        parts, self._waiting = self._waiting, []
+        for data in parts:
             self._send(data)
         if self._to_end:
             self._finish()
@@ -367,13 +367,13 @@ class RelayLane:
             self._timer.cancel()
         if flush:
             self._flush()
-            self._do_until(float("inf"))
+            self._run_until(float("inf"))
         self._delayed.clear()
         self.tap_writer.finish()
 
 
 def _wake(lane: "ref[RelayLane]") -> None:
     """Wake a lane if it still exists: faults may hold frames for longer than the connection lives."""
-    found = lane()
-    if found is not None:
-        found.wake()
+    target = lane()
+    if target is not None:
+        target.wake()

@@ -20,14 +20,22 @@ from itertools import count
 from typing import Any, Final
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults.answers import refusal_of
+from pulsarctl_wire.faults.answers import build_refusal
 from pulsarctl_wire.faults.lanes import Faults
 from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
-from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, Allowed, Answerer, Route, Router, Routing
+from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, AddressFilter, Answerer, Route, Router, Routing
 from pulsarctl_wire.net.proxy.tap import TapRing
 from pulsarctl_wire.net.settings import Address, Settings
-from pulsarctl_wire.net.sockets import ANY_HOST, bound, connected, is_local, looked_up, plain, reason
+from pulsarctl_wire.net.sockets import (
+    ANY_HOST,
+    bind_socket,
+    connect_first,
+    describe_failure,
+    is_local,
+    look_up,
+    strip_mapped,
+)
 from pulsarctl_wire.wire.credentials import is_doubtful
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame, build_frame
@@ -75,7 +83,7 @@ class Plan:
     key_log: str | None = None
     header_in: bool = False
     header_out: int = 0
-    allowed: Allowed = field(default_factory=Allowed)
+    allowed: AddressFilter = field(default_factory=AddressFilter)
 
 
 class Proxy:
@@ -130,18 +138,18 @@ class Proxy:
             self._is_ours,
             plan.mapped,
         )
-        sock = sock or bound(plan.listen)
+        sock = sock or bind_socket(plan.listen)
         self._bound = sock.getsockname()[0]  # the IP address: a host name is looked up only once
-        at = self._serve(service, plan.listen, sock)
+        listening = self._serve(service, plan.listen, sock)
         for address in service.addresses:
             with suppress(OSError, UnicodeError):  # an unknown host is reported when it is dialled
-                if self._leads_back(await looked_up(self.plan.dials.get(address, address))):
+                if self._leads_back(await look_up(self.plan.dials.get(address, address))):
                     await self.close(0)
                     text = f"--to {address} is where pwire itself listens: change that or --listen"
                     raise SettingsError(text)
         for broker, address in plan.mapped.items():
             self._listen_for(broker, address)
-        return at
+        return listening
 
     def _listen_for(self, broker: Address, address: Address) -> None:
         """Listen at `address`, which clients get for `broker`; note it if it is another machine's.
@@ -149,11 +157,11 @@ class Proxy:
         Raises SettingsError.
         """
         try:
-            self._serve(Route((broker,)), address, bound(address), str(broker))
+            self._serve(Route((broker,)), address, bind_socket(address), str(broker))
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL and not isinstance(error, socket.gaierror):
-                why = error.strerror or error
-                raise SettingsError(f"--map {broker}={address}: {why}; name another address") from None
+                text = f"--map {broker}={address}: {error.strerror or error}; name another address"
+                raise SettingsError(text) from None
             self.note(f"{address} is not an address of this machine: clients are sent there for {broker}")
 
     def _listen(self, route: Route) -> Address:
@@ -161,7 +169,7 @@ class Proxy:
         ports = self.plan.ports or range(1)
         for port in ports:
             try:
-                sock = bound(Address(self._bound, port))
+                sock = bind_socket(Address(self._bound, port))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and port != ports[-1]:
                     continue
@@ -180,31 +188,31 @@ class Proxy:
         return address
 
     def _admit(self, route: Route, broker: str) -> Make | None:
-        """The function that creates an accepted connection's protocol; None if too many wait."""
+        """Return the function that creates an accepted connection's protocol; None if too many wait."""
         self.connections += 1
-        if len(self._listener.waiting) + len(self._dialling) + len(self._undialled) >= MAX_WAITING:
+        if len(self._listener.handshakes) + len(self._dialling) + len(self._undialled) >= MAX_WAITING:
             self._refuse(_TOO_MANY)
             return None
         return partial(self._relay, self._router.find(broker) or route)
 
-    def _refuse(self, why: str) -> None:
-        """Count a refused connection; note the first one with this reason."""
-        self.refused[why] += 1
-        if self.refused[why] == 1:
-            self.note(f"a connection was refused: {why}; further ones are only counted")
+    def _refuse(self, cause: str) -> None:
+        """Count a refused connection; note the first one with this cause."""
+        self.refused[cause] += 1
+        if self.refused[cause] == 1:
+            self.note(f"a connection was refused: {cause}; further ones are only counted")
 
     # -- a connection
 
     def _relay(self, route: Route, client: Address) -> Leg:
-        """The client's leg of a new relay."""
+        """Return the client's leg of a new relay."""
         return Relay(self, next(self._orders), client, route).legs[False]
 
     def _ready(self, leg: Leg) -> None:
-        """A client is connected."""
+        """Start the relay of a client that is connected."""
         relay = leg.relay
         if self._closing:
             relay.reset()
-        elif not relay.over:
+        elif not relay.is_over:
             self.relays.add(relay)
             if self.plan.routing is Routing.CONNECT:
                 loop = asyncio.get_running_loop()
@@ -222,8 +230,8 @@ class Proxy:
             self._refuse(_TOO_MANY)
             relay.fail()
 
-    def greeted(self, relay: Relay, data: bytes) -> None:
-        """A client has sent its first bytes: note it if they are of another protocol."""
+    def check_greeting(self, relay: Relay, data: bytes) -> None:
+        """Note it if a client's first bytes are of another protocol."""
         protocol, _ = recognise(data)
         if protocol and protocol not in self._said:
             self._said.add(protocol)
@@ -246,13 +254,13 @@ class Proxy:
         addresses = relay.route.addresses
         first = next(self._turn) if len(addresses) > 1 else 0
         failed = []
-        for each in range(len(addresses)):
-            address = relay.address = addresses[(first + each) % len(addresses)]
+        for turn in range(len(addresses)):
+            address = relay.address = addresses[(first + turn) % len(addresses)]
             dialled = self.plan.dials.get(address, address)
             try:
                 await asyncio.wait_for(self._reach(relay, address), self.plan.settings.connect_timeout)
             except (OSError, ValueError, TimeoutError, asyncio.TimeoutError) as error:
-                failed.append(f"{dialled}: {reason(error)}")
+                failed.append(f"{dialled}: {describe_failure(error)}")
             else:
                 return
         text = f"no connection to the broker: {'; '.join(failed)}"
@@ -263,32 +271,33 @@ class Proxy:
     async def _reach(self, relay: Relay, address: Address) -> None:
         """Connect the leg to the broker at `address`. Raises OSError, or ValueError for an invalid host."""
         loop = asyncio.get_running_loop()
-        found = await looked_up(self.plan.dials.get(address, address))
-        if self._leads_back(found):
+        targets = await look_up(self.plan.dials.get(address, address))
+        if self._leads_back(targets):
             raise OSError(errno.ELOOP, "pwire itself listens there")
         plan = self.plan
         if not (address in plan.settings.url.addresses or address in plan.dials or address in plan.mapped):
-            found = [each for each in found if plan.allowed(address.host, each[4][0])]
-            if not found:
+            targets = [target for target in targets if plan.allowed(address.host, target[4][0])]
+            if not targets:
                 self.refused[_NOT_ALLOWED] += 1
                 raise OSError(errno.EACCES, _NOT_ALLOWED)
         name = address.host if self._dial_tls is not None else None
+        sock = await connect_first(targets)
         await loop.create_connection(
-            lambda: relay.legs[True], sock=await connected(found), ssl=self._dial_tls, server_hostname=name
+            lambda: relay.legs[True], sock=sock, ssl=self._dial_tls, server_hostname=name
         )
 
     def _is_ours(self, address: Address) -> bool:
-        """Whether we listen at `address`. Host names are compared as text, not looked up."""
+        """Return whether we listen at `address`. Host names are compared as text, not looked up."""
         hosts = self._ours.get(address.port, set())
         host = "127.0.0.1" if address.host == "localhost" else address.host
         return bool(hosts & {address.host, host} or (hosts & ANY_HOST and is_local(host)))
 
-    def _leads_back(self, found: list[Any]) -> bool:
-        """Whether one of these addresses is ours: dialling it would make the proxy dial itself forever."""
-        return any(self._is_ours(Address(*place[:2])) for *_, place in found)
+    def _leads_back(self, targets: list[Any]) -> bool:
+        """Return whether one of these addresses is ours: the proxy would dial itself forever."""
+        return any(self._is_ours(Address(*place[:2])) for *_, place in targets)
 
-    def preface(self, relay: Relay) -> bytes:
-        """The first bytes to send to the broker: a PROXY header, or nothing."""
+    def make_preface(self, relay: Relay) -> bytes:
+        """Return the first bytes to send to the broker: a PROXY header, or nothing."""
         if not self.plan.header_out:
             return b""
         target = relay.legs[True].transport.get_extra_info("peername")
@@ -296,39 +305,39 @@ class Proxy:
             return b""
         return build_header(self.plan.header_out, relay.client, (target[0], target[1]))
 
-    def url(self, relay: Relay) -> str:
-        """The service URL that its client used to reach us."""
+    def find_url(self, relay: Relay) -> str:
+        """Return the service URL that its client used to reach us."""
         came_to = relay.legs[False].transport.get_extra_info("sockname")
-        address = Address(self._host_for(relay) or plain(came_to[0]), came_to[1])
+        address = Address(self._host_for(relay) or strip_mapped(came_to[0]), came_to[1])
         return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
 
     def _host_for(self, relay: Relay) -> str | None:
-        """The host under which a client reaches our listeners; None: the one they listen at."""
+        """Return the host under which a client reaches our listeners; None: the one they listen at."""
         if self.plan.advertise is None and self._bound in ANY_HOST:
-            return plain(relay.legs[False].transport.get_extra_info("sockname")[0])
+            return strip_mapped(relay.legs[False].transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 
     def rewrite(self, relay: Relay, command: BaseCommand) -> bool:
         """Rewrite the addresses in a command to the client; return whether anything changed."""
         assert relay.address is not None
-        asked = Answerer(relay.address, relay.connection.server)
-        return self._router.rewrite(command, asked, self._host_for(relay))
+        answerer = Answerer(relay.address, relay.connection.server)
+        return self._router.rewrite(command, answerer, self._host_for(relay))
 
-    def connecting(self, relay: Relay, frame: Frame) -> bool:
+    def route_connect(self, relay: Relay, frame: Frame) -> bool:
         """Choose the route for the client's CONNECT, and rewrite it for that; return whether it changed."""
         assert frame.base is not None
         connect = frame.base.connect
-        wanted = as_text(connect.proxy_to_broker_url)
-        if wanted and self.plan.routing is Routing.CONNECT:
-            route = self._router.find(wanted)
+        broker = as_text(connect.proxy_to_broker_url)
+        if broker and self.plan.routing is Routing.CONNECT:
+            route = self._router.find(broker)
             if route is None:
-                name = "a broker" if is_doubtful(frame) else wanted[:200]
+                name = "a broker" if is_doubtful(frame) else broker[:200]
                 relay.note(f"CONNECT names {name}, which no answer has named before")
                 text = "pwire does not know this broker; look the topic up first"
-                relay.refuse(build_frame(refusal_of(frame, "ServiceNotReady", text)))
+                relay.refuse(build_frame(build_refusal(frame, "ServiceNotReady", text)))
                 return False
             relay.route = route
-        elif wanted or not relay.route.proxy_to:
+        elif broker or not relay.route.proxy_to:
             return False
         if relay.route.proxy_to:
             connect.proxy_to_broker_url = relay.route.proxy_to
@@ -337,18 +346,18 @@ class Proxy:
         return True
 
     def renew_faults(self) -> None:
-        """The faults were changed: apply this to all connections at once, also to idle ones."""
+        """Apply changed faults to all connections at once, also to idle ones."""
         for relay in list(self.relays):
             for lane in relay.lanes:
                 lane.renew_faults()
 
     def restart_tap(self) -> None:
-        """A new watcher has started: write the open connections to the tap again."""
+        """Write the open connections to the tap again, for a new watcher."""
         for relay in sorted(self.relays, key=lambda relay: relay.connection.index):
             relay.restart_tap()
 
-    def ended(self, relay: Relay) -> None:
-        """Both legs of a relay have ended."""
+    def end_relay(self, relay: Relay) -> None:
+        """Forget a relay whose legs have both ended."""
         self._stop_connect_timer(relay)
         self.relays.discard(relay)
         for to_broker in (False, True):

@@ -39,22 +39,22 @@ class Leg(asyncio.BufferedProtocol):
         self.relay = relay
         self.to_broker = to_broker
         self.transport: Any = None
-        self.full = False  # it accepts no more bytes for now
-        self.gone = False  # it was connected, and has ended
-        self.half_closes = True
+        self.is_full = False  # it accepts no more bytes for now
+        self.is_gone = False  # it was connected, and has ended
+        self.can_half_close = True
 
     def connection_made(self, transport: Any) -> None:
         """asyncio: it is connected. Nothing is read until the other leg is connected, too."""
         self.transport = transport
         transport.set_write_buffer_limits(high=1)  # with 0, TLS transports never resume writing
-        self.half_closes = transport.can_write_eof()
+        self.can_half_close = transport.can_write_eof()
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEP_ALIVE:
                 if hasattr(socket, name):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self.relay.made(self)
+        self.relay.add_leg(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where to put received bytes."""
@@ -69,25 +69,25 @@ class Leg(asyncio.BufferedProtocol):
         if self.to_broker:
             self.relay.note_loss("closed it")
         self.relay.lanes[not self.to_broker].end()
-        return self.half_closes
+        return self.can_half_close
 
     def pause_writing(self) -> None:
         """asyncio: it accepts no more bytes for now."""
-        self.full = True
+        self.is_full = True
         self.relay.balance()
 
     def resume_writing(self) -> None:
         """asyncio: it accepts bytes again."""
-        self.full = False
+        self.is_full = False
         self.relay.balance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended."""
-        self.relay.lost(self, exc)
+        self.relay.end_leg(self, exc)
 
     def end(self) -> None:
         """Send an end of file after what was sent before; with TLS, close the connection."""
-        if self.transport is None or self.transport.is_closing() or not self.half_closes:
+        if self.transport is None or self.transport.is_closing() or not self.can_half_close:
             self.close()
             return
         try:
@@ -98,7 +98,7 @@ class Leg(asyncio.BufferedProtocol):
     def reset(self) -> None:
         """Reset the connection (RST); bytes that wait to be sent are lost."""
         transport = self.transport
-        if transport is not None and not self.gone:
+        if transport is not None and not self.is_gone:
             sock = transport.get_extra_info("socket")
             if sock is not None:
                 with suppress(OSError):  # closed already, under TLS
@@ -108,13 +108,13 @@ class Leg(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection after sending everything that waits to be sent."""
         transport = self.transport
-        if transport is not None and not self.gone and not transport.is_closing():
+        if transport is not None and not self.is_gone and not transport.is_closing():
             transport.resume_reading()  # before Python 3.11 TLS must read in order to close
             transport.close()
 
 
 class Host(Protocol):
-    """What relays ask of the proxy that they belong to."""
+    """The part of the proxy that its relays use."""
 
     tap: TapRing
     faults: Faults
@@ -122,8 +122,8 @@ class Host(Protocol):
     buffer: memoryview
     numbers: Iterator[int]
 
-    def greeted(self, relay: "Relay", data: bytes) -> None:
-        """A client has sent its first bytes."""
+    def check_greeting(self, relay: "Relay", data: bytes) -> None:
+        """Note it if a client's first bytes are of another protocol."""
 
     def hold(self, relay: "Relay", size: int) -> None:
         """Count `size` more bytes (maybe negative) that wait for a broker."""
@@ -131,20 +131,20 @@ class Host(Protocol):
     def dial(self, relay: "Relay") -> None:
         """Start connecting the leg to the broker."""
 
-    def preface(self, relay: "Relay") -> bytes:
-        """The first bytes to send to the broker."""
+    def make_preface(self, relay: "Relay") -> bytes:
+        """Return the first bytes to send to the broker."""
 
-    def connecting(self, relay: "Relay", frame: Frame) -> bool:
+    def route_connect(self, relay: "Relay", frame: Frame) -> bool:
         """Choose the route for the client's CONNECT; return whether the frame was changed for that."""
 
     def rewrite(self, relay: "Relay", command: BaseCommand) -> bool:
         """Rewrite the addresses in a command to the client; return whether anything changed."""
 
-    def url(self, relay: "Relay") -> str:
-        """The service URL that its client used to reach us."""
+    def find_url(self, relay: "Relay") -> str:
+        """Return the service URL that its client used to reach us."""
 
-    def ended(self, relay: "Relay") -> None:
-        """Both legs of a relay have ended."""
+    def end_relay(self, relay: "Relay") -> None:
+        """Forget a relay whose legs have both ended."""
 
 
 class Relay:
@@ -170,13 +170,13 @@ class Relay:
         self.lanes = RelayLane(self, False), RelayLane(self, True)
         self.session = ExchangeState(self.connection, host.knowledge)
         self.carried = [0, 0]  # bytes
-        self.blackholed = self.draining = self.dialling = self.over = False
-        self.unsettled = True  # lanes must ask `admits`: before the first bytes, without a broker, blackholed
+        self.is_blackholed = self.is_draining = self.is_dialling = self.is_over = False
+        self.is_unsettled = True  # lanes must call `admit`: before the first bytes, undialled, blackholed
         self._greeted = self._opened = False
         self._held = 0  # bytes that wait for the leg to the broker
         self._ended_by_broker = False
 
-    def tap_opened(self) -> None:
+    def open_tap(self) -> None:
         """Write the start of the connection to the tap, once."""
         if not self._opened:
             self._opened = True
@@ -184,7 +184,7 @@ class Relay:
             self.tap.opened(self.connection, time.time_ns())
 
     def restart_tap(self) -> None:
-        """A new watcher has started: write the start of the connection again, and go on with whole frames."""
+        """Write the start of the connection again, for a new watcher, and go on with whole frames."""
         if self._opened:
             self.tap.opened(self.connection, time.time_ns())
             for lane in self.lanes:
@@ -192,49 +192,49 @@ class Relay:
 
     def note(self, text: str) -> None:
         """Show the user a note about this connection."""
-        self.tap_opened()
+        self.open_tap()
         self.tap.note(f"connection {self.connection.index}: {text}")
 
-    def note_loss(self, how: str) -> None:
+    def note_loss(self, event: str) -> None:
         """Note that the broker has ended this connection, unless the client or we ended it before."""
-        if not (self.over or self.blackholed or self.draining or self.lanes[True].ended):
-            self.note(f"the broker {self.connection.server} {how}")
+        if not (self.is_over or self.is_blackholed or self.is_draining or self.lanes[True].has_ended):
+            self.note(f"the broker {self.connection.server} {event}")
 
-    def admits(self, data: bytes, to_broker: bool) -> bool:
-        """Whether these bytes may pass; lanes ask while the relay is `unsettled`."""
-        if self.blackholed:
+    def admit(self, data: bytes, to_broker: bool) -> bool:
+        """Return whether these bytes may pass; lanes call it while the relay is `is_unsettled`."""
+        if self.is_blackholed:
             return False
         if to_broker:
             if not self._greeted:
                 self._greeted = True
-                self.host.greeted(self, data)
+                self.host.check_greeting(self, data)
             if self.legs[True].transport is None:
                 self._held += len(data)
                 self.host.hold(self, len(data))
-        self.unsettled = not self._greeted or self.legs[True].transport is None
-        return not self.over
+        self.is_unsettled = not self._greeted or self.legs[True].transport is None
+        return not self.is_over
 
-    def connecting(self, frame: Frame) -> bool:
+    def route_connect(self, frame: Frame) -> bool:
         """Choose the route for the client's CONNECT; return whether the frame was changed for that."""
-        return self.host.connecting(self, frame)
+        return self.host.route_connect(self, frame)
 
     def rewrite(self, command: BaseCommand) -> bool:
         """Rewrite the addresses in a command to the client; return whether anything changed."""
         return self.host.rewrite(self, command)
 
-    def url(self) -> str:
-        """The service URL that its client used to reach us."""
-        return self.host.url(self)
+    def find_url(self) -> str:
+        """Return the service URL that its client used to reach us."""
+        return self.host.find_url(self)
 
     def _release(self) -> None:
-        """Nothing waits for the leg to the broker any more."""
-        held, self._held = self._held, 0
-        self.host.hold(self, -held)
+        """Stop counting bytes that wait for the leg to the broker."""
+        size, self._held = self._held, 0
+        self.host.hold(self, -size)
 
     def dial(self) -> None:
         """Start connecting to the broker, unless that has been started."""
-        if not self.dialling:
-            self.dialling = True
+        if not self.is_dialling:
+            self.is_dialling = True
             self.host.dial(self)
             self.lanes[True].balance()
 
@@ -243,9 +243,9 @@ class Relay:
         for lane in self.lanes:
             lane.balance()
 
-    def made(self, leg: Leg) -> None:
-        """A leg is connected."""
-        if self.over:
+    def add_leg(self, leg: Leg) -> None:
+        """Begin with a leg that is connected."""
+        if self.is_over:
             leg.reset()  # the other leg has ended meanwhile
             return
         if not leg.to_broker:
@@ -254,55 +254,55 @@ class Relay:
         peer = leg.transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.connection.server = str(Address(peer[0], peer[1]))
-        self.tap_opened()
-        preface = self.host.preface(self)
+        self.open_tap()
+        preface = self.host.make_preface(self)
         if preface:
             leg.transport.write(preface)
         self._release()
         for lane in self.lanes:
             lane.begin()
-        if self.draining:
+        if self.is_draining:
             self.drain()
 
-    def lost(self, leg: Leg, exc: Exception | None) -> None:
-        """A leg has ended: end the other one in the same way."""
-        other = self.legs[not leg.to_broker]
+    def end_leg(self, leg: Leg, exc: Exception | None) -> None:
+        """End the other leg in the same way as `leg` has ended."""
+        other_leg = self.legs[not leg.to_broker]
         if leg.to_broker and exc is not None:
-            why = getattr(exc, "strerror", None) or str(exc)
-            self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {why}")
-        if not self.over:
+            cause = getattr(exc, "strerror", None) or str(exc)
+            self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {cause}")
+        if not self.is_over:
             self._ended_by_broker |= leg.to_broker
             for lane in self.lanes:
                 lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
-            self.over = True
+            self.is_over = True
             self._release()
         if exc is not None:
-            other.reset()
+            other_leg.reset()
         else:
-            other.close()
-        leg.gone = True
-        if other.gone or other.transport is None:
+            other_leg.close()
+        leg.is_gone = True
+        if other_leg.is_gone or other_leg.transport is None:
             if self._opened:
                 self.tap.closed(self.connection, time.time_ns(), self._ended_by_broker)
-            self.host.ended(self)
+            self.host.end_relay(self)
 
-    def fail(self, why: str = "") -> None:
-        """The broker cannot be connected: reset the client's leg."""
-        if why:
-            self.note(why)
+    def fail(self, reason: str = "") -> None:
+        """Reset the client's leg, as the broker cannot be connected."""
+        if reason:
+            self.note(reason)
         self._ended_by_broker = True
         self.reset()
 
     def refuse(self, answer: bytes) -> None:
         """Send the client `answer`, and close; nothing is sent to the broker."""
         self.legs[False].transport.write(answer)
-        self.dialling = True
+        self.is_dialling = True
         self.blackhole()
         self.close()
 
     def blackhole(self) -> None:
         """Stop passing bytes in either direction."""
-        self.blackholed = self.unsettled = True
+        self.is_blackholed = self.is_unsettled = True
 
     def close(self) -> None:
         """Close both legs after sending everything that waits to be sent."""
@@ -316,16 +316,16 @@ class Relay:
 
     def drain(self) -> None:
         """Stop reading, pass on everything received, and close."""
-        self.draining = True
+        self.is_draining = True
         self.balance()
-        if self.dialling and self.legs[True].transport is None:
-            return  # `made` calls this again
+        if self.is_dialling and self.legs[True].transport is None:
+            return  # `add_leg` calls this again
         for lane in self.lanes:
             lane.stop(flush=True)
         for leg in self.legs:
             leg.end()
         # read and discard what peers still send: closing a socket with unread bytes sends RST, not FIN
-        self.draining = False
+        self.is_draining = False
         self.blackhole()
         self.balance()
         self.loop.call_later(_LAST_READ, self.close)

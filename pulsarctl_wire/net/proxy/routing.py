@@ -37,7 +37,7 @@ _KEPT: Final = frozenset(
 
 
 class Routing(str, Enum):
-    """How clients are kept behind the proxy."""
+    """Which addresses of brokers clients get from the proxy."""
 
     LISTENERS = "listeners"
     CONNECT = "connect"
@@ -52,8 +52,8 @@ class Route:
     proxy_to: str = ""
 
     def __str__(self) -> str:
-        to = ",".join(map(str, self.addresses))
-        return f"{self.proxy_to} through {to}" if self.proxy_to else to
+        text = ",".join(map(str, self.addresses))
+        return f"{self.proxy_to} through {text}" if self.proxy_to else text
 
 
 class Answerer(NamedTuple):
@@ -85,7 +85,7 @@ class Router:
     """Brokers that answers have named ("host:port") -> the routes to them."""
     _warned: set[str] = field(default_factory=set)
 
-    def rewrite(self, command: BaseCommand, asked: Answerer, host: str | None) -> bool:
+    def rewrite(self, command: BaseCommand, answerer: Answerer, host: str | None) -> bool:
         """Rewrite the addresses in a broker's command; return whether any was changed.
 
         `host` is the host under which clients reach our listeners; None: the address they listen at.
@@ -96,31 +96,31 @@ class Router:
         through = lookup is not None and lookup.proxy_through_service_url
         # clients go through a proxy only to the broker that has their topic; others they dial directly
         redirects = lookup is not None and lookup.response == CommandLookupTopicResponse.Redirect
-        kept = self.routing is Routing.CONNECT and command.type in _KEPT and not redirects
-        known = False
+        keeps_address = self.routing is Routing.CONNECT and command.type in _KEPT and not redirects
+        is_known = False
 
         def change(plain: str, tls: str) -> tuple[str, str]:
-            nonlocal known
-            first, other = (tls, plain) if self.service.tls else (plain, tls)
-            broker = self._broker(first or other, other, asked, through)
-            address = broker if kept or broker is None else self._address_for_clients(broker, host)
+            nonlocal is_known
+            first, second = (tls, plain) if self.service.tls else (plain, tls)
+            broker = self._store_route(first or second, second, answerer, through)
+            address = broker if keeps_address or broker is None else self._find_client_address(broker, host)
             if address is None:
                 return plain, tls
-            known = True
+            is_known = True
             own, own_tls = f"pulsar://{address}", f"pulsar+ssl://{address}"
             # of the two the client uses the one of the kind (TLS or not) by which it is connected
-            return (plain if kept and plain else own), (
-                tls if kept and tls else own_tls if tls or self.tls else ""
+            return (plain if keeps_address and plain else own), (
+                tls if keeps_address and tls else own_tls if tls or self.tls else ""
             )
 
-        changed = rewrite(command, change)
-        if lookup is not None and known and through != kept:
-            lookup.proxy_through_service_url = kept
-            changed = True
-        return changed
+        is_changed = rewrite(command, change)
+        if lookup is not None and is_known and through != keeps_address:
+            lookup.proxy_through_service_url = keeps_address
+            is_changed = True
+        return is_changed
 
-    def _broker(self, url: str, twin: str, asked: Answerer, through: bool) -> Address | None:
-        """The broker at `url`, after storing its route; None if `url` is invalid, or for one broker too many.
+    def _store_route(self, url: str, twin: str, answerer: Answerer, through: bool) -> Address | None:
+        """Store the route to the broker at `url`; return the broker, or None if `url` is invalid or too many.
 
         `twin` is its other address, if it has one: a client may later name the broker by its TLS address or
         by the other one, so the route is stored under both.
@@ -137,11 +137,11 @@ class Router:
         if not names <= self.routes.keys() and len(self.routes) >= MAX_BROKERS:
             self._warn(f"more than {MAX_BROKERS} brokers were named; the others' addresses are not rewritten")
             return None
-        self.routes.update(dict.fromkeys(names, self._route(addresses, asked, through)))
+        self.routes.update(dict.fromkeys(names, self._make_route(addresses, answerer, through)))
         return broker
 
-    def _address_for_clients(self, broker: Address, host: str | None) -> Address | None:
-        """The address that clients get in place of a broker's; None if no listener can be opened."""
+    def _find_client_address(self, broker: Address, host: str | None) -> Address | None:
+        """Return the address that clients get in place of a broker's; None if no listener can be opened."""
         mapped = self.mapped.get(broker)
         if mapped is not None:
             return mapped
@@ -152,16 +152,16 @@ class Router:
             return None
         return Address(host or listener.host, listener.port)
 
-    def _route(self, addresses: tuple[Address, ...], asked: Answerer, through: bool) -> Route:
+    def _make_route(self, addresses: tuple[Address, ...], answerer: Answerer, through: bool) -> Route:
         broker = addresses[0]
         # a standalone broker claims to be behind a proxy; one in a container may name as its own the address
         # where we listen in its place
-        if str(broker) in (str(asked.address), asked.peer) or self.ours(broker):
-            return Route((asked.address,))
-        return Route((asked.address,), str(broker)) if through else Route(addresses)
+        if str(broker) in (str(answerer.address), answerer.peer) or self.ours(broker):
+            return Route((answerer.address,))
+        return Route((answerer.address,), str(broker)) if through else Route(addresses)
 
     def find(self, broker: str) -> Route | None:
-        """The route to a broker that a client names in CONNECT; None if no answer has named it before."""
+        """Return the route to a broker that a client names in CONNECT; None if no answer has named it."""
         return self.routes.get(broker)
 
     def _warn(self, text: str) -> None:
@@ -170,7 +170,7 @@ class Router:
             self.warn(text)
 
 
-class Allowed:
+class AddressFilter:
     """Decides which of the addresses that brokers name may be dialled (`--allow-broker`).
 
     A broker, or an attacker in its place, can name any address. What is checked is the IP address about to be
@@ -184,7 +184,7 @@ class Allowed:
         self._networks: list[IPv4Network | IPv6Network] = []
         self._hosts: set[str] = set()
         for rule in rules:
-            network = _network(rule)
+            network = _parse_network(rule)
             if network is not None:
                 self._networks.append(network)
             else:
@@ -192,20 +192,23 @@ class Allowed:
         self._any = not (self._networks or self._hosts)
 
     def __call__(self, host: str, ip: str) -> bool:
-        """Whether the IP address `ip`, with or without a zone ("%eth0"), may be dialled for broker `host`."""
-        found: IPv4Address | IPv6Address = ip_address(ip.partition("%")[0])
-        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        if found.is_link_local:
+        """Return whether `ip`, with or without a zone ("%eth0"), may be dialled for the broker `host`."""
+        address: IPv4Address | IPv6Address = ip_address(ip.partition("%")[0])
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if address.is_link_local:
             return False
-        return self._any or host.lower() in self._hosts or any(found in network for network in self._networks)
+        return (
+            self._any or host.lower() in self._hosts or any(address in network for network in self._networks)
+        )
 
 
-def _network(rule: str) -> IPv4Network | IPv6Network | None:
-    """The network of a rule; None if the rule is a host name. Raises SettingsError."""
+def _parse_network(rule: str) -> IPv4Network | IPv6Network | None:
+    """Return the network of a rule; None if the rule is a host name. Raises SettingsError."""
     with suppress(ValueError):
         return ip_network(rule.strip("[]"), strict=False)
     if not rule or "/" in rule or ":" in rule:
-        wanted = "a network such as 10.0.0.0/8, an IP address or a host name"
-        raise SettingsError(f"--allow-broker {rule}: give {wanted}")
+        raise SettingsError(
+            f"--allow-broker {rule}: give a network such as 10.0.0.0/8, an IP address or a host name"
+        )
     return None

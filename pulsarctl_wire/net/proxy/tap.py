@@ -45,7 +45,7 @@ _LOCK.acquire()
 
 
 def _fence() -> None:
-    """A memory barrier: other processors see all accesses before it before those after it.
+    """Set a memory barrier: other processors see all accesses before it before those after it.
 
     Releasing a lock orders it after all earlier accesses, acquiring it before all later ones. Python has no
     other barrier, and processors reorder: ARM nearly everything, x86 only reads that follow writes.
@@ -76,9 +76,9 @@ class TapRing:
         self.wants_bytes = wants_bytes
         self._memory = mmap(-1, _START + capacity)
         self._capacity = capacity
-        whole = memoryview(self._memory)
-        self._marks = whole[:_START].cast("Q")
-        self._room = whole[_START:]
+        buffer = memoryview(self._memory)
+        self._marks = buffer[:_START].cast("Q")
+        self._room = buffer[_START:]
         self._put = 0
         self._left_out = 0
         self._over = False
@@ -87,26 +87,26 @@ class TapRing:
 
     # -- the proxy's side
 
-    def for_proxy(self) -> None:
-        """To be called in the process that puts records."""
+    def use_in_proxy(self) -> None:
+        """Prepare the ring in the process that puts records."""
         os.close(self._wakes)
 
     def opened(self, connection: Connection, time_ns: int) -> None:
-        """A connection was opened."""
+        """Put a record of a new connection."""
         self._add(
             OPENED, connection.index, False, time_ns, f"{connection.client}\n{connection.server}".encode()
         )
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
-        """`data` was passed on; return whether there was room for it."""
+        """Put `data` that was passed on; return whether there was room for it."""
         return self._add(CARRIED, connection.index, to_broker, time_ns, data)
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> bool:
-        """There was no room for `size` bytes of `frames` frames; return whether there was room for this."""
+        """Put a record of missed bytes and frames; return whether there was room for it."""
         return self._add(MISSED, connection.index, to_broker, time_ns, _COUNTS.pack(size, frames))
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection has ended."""
+        """Put a record of the end of a connection."""
         self._add(CLOSED, connection.index, not by_broker, time_ns, b"")
 
     def note(self, text: str) -> None:
@@ -132,23 +132,23 @@ class TapRing:
             return False
         size = _HEAD.size + len(data)
         step = size + -size % 8
-        put, capacity = self._put, self._capacity
-        free = capacity - (put - self._marks[_TAKEN]) - capacity // _RESERVES.get(kind, capacity)
-        at = put % capacity
-        to_end = capacity - at
+        position, capacity = self._put, self._capacity
+        free = capacity - (position - self._marks[_TAKEN]) - capacity // _RESERVES.get(kind, capacity)
+        offset = position % capacity
+        to_end = capacity - offset
         if step > to_end:  # a record must be contiguous: the end of the memory stays unused
             if step + to_end > free:
                 return False
             if to_end >= _HEAD.size:
-                _HEAD.pack_into(self._room, at, to_end, _WRAP, 0, 0, 0)
-            put, at = put + to_end, 0
+                _HEAD.pack_into(self._room, offset, to_end, _WRAP, 0, 0, 0)
+            position, offset = position + to_end, 0
         elif step > free:
             return False
         room = self._room
-        _HEAD.pack_into(room, at, size, kind, to_broker, number, time_ns)
-        room[at + _HEAD.size : at + size] = data
+        _HEAD.pack_into(room, offset, size, kind, to_broker, number, time_ns)
+        room[offset + _HEAD.size : offset + size] = data
         _fence()
-        self._put = self._marks[_PUT] = put + step
+        self._put = self._marks[_PUT] = position + step
         _fence()
         if self._marks[_ASLEEP]:
             self._marks[_ASLEEP] = 0
@@ -158,8 +158,8 @@ class TapRing:
 
     # -- the watcher's side
 
-    def for_watcher(self) -> None:
-        """To be called in the process that takes records."""
+    def use_in_watcher(self) -> None:
+        """Prepare the ring in the process that takes records."""
         os.close(self._wake)
 
     @property
@@ -170,32 +170,32 @@ class TapRing:
     def records(self, seconds: float) -> Iterator[TapRecord | None]:
         """Yield the records as they come, to the end, and None whenever `seconds` have passed without any.
 
-        Goes on where an earlier watcher has stopped.
+        Begins where an earlier watcher has stopped.
         """
         marks, room, capacity = self._marks, self._room, self._capacity
-        taken = marks[_TAKEN]
-        gone = False  # the proxy has died without an END
+        position = marks[_TAKEN]
+        is_gone = False  # the proxy has died without an END
         while True:
-            if marks[_PUT] == taken:
-                if gone:
+            if marks[_PUT] == position:
+                if is_gone:
                     return
                 marks[_ASLEEP] = 1
                 _fence()
-                if marks[_PUT] == taken and select.select([self._wakes], [], [], seconds)[0]:
-                    gone = not os.read(self._wakes, 4096)
-                elif marks[_PUT] == taken:
+                if marks[_PUT] == position and select.select([self._wakes], [], [], seconds)[0]:
+                    is_gone = not os.read(self._wakes, 4096)
+                elif marks[_PUT] == position:
                     yield None
                 marks[_ASLEEP] = 0
                 continue
             _fence()
-            at = taken % capacity
-            size, kind, number, time_ns = capacity - at, _WRAP, 0, 0
+            offset = position % capacity
+            size, kind, number, time_ns = capacity - offset, _WRAP, 0, 0
             to_broker = 0
             if size >= _HEAD.size:
-                size, kind, to_broker, number, time_ns = _HEAD.unpack_from(room, at)
-            data = bytes(room[at + _HEAD.size : at + size])
+                size, kind, to_broker, number, time_ns = _HEAD.unpack_from(room, offset)
+            data = bytes(room[offset + _HEAD.size : offset + size])
             _fence()
-            marks[_TAKEN] = taken = taken + size + -size % 8
+            marks[_TAKEN] = position = position + size + -size % 8
             if kind != _WRAP:
                 yield TapRecord(kind, number, bool(to_broker), time_ns, data)
             if kind == END:
@@ -220,20 +220,20 @@ class TapWriter:
         self._missed = self._frames = 0  # missed bytes; frames that had begun before, and are not missed
 
     def carried(self, data: bytes, now: int) -> None:
-        """The lane has passed on `data` at `now` (ns since the epoch)."""
+        """Write `data` that the lane has passed on at `now` (ns since the epoch)."""
         if not self._wanted:
             return
         walk = self._walk
         frames, torn = walk.frames, walk.left > 0
-        left, begun, tail = walk.left, 0, self._tail
-        whole = tail + data if tail else data
-        self._tail = whole[walk.walk(whole, 0) :]
+        remaining, new_frames, tail = walk.left, 0, self._tail
+        buffer = tail + data if tail else data
+        self._tail = buffer[walk.walk(buffer, 0) :]
         if tail:  # the start of a frame that was not counted yet
-            size = 0 if walk.lost else walk.size(whole, 0)
-            left, begun = (size - len(tail), 1) if size else (len(data), 0)
+            size = 0 if walk.lost else walk.size(buffer, 0)
+            remaining, new_frames = (size - len(tail), 1) if size else (len(data), 0)
         if self._behind:
-            frames += begun
-            skip = min(left, len(data))
+            frames += new_frames
+            skip = min(remaining, len(data))
             if skip == len(data) or not self._put_missed(skip, frames, now):
                 self._missed += len(data)
                 return
@@ -242,20 +242,20 @@ class TapWriter:
             self._behind, self._missed, self._frames = True, len(data), frames - torn
 
     def _put_missed(self, skip: int, frames: int, now: int) -> bool:
-        size, lost = self._missed + skip, frames - self._frames
-        if not self._ring.missed(self._connection, self._to_broker, size, lost, now):
+        size, frame_count = self._missed + skip, frames - self._frames
+        if not self._ring.missed(self._connection, self._to_broker, size, frame_count, now):
             return False
         self._behind, self._missed = False, 0
         return True
 
     def restart(self) -> None:
-        """A new watcher has not seen the earlier bytes: go on at the beginning of a frame."""
+        """Go on at the beginning of a frame, for a new watcher that has not seen the earlier bytes."""
         walk = self._walk
         if not self._behind and (walk.left or self._tail):
             self._behind, self._frames = True, walk.frames - (walk.left > 0)
 
     def finish(self) -> None:
-        """The lane has ended: report missed bytes."""
+        """Report the missed bytes at the end of the lane."""
         if self._behind:
             self._put_missed(0, self._walk.frames, time.time_ns())
 
@@ -268,27 +268,27 @@ class RingTap:
         self._open: dict[int, tuple[Connection, tuple[TapWriter, TapWriter]]] = {}
 
     def opened(self, connection: Connection, time_ns: int) -> None:
-        """A connection was made."""
+        """Write a new connection."""
         writers = TapWriter(self._ring, connection, False), TapWriter(self._ring, connection, True)
         self._open[connection.index] = connection, writers
         self._ring.opened(connection, time_ns)
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
-        """The connection carried `data`."""
-        opened = self._open.get(connection.index)
-        if opened is not None and data:
-            opened[1][to_broker].carried(data, time_ns)
+        """Write `data` that the connection carried."""
+        entry = self._open.get(connection.index)
+        if entry is not None and data:
+            entry[1][to_broker].carried(data, time_ns)
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection ended."""
-        opened = self._open.pop(connection.index, None)
-        if opened is not None:
-            for writer in opened[1]:
+        """Write the end of the connection."""
+        entry = self._open.pop(connection.index, None)
+        if entry is not None:
+            for writer in entry[1]:
                 writer.finish()
             self._ring.closed(connection, time_ns, by_broker)
 
     def restart(self) -> None:
-        """A new watcher has started: announce the open connections again."""
+        """Write the open connections again, for a new watcher."""
         for connection, writers in self._open.values():
             self._ring.opened(connection, time.time_ns())
             for writer in writers:

@@ -38,31 +38,31 @@ class Pairs:
 
     def take(self, key: Key, frame: Frame, recorded: bool) -> Frame | None:
         """Remove and return the first counterpart of `frame`; if there is none, keep `frame`, return None."""
-        others = self._tables[not recorded]
-        queue = others.get(key)
+        table = self._tables[not recorded]
+        queue = table.get(key)
         if not queue:
             self._tables[recorded].setdefault(key, deque()).append(frame)
             self._bytes += len(frame.raw) + _COST
             return None
-        other = queue.popleft()
+        counterpart = queue.popleft()
         if not queue:
-            del others[key]
-        self._bytes -= len(other.raw) + _COST
-        return other
+            del table[key]
+        self._bytes -= len(counterpart.raw) + _COST
+        return counterpart
 
-    def waits(self, key: Key, frame: Frame) -> bool:
-        """Whether a recorded frame still waits; frames with the same key are taken in recorded order."""
+    def is_waiting(self, key: Key, frame: Frame) -> bool:
+        """Return whether a recorded frame still waits; those with equal keys are taken in recorded order."""
         queue = self._tables[True].get(key)
         return queue is not None and queue[0].number <= frame.number
 
-    def pop(self, wanted: Callable[[Key], bool], recorded: bool) -> list[Frame]:
-        """Remove and return the waiting frames whose keys are `wanted`, in order."""
+    def pop(self, test: Callable[[Key], bool], recorded: bool) -> list[Frame]:
+        """Remove and return the waiting frames whose keys pass `test`, in order."""
         table = self._tables[recorded]
-        frames = [frame for key in list(table) if wanted(key) for frame in table.pop(key)]
+        frames = [frame for key in list(table) if test(key) for frame in table.pop(key)]
         self._bytes -= sum(len(frame.raw) + _COST for frame in frames)
         return sorted(frames, key=lambda frame: frame.number)
 
-    def excess(self, recorded: bool) -> list[Frame]:
+    def pop_excess(self, recorded: bool) -> list[Frame]:
         """Remove and return half of the waiting frames if there are too many."""
         if self._bytes <= MAX_WAITING:
             return []
@@ -71,28 +71,32 @@ class Pairs:
         return self.pop(lambda key: key in half, recorded)
 
 
-class Compared(Protocol):
-    """What a comparison asks of the connection that is played.
+class PlayedConnection(Protocol):
+    """The part of a played connection that the comparison uses.
 
-    `log` has its requests; `strayed` says whether the latest difference was in the command.
+    `log` has its requests; `has_strayed` says whether the latest difference was in the command.
     """
 
     log: RequestLog
-    strayed: bool
+    has_strayed: bool
 
-    def keys_of(self, difference: Difference) -> tuple[list[Key], list[Key]]:
-        """What a difference is about, and what cannot be as recorded because of it."""
+    def find_keys(self, difference: Difference) -> tuple[list[Key], list[Key]]:
+        """Return what a difference is about, and what cannot be as recorded because of it."""
 
 
 class Comparison:
-    """What the connections of a replay share: which frames were compared, which wait, what differs.
+    """The shared state of a replay's connections: frames that wait, and differences.
 
     `sessions` are the connections by their recorded numbers; `remap` learns from the pairs. `answer_timeout`
     is in seconds.
     """
 
     def __init__(
-        self, sessions: Mapping[int, Compared | None], remap: Remap, answer_timeout: float, warn: Warnings
+        self,
+        sessions: Mapping[int, PlayedConnection | None],
+        remap: Remap,
+        answer_timeout: float,
+        warn: Warnings,
     ) -> None:
         self.remap = remap
         self.answer_timeout = answer_timeout
@@ -110,16 +114,16 @@ class Comparison:
         self._news: asyncio.Future[None] | None = None
 
     def take(self, key: Key, stream: Key | None, frame: Frame, recorded: bool) -> bool:
-        """Compare `frame` with its counterpart if that is there, else keep it; return whether it was there.
+        """Compare `frame` with its counterpart, or keep it until that comes; return whether it was there.
 
         `stream` is the stream of messages that a MESSAGE belongs to, else None.
         """
-        other = self.pairs.take(key, frame, recorded)
-        if other is None:
+        counterpart = self.pairs.take(key, frame, recorded)
+        if counterpart is None:
             for side in (True, False):
-                self._count_unpaired(self.pairs.excess(side), side)
+                self._count_unpaired(self.pairs.pop_excess(side), side)
             return False
-        old, new = (frame, other) if recorded else (other, frame)
+        old, new = (frame, counterpart) if recorded else (counterpart, frame)
         in_order = stream in self.in_order
         self.remap.learn(old, new, stream if in_order else None)
         if stream is not None and not in_order:
@@ -128,17 +132,17 @@ class Comparison:
         fields = differences(old, new, self.remap)
         session = self._sessions.get(old.connection.index)
         if fields:
-            self.differs(Difference("differs", old.connection.index, old, new, fields))
+            self.add_difference(Difference("differs", old.connection.index, old, new, fields))
             if session is not None:
-                session.strayed = "command" in fields
+                session.has_strayed = "command" in fields
         if session is not None and "command" not in fields:
-            self.causes.resolve(session.log.needs(old))
+            self.causes.resolve(session.log.find_dependents(old))
         return True
 
-    def report_unpaired(self, wanted: Callable[[Key], bool]) -> None:
-        """Count and report the frames whose keys are `wanted`: they have no counterpart."""
+    def report_unpaired(self, test: Callable[[Key], bool]) -> None:
+        """Count and report the frames whose keys pass `test`: they have no counterpart."""
         for recorded in (True, False):
-            self._count_unpaired(self.pairs.pop(wanted, recorded), recorded)
+            self._count_unpaired(self.pairs.pop(test, recorded), recorded)
 
     def _count_unpaired(self, frames: Iterable[Frame], recorded: bool) -> None:
         for frame in frames:
@@ -153,14 +157,14 @@ class Comparison:
                 if recorded:
                     text = f"the broker closed the recorded {closed} here, but not this one"
             old, new = (frame, None) if recorded else (None, frame)
-            self.differs(Difference(kind, index, old, new, text=text))
+            self.add_difference(Difference(kind, index, old, new, text=text))
 
-    def differs(self, difference: Difference) -> None:
+    def add_difference(self, difference: Difference) -> None:
         """Count a difference; it is reported after the current step."""
         number = next(self._numbers)
         session = self._sessions.get(difference.connection)
-        about, needs = ([], []) if session is None else session.keys_of(difference)
-        cause = self.causes.of(about)
+        about, needs = ([], []) if session is None else session.find_keys(difference)
+        cause = self.causes.find_cause(about)
         if cause is not None:
             self.totals.consequences += 1
         elif difference.kind == "missing":
@@ -170,26 +174,28 @@ class Comparison:
         self.causes.fail(needs, cause or number)
         self._found.append(difference._replace(number=number, cause=cause))
 
-    def news(self) -> None:
-        """A frame was received: make `arrives` check again."""
+    def notify(self) -> None:
+        """Make `wait_for_counterpart` check again, after a frame was received."""
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
     def timeout(self, kind: Key) -> float:
-        """How long to wait for a frame of this kind, in seconds."""
+        """Return how long to wait for a frame of this kind, in seconds."""
         return self.answer_timeout * 0.5 ** min(self._misses[kind], 30)
 
-    async def arrives(self, key: Key, kind: Key, frame: Frame, closed: "asyncio.Future[None]") -> bool:
-        """Whether the counterpart of `frame` comes in time, before its connection is `closed`."""
+    async def wait_for_counterpart(
+        self, key: Key, kind: Key, frame: Frame, closed: "asyncio.Future[None]"
+    ) -> bool:
+        """Wait for the counterpart of `frame`; return whether it comes in time, before `closed` is done."""
         loop = asyncio.get_running_loop()
         seconds = self.timeout(kind)
         due = loop.time() + seconds
-        while self.pairs.waits(key, frame):
-            left = due - loop.time()
-            if left <= 0 or closed.done():
+        while self.pairs.is_waiting(key, frame):
+            remaining = due - loop.time()
+            if remaining <= 0 or closed.done():
                 break
             self._news = loop.create_future()
-            await asyncio.wait([self._news, closed], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._news, closed], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         else:
             return True
         self._misses[kind] += 1
@@ -203,5 +209,5 @@ class Comparison:
 
     def take_differences(self) -> list[Difference]:
         """Remove and return the differences since the last call."""
-        found, self._found = self._found, []
-        return found
+        differences, self._found = self._found, []
+        return differences

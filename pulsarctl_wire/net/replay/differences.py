@@ -44,7 +44,7 @@ Values = dict[str, Any]
 """A message's fields by name; those of nested messages as `outer.inner`."""
 
 Key = tuple[Any, ...]
-"""What a frame is about, or shares with its counterpart; begins with the connection's number, if any."""
+"""Identifies what a frame is about, or shares with its counterpart; the connection's number comes first."""
 
 
 class Difference(NamedTuple):
@@ -67,9 +67,9 @@ class Difference(NamedTuple):
 
 
 def differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two answers differ: name -> (recorded, now), with None for a missing field."""
+    """Return the fields in which two answers differ: name -> (recorded, now), None for a missing field."""
     defaults: Values = {}
-    old, new = _values(recorded, remap, defaults), _values(replayed, None, defaults)
+    old, new = _collect_values(recorded, remap, defaults), _collect_values(replayed, None, defaults)
     if recorded.type != replayed.type:
         old = {name: value for name, value in old.items() if name in (*_ERRORS, *_TEXTS)}
         new = {name: value for name, value in new.items() if name in (*_ERRORS, *_TEXTS)}
@@ -85,13 +85,13 @@ def differences(recorded: Frame, replayed: Frame, remap: Remap) -> dict[str, tup
     }
 
 
-def _values(frame: Frame, remap: Remap | None, defaults: Values) -> Values:
-    """The values to compare of an answer; those of a recorded one are translated by `remap`."""
+def _collect_values(frame: Frame, remap: Remap | None, defaults: Values) -> Values:
+    """Return the values to compare of an answer; those of a recorded one are translated by `remap`."""
     values: Values = {}
     if frame.body is not None:
-        _flatten(frame.body if remap is None else remap.translated(frame.body, frame), "", values, defaults)
+        _flatten(frame.body if remap is None else remap.translate(frame.body, frame), "", values, defaults)
     if frame.metadata is not None:
-        metadata = frame.metadata if remap is None else remap.translated(frame.metadata, frame)
+        metadata = frame.metadata if remap is None else remap.translate(frame.metadata, frame)
         _flatten(metadata, "metadata.", values, defaults)
     if frame.payload_at:
         values["payload"] = Payload(frame.payload)
@@ -109,17 +109,17 @@ def _flatten(message: Any, prefix: str, values: Values, defaults: Values) -> Non
         elif name in _IGNORED or field.full_name == _SCHEMA_NAME:
             continue
         elif field.is_repeated:
-            items = [_plain(field, each) for each in value]
+            items = [_convert(field, item) for item in value]
             values[prefix + name] = sorted(items, key=str) if name in _IN_ANY_ORDER else items
         elif field.message_type is not None:
             _flatten(value, f"{prefix}{name}.", values, defaults)
         elif name != _HIGHEST or to_signed(value) > 0:
-            values[prefix + name] = _plain(field, value)
+            values[prefix + name] = _convert(field, value)
             if name not in _ERRORS:
-                defaults[prefix + name] = _plain(field, field.default_value)
+                defaults[prefix + name] = _convert(field, field.default_value)
 
 
-def _plain(field: Any, value: Any) -> Any:
+def _convert(field: Any, value: Any) -> Any:
     if field.message_type is not None:
         inner: Values = {}
         _flatten(value, "", inner, {})
@@ -143,27 +143,27 @@ class Payload:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        shown = as_text(self._data[:_SHOWN])
-        return f"{len(self._data)} bytes {shown}{'…' if len(self._data) > _SHOWN else ''}"
+        text = as_text(self._data[:_SHOWN])
+        return f"{len(self._data)} bytes {text}{'…' if len(self._data) > _SHOWN else ''}"
 
 
 class Causes:
-    """What is not as it was recorded, with the number of the difference that caused it."""
+    """Everything that is not as it was recorded, with the number of the difference that caused it."""
 
     def __init__(self) -> None:
         self._failed: dict[Key, int] = {}
 
-    def of(self, keys: list[Key]) -> int | None:
-        """The number of the difference that affects one of `keys`, or None."""
+    def find_cause(self, keys: list[Key]) -> int | None:
+        """Return the number of the difference that affects one of `keys`, or None."""
         return next((self._failed[key] for key in keys if key in self._failed), None)
 
     def fail(self, keys: list[Key], number: int) -> None:
-        """From now on, differences about `keys` follow from difference `number`."""
+        """Record that further differences about `keys` follow from difference `number`."""
         self._failed.update(dict.fromkeys(keys, number))
         bound(self._failed, MAX_PENDING)
 
     def resolve(self, keys: list[Key]) -> None:
-        """`keys` are as recorded again: later differences about them have no cause."""
+        """Record that `keys` are as recorded again: later differences about them have no cause."""
         for key in keys:
             self._failed.pop(key, None)
 
@@ -177,32 +177,32 @@ class RequestLog:
 
     def add(self, frame: Frame) -> None:
         """Remember a frame that the client sent."""
-        self._requests[frame.number] = frame.type, self._owner(frame)
+        self._requests[frame.number] = frame.type, self._find_owner(frame)
         bound(self._requests, MAX_PENDING)
 
-    def about(self, frame: Frame, request: int | None) -> list[Key]:
-        """What a frame from the broker is about; `request` is the recorded request that it answers."""
+    def find_subjects(self, frame: Frame, request: int | None) -> list[Key]:
+        """Return what a frame from the broker is about; `request` is the recorded request that it answers."""
         keys: list[Key] = [(self._connection,)]
-        owner = self._owner(frame) or self._requests.get(request or 0, (0, None))[1]
+        owner = self._find_owner(frame) or self._requests.get(request or 0, (0, None))[1]
         if owner is not None:
             keys.append(owner)
         if frame.metadata is not None:
             keys.append(("messages of", frame.metadata.producer_name))
         return keys
 
-    def needs(self, frame: Frame) -> list[Key]:
-        """What cannot be as recorded if this recorded frame is missing, or another one comes instead."""
+    def find_dependents(self, frame: Frame) -> list[Key]:
+        """Return what cannot be as recorded if this recorded frame is missing, or another comes instead."""
         kind, owner = self._requests.get(frame.request or 0, (0, None))
         if kind == _CONNECT:
             return [(self._connection,)]
         if kind in _MAKERS and owner is not None:
             name = getattr(frame.body, "producer_name", "")
             return [owner, ("messages of", name)] if name else [owner]
-        owner = self._owner(frame)
+        owner = self._find_owner(frame)
         return [owner] if owner is not None and frame.type in CLOSES else []
 
-    def _owner(self, frame: Frame) -> Key | None:
-        """The producer or consumer that a frame names."""
+    def _find_owner(self, frame: Frame) -> Key | None:
+        """Return the producer or consumer that a frame names."""
         names = FIELDS.get(frame.type, frozenset())
         for name in ("producer_id", "consumer_id"):
             if name in names and frame.body is not None:

@@ -9,8 +9,8 @@ from pulsarctl_wire.errors import LinkClosed
 from pulsarctl_wire.net.frame_socket import Tap
 from pulsarctl_wire.net.replay.comparison import Comparison
 from pulsarctl_wire.net.replay.differences import Difference, Key, RequestLog
-from pulsarctl_wire.net.replay.remap import redacted
-from pulsarctl_wire.net.session.link import Link, first_link
+from pulsarctl_wire.net.replay.remap import is_redacted
+from pulsarctl_wire.net.session.link import Link, open_first_link
 from pulsarctl_wire.net.settings import Auth, Settings
 from pulsarctl_wire.wire.commands import REQUESTS
 from pulsarctl_wire.wire.fields import as_text
@@ -40,18 +40,18 @@ class Player:
         self._settings = settings
         self._tap = tap
         self._credentials = connect.body.auth_data
-        self._redacted = redacted(self._credentials)
+        self._is_redacted = is_redacted(self._credentials)
         connection = Connection(self.index)
         self._sending = FrameStream(connection, True)
         knowledge = Knowledge(join_chunks=False, schemas=False)
         self._session = ExchangeState(connection, knowledge, (self._sending,))
         self.log = RequestLog(self.index)
-        self.strayed = False  # whether the latest difference was in the command
+        self.has_strayed = False  # whether the latest difference was in the command
         self._sent: dict[int, int] = {}  # number of a request in the replay -> in the recording
         self._streams: dict[int, Key] = {}  # consumer id -> key of the stream that its messages belong to
         self._lost = False  # the connection ended earlier than the recorded one
         method = as_text(connect.body.auth_method_name)
-        self._auth = Auth(method, lambda: self._credentials) if method and not self._redacted else Auth()
+        self._auth = Auth(method, lambda: self._credentials) if method and not self._is_redacted else Auth()
 
     # -- opening and sending
 
@@ -60,7 +60,7 @@ class Player:
         settings = self._settings
         if settings.auth.method == "none":
             settings = replace(settings, auth=self._auth)
-            if self._redacted:
+            if self._is_redacted:
                 self._comparison.warn(
                     f"connection {self.index}: its credentials are redacted in the capture, and not sent; "
                     "give some with --token, --token-file or --basic",
@@ -70,8 +70,8 @@ class Player:
         connect = partial(
             Link.open, settings=settings, numbers=iter((self.index,)), tap=self._tap, handshake=False
         )
-        self.link = await first_link(settings.url.addresses, settings, connect)
-        self.link.observe = self._received
+        self.link = await open_first_link(settings.url.addresses, settings, connect)
+        self.link.observe = self._on_frame
 
     async def play(self, frame: Frame) -> None:
         """Send a recorded frame of the client, but no PONG or AUTH_RESPONSE: the link itself sends those."""
@@ -83,10 +83,10 @@ class Player:
         if frame.type == BaseCommand.SUBSCRIBE and body is not None:
             self._subscribe(body)
         self.log.add(frame)
-        owner = self._stream(frame)
+        owner = self._find_stream(frame)
         owner = owner if owner in self._comparison.in_order else None
         connects = frame.type == BaseCommand.CONNECT and body is not None
-        data = self._connect(frame) if connects else self._remap.outgoing(frame, owner)
+        data = self._connect(frame) if connects else self._remap.make_outgoing(frame, owner)
         try:
             self.link.send(data)
         except LinkClosed:
@@ -111,19 +111,19 @@ class Player:
         )
         bound(self._streams, MAX_PENDING)
 
-    def _stream(self, frame: Frame) -> Key | None:
-        """The stream of messages that a frame is about or belongs to; None for other frames."""
+    def _find_stream(self, frame: Frame) -> Key | None:
+        """Return the stream of messages that a frame is about or belongs to; None for other frames."""
         if "consumer_id" not in FIELDS.get(frame.type, ()) or frame.body is None:
             return None
         consumer: int = frame.body.consumer_id
         return self._streams.get(consumer, (self.index, "consumer", consumer))
 
     def _connect(self, frame: Frame) -> bytes:
-        """CONNECT with our credentials, if there are any, and without proxy_to_broker_url."""
+        """Return CONNECT with our credentials, if there are any, and without proxy_to_broker_url."""
         base = BaseCommand()
         base.CopyFrom(frame.base)  # type: ignore[arg-type]
         body = base.connect
-        body.CopyFrom(self._remap.translated(body, frame))
+        body.CopyFrom(self._remap.translate(body, frame))
         body.ClearField("proxy_to_broker_url")
         auth = self._auth
         if auth.method != "none":
@@ -136,39 +136,43 @@ class Player:
         task = asyncio.ensure_future(self.link.drain())
         try:
             # not wait_for: before Python 3.12 it may ignore its own cancellation
-            _, late = await asyncio.wait([task], timeout=seconds)
+            _, is_late = await asyncio.wait([task], timeout=seconds)
         finally:
             task.cancel()
-        if late:
+        if is_late:
             self.link.drop(f"the broker read nothing for {seconds:g} s")
 
     def _closed(self) -> None:
         """Report once that the connection has ended, while the recorded one went on."""
         if not self._lost:
             self._lost = True
-            self._comparison.differs(Difference("closed", self.index, text=str(self.link.protocol.ended)))
+            self._comparison.add_difference(
+                Difference("closed", self.index, text=str(self.link.protocol.end_error))
+            )
 
     # -- frames from the broker
 
-    def keys_of(self, difference: Difference) -> tuple[list[Key], list[Key]]:
-        """What a difference is about, and what cannot be as recorded because of it."""
+    def find_keys(self, difference: Difference) -> tuple[list[Key], list[Key]]:
+        """Return what a difference is about, and what cannot be as recorded because of it."""
         recorded, replayed = difference.recorded, difference.replayed
         if recorded is not None:
             fails = difference.kind != "differs" or "command" in difference.fields
-            return self.log.about(recorded, recorded.request), self.log.needs(recorded) if fails else []
+            return self.log.find_subjects(recorded, recorded.request), self.log.find_dependents(
+                recorded
+            ) if fails else []
         if replayed is not None:
-            about = self.log.about(replayed, self._sent.get(replayed.request or 0))
-            return about, self.log.needs(replayed) if difference.kind == "closed" else []
+            about = self.log.find_subjects(replayed, self._sent.get(replayed.request or 0))
+            return about, self.log.find_dependents(replayed) if difference.kind == "closed" else []
         return [(self.index,)], [(self.index,)]
 
-    def damaged(self, event: Event) -> None:
-        """A part of the recording is missing or damaged: warn once, and mark the connection as lossy."""
+    def note_damage(self, event: Event) -> None:
+        """Warn once that a part of the recording is missing or damaged, and mark the connection as lossy."""
         lossy = self._comparison.lossy
         if self.index not in lossy:
-            whose = "the client" if event.to_broker else "the broker"
-            what = f"{event.size} bytes are missing" if isinstance(event, Gap) else "it is damaged"
+            sender = "the client" if event.to_broker else "the broker"
+            damage = f"{event.size} bytes are missing" if isinstance(event, Gap) else "it is damaged"
             self._comparison.warn(
-                f"connection {self.index}: {what} in what {whose} sent, after byte {event.offset}; "
+                f"connection {self.index}: {damage} in what {sender} sent, after byte {event.offset}; "
                 "such frames are neither sent nor compared",
                 "connections of which a part is missing",
             )
@@ -182,19 +186,19 @@ class Player:
             return  # its request may be in the missing part
         if frame.type in _BY_CLOCK or frame.body is None:
             return
-        stream = self._stream(frame) if frame.type == BaseCommand.MESSAGE else None
+        stream = self._find_stream(frame) if frame.type == BaseCommand.MESSAGE else None
         key = self._key(frame, frame.request, stream, recorded=True)
         if comparison.take(key, stream, frame, recorded=True):
             return
-        if await comparison.arrives(key, self._kind(frame, stream), frame, self.link.closed):
+        if await comparison.wait_for_counterpart(key, self._kind(frame, stream), frame, self.link.closed):
             return
         if self.link.closed.done():
             self._closed()
         elif stream is not None and self._is_foreign(stream, frame):
             self._match_by_order(stream)
 
-    def _received(self, event: Event) -> None:
-        """The broker has sent a frame (called by the link)."""
+    def _on_frame(self, event: Event) -> None:
+        """Compare a frame that the link has received."""
         if not isinstance(event, Frame) or event.partial:
             return
         if event.type == BaseCommand.CONNECTED:
@@ -203,10 +207,10 @@ class Player:
         if event.type in _BY_CLOCK or event.body is None:
             return
         request = None if event.request is None else self._sent.get(event.request)
-        stream = self._stream(event) if event.type == BaseCommand.MESSAGE else None
+        stream = self._find_stream(event) if event.type == BaseCommand.MESSAGE else None
         key = self._key(event, request, stream, recorded=False)
         self._comparison.take(key, stream, event, recorded=False)
-        self._comparison.news()
+        self._comparison.notify()
 
     def _key(self, frame: Frame, request: int | None, stream: Key | None, *, recorded: bool) -> Key:
         body = frame.body
@@ -218,12 +222,12 @@ class Player:
             return self.index, "answer", request
         if stream is not None:
             in_order = stream in self._comparison.in_order
-            return stream if in_order else (*stream, self._remap.content(frame, recorded))
+            return stream if in_order else (*stream, self._remap.identify(frame, recorded))
         fields = FIELDS.get(frame.type, frozenset())
         return self.index, frame.type, *(getattr(body, name) for name in _OWNERS if name in fields)
 
     def _kind(self, frame: Frame, stream: Key | None) -> Key:
-        """The key of all frames that share a timeout (see `Comparison.timeout`)."""
+        """Return the key of all frames that share a timeout (see `Comparison.timeout`)."""
         if stream is not None:
             return stream
         if frame.type in _RECEIPTS:
@@ -231,13 +235,13 @@ class Player:
         return (self.index, "requests") if frame.request is not None else (self.index, frame.type)
 
     def _is_foreign(self, stream: Key, frame: Frame) -> bool:
-        """Whether the missing message `frame` shows that the stream has other messages than were recorded."""
+        """Return whether the missing message `frame` shows that the stream has other messages now."""
         if stream in self._comparison.as_recorded or stream in self._comparison.in_order:
             return False
-        return not self._remap.knows(frame.body.message_id)
+        return not self._remap.has_id(frame.body.message_id)
 
     def _match_by_order(self, stream: Key) -> None:
-        """Other messages come than were recorded: from now on compare the nth with the nth."""
+        """Compare the nth message with the nth recorded one, as other messages come than were recorded."""
         comparison, size = self._comparison, len(stream)
         comparison.in_order.add(stream)
         for recorded in (True, False):
@@ -251,11 +255,11 @@ class Player:
 
         Do not wait if its last answer was another command: then it has no reason to close.
         """
-        if by_broker and not self.strayed and not self.link.closed.done():
+        if by_broker and not self.has_strayed and not self.link.closed.done():
             await asyncio.wait([self.link.closed], timeout=self._comparison.answer_timeout)
             if not self.link.closed.done():
                 text = "the broker closed the recorded connection here, but not this one"
-                self._comparison.differs(Difference("closed", self.index, text=text))
+                self._comparison.add_difference(Difference("closed", self.index, text=text))
         self.link.observe = None
         self._comparison.report_unpaired(lambda key: key[0] == self.index)
         await self.link.close()

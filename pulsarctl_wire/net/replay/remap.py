@@ -91,51 +91,51 @@ class Names:
         if not suffix.isprintable():
             raise SettingsError(f"--suffix {suffix}: it has unprintable characters; leave those out")
 
-    def topic(self, name: str) -> str:
-        """The new name of a topic; `name` itself if it does not change."""
-        full = full_topic(name)
-        base = without_partition(full)
-        renamed = self._topics.get(base)
-        if renamed is not None:
+    def rename_topic(self, name: str) -> str:
+        """Return the new name of a topic; `name` itself if it does not change."""
+        full_name = full_topic(name)
+        base = without_partition(full_name)
+        rename = self._topics.get(base)
+        if rename is not None:
             self.unused.pop(self._rule_of[base], None)
         else:
             namespace = namespace_of(base)
-            moved = self.namespace(namespace)
-            renamed = base if moved == namespace else base.replace(f"://{namespace}/", f"://{moved}/", 1)
+            moved = self.rename_namespace(namespace)
+            rename = base if moved == namespace else base.replace(f"://{namespace}/", f"://{moved}/", 1)
         if namespace_of(base) != _SYSTEM:
-            renamed += self._suffix
-        return name if renamed == base else renamed + full[len(base) :]
+            rename += self._suffix
+        return name if rename == base else rename + full_name[len(base) :]
 
-    def namespace(self, name: str) -> str:
-        """The new name of a namespace."""
+    def rename_namespace(self, name: str) -> str:
+        """Return the new name of a namespace."""
         moved = self._namespaces.get(name, name)
         if moved is not name:
             self.unused.pop(name, None)
         return moved
 
-    def subscription(self, name: str) -> str:
-        """The new name of a subscription."""
+    def rename_subscription(self, name: str) -> str:
+        """Return the new name of a subscription."""
         if name in self._subscriptions:
             self.unused.pop(name, None)
         return self._subscriptions.get(name, name)
 
-    def pattern(self, pattern: str) -> str:
-        """A regular expression for topics, with the namespace renamed and the suffix added."""
-        return "|".join(map(self._branch, _branches(pattern)))
+    def rename_pattern(self, pattern: str) -> str:
+        """Return a regular expression for topics, with the namespace renamed and the suffix added."""
+        return "|".join(map(self._rename_branch, _split_branches(pattern)))
 
-    def _branch(self, pattern: str) -> str:
-        domain, found, rest = pattern.rpartition("://")
-        parts = rest.split("/", 2)
+    def _rename_branch(self, pattern: str) -> str:
+        domain, separator, name = pattern.rpartition("://")
+        parts = name.split("/", 2)
         if len(parts) == 3:
-            rest = f"{self.namespace('/'.join(parts[:2]))}/{parts[2]}"
+            name = f"{self.rename_namespace('/'.join(parts[:2]))}/{parts[2]}"
         if self._suffix:
-            end = "$" if rest.endswith("$") else ""
-            rest = rest[: len(rest) - len(end)] + re.escape(self._suffix) + end
-        return domain + found + rest
+            end = "$" if name.endswith("$") else ""
+            name = name[: len(name) - len(end)] + re.escape(self._suffix) + end
+        return domain + separator + name
 
 
-def _branches(pattern: str) -> list[str]:
-    """The alternatives of a regular expression: the parts between each `|` outside of parentheses."""
+def _split_branches(pattern: str) -> list[str]:
+    """Return the alternatives of a regular expression: the parts between each `|` outside of parentheses."""
     branches = []
     start = depth = 0
     for piece in _REGEX.finditer(pattern):
@@ -146,13 +146,13 @@ def _branches(pattern: str) -> list[str]:
     return [*branches, pattern[start:]]
 
 
-def redacted(secret: str | bytes) -> bool:
-    """Whether a credential consists of stars only, as `--record` masks them."""
+def is_redacted(secret: str | bytes) -> bool:
+    """Return whether a credential consists of stars only, as `--record` masks them."""
     return bool(secret) and not as_text(secret).strip("*")
 
 
-def _in_transaction(message: Any) -> bool:
-    """Whether a message names a transaction. Commands about one may omit its id, which then is 0:0."""
+def _is_in_transaction(message: Any) -> bool:
+    """Return whether a message names a transaction. Commands about one may omit its id, which then is 0:0."""
     descriptor = message.DESCRIPTOR
     if "txnid_most_bits" not in descriptor.fields_by_name:
         return False
@@ -173,23 +173,23 @@ class Remap:
         self.names = names
         self.unknown_ids = self.left_out = 0
         self._ids: dict[tuple[Any, ...], tuple[int, int]] = {}
-        self._given: dict[tuple[object, ...], Any] = {}  # all other values, by kind and recorded value
+        self._assigned: dict[tuple[object, ...], Any] = {}  # all other values, by kind and recorded value
         texts: dict[str, Callable[[str], str]] = {
-            **dict.fromkeys(_TOPICS, names.topic),
-            **dict.fromkeys(_SUBSCRIPTIONS, names.subscription),
-            **dict.fromkeys(_PRODUCERS, self.producer),
-            "namespace": names.namespace,
-            "topics_pattern": names.pattern,
+            **dict.fromkeys(_TOPICS, names.rename_topic),
+            **dict.fromkeys(_SUBSCRIPTIONS, names.rename_subscription),
+            **dict.fromkeys(_PRODUCERS, self.rename_producer),
+            "namespace": names.rename_namespace,
+            "topics_pattern": names.rename_pattern,
         }
         self._texts = texts
 
-    def producer(self, name: str) -> str:
-        """The producer name that the broker has assigned in place of the recorded `name`."""
-        given: str = self._given.get(("producer", name), name)
-        return given
+    def rename_producer(self, name: str) -> str:
+        """Return the producer name that the broker has assigned in place of the recorded `name`."""
+        assigned: str = self._assigned.get(("producer", name), name)
+        return assigned
 
-    def outgoing(self, frame: Frame, owner: tuple[Any, ...] | None = None) -> bytes:
-        """The bytes to send for a recorded frame of a client.
+    def make_outgoing(self, frame: Frame, owner: tuple[Any, ...] | None = None) -> bytes:
+        """Return the bytes to send for a recorded frame of a client.
 
         Translations of message ids for `owner` take precedence (see `learn`).
         """
@@ -199,16 +199,16 @@ class Remap:
         base.CopyFrom(frame.base)  # type: ignore[arg-type]
         self._translate(getattr(base, BODIES[frame.type]), frame.topic, owner, count=True)
         if frame.metadata is not None and frame.checksum != "invalid":
-            metadata = self.translated(frame.metadata, frame)
-            whole = base.IsInitialized() and metadata.IsInitialized()
-            if whole and metadata != frame.metadata:
+            metadata = self.translate(frame.metadata, frame)
+            is_complete = base.IsInitialized() and metadata.IsInitialized()
+            if is_complete and metadata != frame.metadata:
                 return build_frame(base, metadata, frame.payload, checksum=frame.checksum == "valid")
         if base == frame.base:
             return frame.raw
         return replace_command(frame.raw, base)
 
-    def translated(self, message: Any, frame: Frame) -> Any:
-        """A translated copy of `message`, which is part of the recorded `frame`."""
+    def translate(self, message: Any, frame: Frame) -> Any:
+        """Return a translated copy of `message`, which is part of the recorded `frame`."""
         copy = type(message)()
         copy.CopyFrom(message)
         self._translate(copy, frame.topic, None)
@@ -220,41 +220,41 @@ class Remap:
         for field, value in message.ListFields():
             name = field.name
             if field.message_type is not None:
-                for each in value if field.is_repeated else (value,):
-                    if isinstance(each, MessageIdData):
-                        self._place(each, owner, count)
-                    self._translate(each, topic, owner, count=count)
+                for part in value if field.is_repeated else (value,):
+                    if isinstance(part, MessageIdData):
+                        self._translate_id(part, owner, count)
+                    self._translate(part, topic, owner, count=count)
             elif name in self._texts:
-                self._text(message, name, value, self._texts[name])
+                self._rename_text(message, name, value, self._texts[name])
             elif name == "schema_version":
                 key = "version", without_partition(topic or ""), value
-                message.schema_version = self._given.get(key, value)
-            elif name in METHODS and redacted(value):
+                message.schema_version = self._assigned.get(key, value)
+            elif name in METHODS and is_redacted(value):
                 message.ClearField(name)
                 message.ClearField(METHODS[name])
                 self.left_out += name == "original_auth_data"
-        if _in_transaction(message):
+        if _is_in_transaction(message):
             place = message.txnid_most_bits, message.txnid_least_bits
-            given = self._given.get(("txn", *place), place)
-            if given != place:
-                message.txnid_most_bits, message.txnid_least_bits = given
+            assigned = self._assigned.get(("txn", *place), place)
+            if assigned != place:
+                message.txnid_most_bits, message.txnid_least_bits = assigned
 
     @staticmethod
-    def _text(message: Any, name: str, value: Any, renamed: Callable[[str], str]) -> None:
+    def _rename_text(message: Any, name: str, value: Any, rename: Callable[[str], str]) -> None:
         """Rename a text, or each text of a list; bytes (text that is not UTF-8) and numbers stay."""
         if isinstance(value, str):
-            setattr(message, name, renamed(value))
+            setattr(message, name, rename(value))
         elif not isinstance(value, (bytes, int)):
-            value[:] = [renamed(each) if isinstance(each, str) else each for each in value]
+            value[:] = [rename(text) if isinstance(text, str) else text for text in value]
 
-    def _place(self, place: Any, owner: tuple[Any, ...] | None, count: bool) -> None:
+    def _translate_id(self, place: Any, owner: tuple[Any, ...] | None, count: bool) -> None:
         """Translate a message id in place."""
         key = place.ledgerId, place.entryId
         if max(key) >= _NO_PLACE:
             return
-        found = (self._ids.get((*owner, *key)) if owner is not None else None) or self._ids.get(key)
-        if found is not None:
-            place.ledgerId, place.entryId = found
+        new_id = (self._ids.get((*owner, *key)) if owner is not None else None) or self._ids.get(key)
+        if new_id is not None:
+            place.ledgerId, place.entryId = new_id
         elif count:
             self.unknown_ids += 1
 
@@ -270,19 +270,19 @@ class Remap:
             self._learn_id(getattr(old, name), getattr(new, name), owner or ())
         if recorded.type == _NEW_TXN_RESPONSE:
             key = "txn", old.txnid_most_bits, old.txnid_least_bits
-            self._given[key] = new.txnid_most_bits, new.txnid_least_bits
+            self._assigned[key] = new.txnid_most_bits, new.txnid_least_bits
         elif recorded.type in _ANSWERED_VERSIONS:
             if old.schema_version and new.schema_version:
-                self._given["version", without_partition(recorded.topic or ""), old.schema_version] = (
+                self._assigned["version", without_partition(recorded.topic or ""), old.schema_version] = (
                     new.schema_version
                 )
             if hasattr(old, "producer_name"):
-                self._given["producer", old.producer_name] = new.producer_name
-        bound(self._given, MAX_KNOWN)
+                self._assigned["producer", old.producer_name] = new.producer_name
+        bound(self._assigned, MAX_KNOWN)
         bound(self._ids, MAX_KNOWN)
 
-    def knows(self, place: MessageIdData) -> bool:
-        """Whether the translation of a recorded message id is known."""
+    def has_id(self, place: MessageIdData) -> bool:
+        """Return whether the translation of a recorded message id is known."""
         return (place.ledgerId, place.entryId) in self._ids
 
     def _learn_id(self, old: Any, new: Any, owner: tuple[Any, ...]) -> None:
@@ -290,12 +290,12 @@ class Remap:
         if max(*key, new.ledgerId, new.entryId) < _NO_PLACE:
             self._ids.setdefault((*owner, *key), (new.ledgerId, new.entryId))
 
-    def content(self, frame: Frame, recorded: bool) -> tuple[str | bytes, int, int] | None:
-        """What identifies a MESSAGE: its producer (by its name in the replay), sequence id and chunk."""
+    def identify(self, frame: Frame, recorded: bool) -> tuple[str | bytes, int, int] | None:
+        """Return what identifies a MESSAGE: producer (by its name in the replay), sequence id and chunk."""
         metadata: MessageMetadata | None = frame.metadata
         if metadata is None:
             return None
         name = metadata.producer_name
         if recorded and isinstance(name, str):
-            name = self.producer(name)
+            name = self.rename_producer(name)
         return name, metadata.sequence_id, metadata.chunk_id

@@ -99,7 +99,7 @@ class Replay:
     # -- the walk
 
     def _finish(self) -> None:
-        """The replay is over: report all waiting frames as having no counterpart."""
+        """End the replay: report all waiting frames as having no counterpart."""
         for player in self._players.values():
             if player is not None:
                 player.link.observe = None
@@ -125,7 +125,7 @@ class Replay:
             await player.end(event.by_broker)
             self._players[index] = None
         elif not isinstance(event, Frame) or event.partial or event.base is None:
-            player.damaged(event)
+            player.note_damage(event)
         elif event.to_broker:
             await player.play(event)
         else:
@@ -133,27 +133,27 @@ class Replay:
             self._clock = max(due, asyncio.get_running_loop().time())
 
     async def _pace(self, time_ns: int | None, *, wait: bool = True) -> float:
-        """When the next step is due, by the loop's clock; with `wait`, wait until then."""
+        """Return when the next step is due, by the loop's clock; with `wait`, wait until then."""
         speed = self.options.speed
         if speed and time_ns is not None:
             if self._before is not None:
                 self._clock += max(0, time_ns - self._before) / 1e9 / speed
             self._before = time_ns
-            left = self._clock - asyncio.get_running_loop().time()
-            if wait and left > 0:
-                await asyncio.sleep(left)
+            seconds = self._clock - asyncio.get_running_loop().time()
+            if wait and seconds > 0:
+                await asyncio.sleep(seconds)
         return self._clock
 
     async def _open(self, first: Event) -> "Player | None":
-        """The player of a connection that begins with `first`; if there can be none, warn, return None."""
-        where = f"connection {first.connection.index}"
+        """Open the player of a connection that begins with `first`; if impossible, warn and return None."""
+        name = f"connection {first.connection.index}"
         if not isinstance(first, Frame):
-            spoken = getattr(first, "protocol", "")
-            why = f"it speaks {spoken}" if spoken else "its beginning is missing or damaged"
-            self.warn(f"{where} is skipped: {why}", _SKIPPED)
+            protocol = getattr(first, "protocol", "")
+            reason = f"it speaks {protocol}" if protocol else "its beginning is missing or damaged"
+            self.warn(f"{name} is skipped: {reason}", _SKIPPED)
             return None
         if first.type != _CONNECT or not first.to_broker or first.partial or first.body is None:
-            self.warn(f"{where} is skipped: it does not begin with a whole CONNECT", _SKIPPED)
+            self.warn(f"{name} is skipped: it does not begin with a whole CONNECT", _SKIPPED)
             return None
         player = Player(self.comparison, self.settings, self.tap, first)
         await player.open()

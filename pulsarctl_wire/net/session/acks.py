@@ -48,7 +48,7 @@ class Acks:
     """The acknowledgements of a consumer of `topic`.
 
     `emit` is called with each event. The owner of the link must send each AckRequest, and report its result
-    to `settle`. `ready` is whether the broker accepts acknowledgements (see `opened`).
+    to `settle`. `ready` is whether the broker accepts acknowledgements (see `on_open`).
     `wake_at` is when `send_waiting` must be called (ticks in ns), or None.
     """
 
@@ -110,19 +110,19 @@ class Acks:
             text = f"{MAX_UNCONFIRMED} acknowledgements are not confirmed; older ones are not sent again"
             self._emit(Warned(f"{self._topic}: {text}"))
 
-    def settle(self, number: int, *, lost: bool) -> None:
-        """The broker has answered ACK `number` (maybe with an error), or the link was `lost` before that."""
+    def settle(self, number: int, *, is_lost: bool) -> None:
+        """Record the answer to ACK `number` (maybe an error), or that the link was `lost` before it."""
         request = self._sent.pop(number, None)
-        if request is not None and lost:
+        if request is not None and is_lost:
             self._kept.append(request)
         elif request is not None:
             self._open -= request.cost
 
-    def opened(self) -> None:
-        """The consumer is subscribed: resend unconfirmed ACKs, and send the current batch."""
+    def on_open(self) -> None:
+        """Resend unconfirmed ACKs, and send the current batch, as the consumer is subscribed."""
         self.ready = True
-        kept, self._kept = list(self._kept), deque()
-        for request in kept:
+        requests, self._kept = list(self._kept), deque()
+        for request in requests:
             self._open -= request.cost
             self.send(request.ids, request.kind)
         self.send_waiting()
@@ -137,15 +137,16 @@ class Acks:
         self._open = 0
 
 
-def id_data(position: Position, left: int = 0, size: int = 0) -> dict[str, Any]:
-    """A position as MessageIdData fields; `left`: bits of a batch of `size` that stay unacknowledged."""
+def make_id_fields(position: Position, remaining: int = 0, size: int = 0) -> dict[str, Any]:
+    """Return a position as MessageIdData fields; `remaining`: unacknowledged bits of a batch of `size`."""
     fields: dict[str, Any] = {"ledgerId": position[0] & 2**64 - 1, "entryId": position[1] & 2**64 - 1}
     if position[2] >= 0:
         fields["batch_index"] = position[2]
-    if left:
-        words = left.to_bytes((left.bit_length() + 63) // 64 * 8, "little")
+    if remaining:
+        words = remaining.to_bytes((remaining.bit_length() + 63) // 64 * 8, "little")
         fields["ack_set"] = [
-            int.from_bytes(words[at : at + 8], "little", signed=True) for at in range(0, len(words), 8)
+            int.from_bytes(words[index : index + 8], "little", signed=True)
+            for index in range(0, len(words), 8)
         ]
         fields["batch_size"] = size
     return fields

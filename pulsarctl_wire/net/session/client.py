@@ -2,7 +2,7 @@
 
     async with Client(settings) as client:
         broker = await client.lookup("persistent://public/default/orders")
-        link = await client.link(broker)
+        link = await client.open_link(broker)
 
 There is one link for each broker, shared by everything that uses the broker. Failures that may be temporary
 are retried, with pauses from 0.1 s that double up to 60 s (Pulsar's own): until the operation timeout when
@@ -28,7 +28,7 @@ from pulsarctl_wire.errors import (
 )
 from pulsarctl_wire.net.driver import Warnings
 from pulsarctl_wire.net.frame_socket import Tap
-from pulsarctl_wire.net.session.link import Link, first_link
+from pulsarctl_wire.net.session.link import Link, open_first_link
 from pulsarctl_wire.net.settings import Address, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
@@ -64,8 +64,8 @@ _T = TypeVar("_T")
 _Each = TypeVar("_Each")
 
 
-async def each_of(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]]) -> list[_T]:
-    """The result of `work` for each item, in order; `AT_ONCE` run concurrently. Raises the first error."""
+async def run_each(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]]) -> list[_T]:
+    """Return the result of `work` for each item; `AT_ONCE` run concurrently. Raises the first error."""
     turns = enumerate(items)
     results: dict[int, _T] = {}
 
@@ -77,8 +77,8 @@ async def each_of(items: Iterable[_Each], work: Callable[[_Each], Awaitable[_T]]
     try:
         await asyncio.gather(*workers)
     finally:
-        for each in workers:
-            each.cancel()
+        for task in workers:
+            task.cancel()
     return [results[number] for number in range(len(results))]
 
 
@@ -96,7 +96,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Hop:
-    """One LOOKUP and its answer: who was asked (`peer`: its IP address), how, the answer, its latency."""
+    """One LOOKUP and its answer: the broker asked (`peer`: its IP address), the answer, its latency."""
 
     asked: Address
     peer: str
@@ -144,14 +144,14 @@ class Client:
 
     # -- links
 
-    async def link(self, broker: Broker) -> Link:
-        """The link to `broker`; opened if there is none. Raises SessionError."""
+    async def open_link(self, broker: Broker) -> Link:
+        """Return the link to `broker`; open it if there is none. Raises SessionError."""
         key = broker.address, broker.proxy_to
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             link = self._links.get(key)
             if link is None or not link.is_open:
-                self._links = {each: kept for each, kept in self._links.items() if kept.is_open}
+                self._links = {target: link for target, link in self._links.items() if link.is_open}
                 if len(self._links) >= MAX_LINKS:
                     raise Unreachable(f"{broker.address}: {MAX_LINKS} brokers are connected, the maximum")
                 link = self._links[key] = await self._open(broker)
@@ -175,11 +175,11 @@ class Client:
                 "ask for another address with --listener-name, or go through a proxy with --url"
             ) from None
 
-    async def service(self) -> Link:
-        """A link to one of the hosts of the service URL, tried in turn. Raises SessionError."""
+    async def open_service_link(self) -> Link:
+        """Return a link to one of the hosts of the service URL, tried in turn. Raises SessionError."""
         addresses, first = self.settings.url.addresses, self._preferred
         in_turn = (*addresses[first:], *addresses[:first])
-        link = await first_link(in_turn, self.settings, lambda address: self.link(Broker(address)))
+        link = await open_first_link(in_turn, self.settings, lambda address: self.open_link(Broker(address)))
         self._preferred = addresses.index(link.address)
         return link
 
@@ -187,18 +187,18 @@ class Client:
         """Send the request `name` over the service link, with retries; return its answer."""
 
         async def attempt() -> Frame:
-            return await (await self.service()).request(build_command(name, **fields))
+            return await (await self.open_service_link()).request(build_command(name, **fields))
 
         return await self.retry(attempt, name)
 
     # -- lookups
 
-    async def hops(self, topic: str) -> AsyncIterator[Hop]:
+    async def trace_lookup(self, topic: str) -> AsyncIterator[Hop]:
         """Look up which broker serves `topic` (a full name); yield each answer, the last of which is Connect.
 
         Raises BrokerError; raises Unreachable after `MAX_REDIRECTS` redirects.
         """
-        link = await self.service()
+        link = await self.open_service_link()
         authoritative = False
         for _ in range(MAX_REDIRECTS + 1):
             command = build_command(
@@ -207,7 +207,7 @@ class Client:
                 authoritative=authoritative,
                 advertised_listener_name=self.settings.listener,
             )
-            asked = time.perf_counter_ns()
+            start_ns = time.perf_counter_ns()
             body = (await link.request(command)).body
             hop = Hop(
                 link.address,
@@ -218,28 +218,28 @@ class Client:
                 as_text(body.brokerServiceUrlTls),
                 body.authoritative,
                 body.proxy_through_service_url,
-                time.perf_counter_ns() - asked,
+                time.perf_counter_ns() - start_ns,
             )
             yield hop
             if hop.response == "Connect":
                 return
             authoritative = hop.says_authoritative
-            link = await self.link(self.broker_of(hop))
+            link = await self.open_link(self.find_broker(hop))
         raise Unreachable(
             f"LOOKUP of {topic}: still a redirect after {MAX_REDIRECTS}; the brokers redirect in circles"
         )
 
-    def broker_of(self, hop: Hop) -> Broker:
-        """The broker that a lookup's answer names. Raises Unreachable if it has no address of our kind."""
-        broker = self.named(hop.url, hop.url_tls, f"LOOKUP_RESPONSE of {hop.asked}")
+    def find_broker(self, hop: Hop) -> Broker:
+        """Return the broker that a lookup's answer names. Raises Unreachable if no address fits."""
+        broker = self.make_broker(hop.url, hop.url_tls, f"LOOKUP_RESPONSE of {hop.asked}")
         if not hop.through_proxy:
             return broker
         # a standalone broker sets the proxy flag, too, although there is no proxy
         itself = str(broker.address) in (str(hop.asked), hop.peer)
         return Broker(hop.asked, "" if itself else str(broker.address))
 
-    def named(self, url: str, url_tls: str, source: str, *, through: Address | None = None) -> Broker:
-        """The broker with these two addresses, which `source` gave; reached by proxy `through`, if any."""
+    def make_broker(self, url: str, url_tls: str, source: str, *, through: Address | None = None) -> Broker:
+        """Return the broker with these two addresses, from `source`; reached by proxy `through`, if any."""
         text = url_tls if self.settings.url.tls else url
         if not text:
             kind = (
@@ -253,12 +253,12 @@ class Client:
         return Broker(address, "", source) if through is None else Broker(through, str(address))
 
     async def lookup(self, topic: str) -> Broker:
-        """The broker that serves `topic` (a full name)."""
-        *_, last = [hop async for hop in self.hops(topic)]
-        return self.broker_of(last)
+        """Return the broker that serves `topic` (a full name)."""
+        *_, last = [hop async for hop in self.trace_lookup(topic)]
+        return self.find_broker(last)
 
-    async def partitions(self, topic: str, *, create: bool = True) -> int:
-        """How many partitions `topic` has; 0 if it is not partitioned.
+    async def count_partitions(self, topic: str, *, create: bool = True) -> int:
+        """Return how many partitions `topic` has; 0 if it is not partitioned.
 
         If the broker auto-creates partitioned topics, this request creates one, unless `create` is False.
         """
@@ -272,8 +272,8 @@ class Client:
             raise Unreachable(f"{topic}: {partitions} partitions, over the limit of {MAX_PARTITIONS}")
         return partitions
 
-    async def schema(self, topic: str, version: bytes) -> Schema | None:
-        """The schema of `topic` with this version, cached; None if the broker does not have it."""
+    async def fetch_schema(self, topic: str, version: bytes) -> Schema | None:
+        """Return the schema of `topic` with this version, cached; None if the broker does not have it."""
         key = without_partition(topic), version
         if key not in self._schemas:
             schema = None
@@ -295,12 +295,12 @@ class Client:
     async def retry(
         self,
         attempt: Callable[[], Awaitable[_T]],
-        what: str,
+        subject: str,
         *,
         opened_before: bool = False,
         pause: float = FIRST_PAUSE,
     ) -> _T:
-        """`attempt()`, retried after failures that may be temporary.
+        """Return `attempt()`, retried after failures that may be temporary; warnings name it `subject`.
 
         `opened_before`: it worked once, so it is retried forever, unless `Settings.reconnect` is off.
         `pause` is the first pause, in seconds. Raises the last SessionError.
@@ -316,7 +316,7 @@ class Client:
                     raise
                 if deadline is not None and time.monotonic() + pause > deadline:
                     raise
-                self.warn(f"{what}: {error}; retrying in {pause:g} s")
+                self.warn(f"{subject}: {error}; retrying in {pause:g} s")
             if not opened_before:
                 await asyncio.sleep(pause * random.uniform(0.9, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)

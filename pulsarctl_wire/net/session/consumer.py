@@ -24,8 +24,8 @@ from pulsarctl_wire.wire.payload import Message
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 
-def reader_name() -> str:
-    """A unique name for a temporary subscription."""
+def make_reader_name() -> str:
+    """Return a unique name for a temporary subscription."""
     return f"reader-{secrets.token_hex(5)}"
 
 
@@ -46,7 +46,7 @@ class Consumer(Endpoint):
         topic: str,
         options: ConsumerOptions,
         inbox: Inbox["Consumer"],
-        changed: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         number = next(client.ids)
         super().__init__(client, topic, number, ReceiveQueue(self, topic, number, options, inbox))
@@ -54,22 +54,22 @@ class Consumer(Endpoint):
         self.counts = self.queue.counts
         self.partition = partition_index(topic)
         self.budget = inbox.budget
-        self._changed = changed
+        self._on_change = on_change
         self._confirming: dict[int, Callable[[], None]] = {}  # ACK number -> stops waiting for its answer
 
     # -- opening and closing
 
-    def _ended(self, error: SessionError) -> None:
-        self._changed()
+    def _on_end(self, error: SessionError) -> None:
+        self._on_change()
 
     def resume(self) -> None:
-        """Ask again for the messages that were dropped, by reopening the consumer, whatever its type."""
+        """Reopen the consumer, whatever its type, to get the messages that were dropped."""
         if self.queue.halted and self._is_open and self.link is not None:
             self.queue.acks.send_waiting()
             self.sync()
             self.link.begin(self._close_command())
             self.queue.ended = False
-            self.lost(LinkClosed("messages were dropped, as too many waited"))
+            self.on_loss(LinkClosed("messages were dropped, as too many waited"))
 
     async def ask(self, name: str, **fields: Any) -> Any:
         """Send a request about this consumer ("SEEK", "UNSUBSCRIBE", …); return its answer's body."""
@@ -92,28 +92,28 @@ class Consumer(Endpoint):
 
     @property
     def generation(self) -> int:
-        """Is raised whenever the broker redelivers everything (see `ReceiveQueue`)."""
+        """A number that is raised whenever the broker redelivers everything (see `ReceiveQueue`)."""
         return self.queue.generation
 
     def open_entry(self, delivery: Delivery["Consumer"]) -> bool:
-        """Open the entry of a delivery; False if it has no message to be consumed."""
-        opened = self.queue.open_entry(delivery)
+        """Open the entry of a delivery; return False if it has no message to be consumed."""
+        has_messages = self.queue.open_entry(delivery)
         self.sync()
-        return opened
+        return has_messages
 
-    def consumed(self, delivery: Delivery["Consumer"]) -> None:
-        """A delivery is consumed: its permits go back to the broker."""
-        self.queue.consumed(delivery, now())
+    def release_permits(self, delivery: Delivery["Consumer"]) -> None:
+        """Give the permits of a consumed delivery back to the broker."""
+        self.queue.release_permits(delivery, now())
         self.sync()
 
-    def skip(self, delivery: Delivery["Consumer"], why: str) -> None:
+    def skip(self, delivery: Delivery["Consumer"], reason: str) -> None:
         """Warn about and count an entry that could not be shown completely. It is never acknowledged."""
-        self.queue.skip(delivery, why)
+        self.queue.skip(delivery, reason)
         self.sync()
 
-    def note(self, where: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
+    def note(self, entry_id: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
         """Warn about the entry with this id."""
-        self.queue.note(where, text, kind)
+        self.queue.note(entry_id, text, kind)
         self.sync()
 
     def ack(self, delivery: Delivery["Consumer"], message: Message | None = None) -> None:
@@ -142,11 +142,11 @@ class Consumer(Endpoint):
 
     # -- frames received, and events of the queue
 
-    def received(self, frame: Frame) -> None:
-        """The link has received a frame about this consumer."""
+    def on_frame(self, frame: Frame) -> None:
+        """Handle a frame about this consumer."""
         if frame.type == BaseCommand.MESSAGE:
             self._pause = FIRST_PAUSE
-        super().received(frame)
+        super().on_frame(frame)
 
     def handle(self, event: Changed | AckRequest | GivenUp) -> None:
         """Handle an event of the queue: send an ACK, stop waiting for one, or call `changed`."""
@@ -157,21 +157,21 @@ class Consumer(Endpoint):
             if forget is not None:
                 forget()
         else:
-            self._changed()
+            self._on_change()
 
     def _confirm(self, request: AckRequest) -> None:
         command = build_command("ACK", consumer_id=self.id, ack_type=request.kind, message_id=request.ids)
-        link, done = self.link, partial(self._confirmed, request.number)
+        link, on_outcome = self.link, partial(self._confirmed, request.number)
         assert link is not None  # the queue is ready for acknowledgements
         try:
-            self._confirming[request.number] = partial(link.forget, link.begin(command, done))
+            self._confirming[request.number] = partial(link.forget, link.begin(command, on_outcome))
         except LinkClosed:
-            self.queue.acks.settle(request.number, lost=True)
+            self.queue.acks.settle(request.number, is_lost=True)
 
     def _confirmed(self, number: int, outcome: Outcome) -> None:
         self._confirming.pop(number, None)
-        lost = isinstance(outcome.error, LinkClosed)
-        self.queue.acks.settle(number, lost=lost)
-        if outcome.error is not None and not lost:
+        is_lost = isinstance(outcome.error, LinkClosed)
+        self.queue.acks.settle(number, is_lost=is_lost)
+        if outcome.error is not None and not is_lost:
             self.warn(f"{self.topic}: {outcome.error}")
         self.sync()

@@ -13,7 +13,7 @@ from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
 from pulsarctl_wire.net.session.producer import Publisher
-from pulsarctl_wire.net.session.send_queue import ProducerOptions, Sent
+from pulsarctl_wire.net.session.send_queue import ProducerOptions, SendResult
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.names import without_partition
@@ -57,18 +57,18 @@ class DeadLetters:
     async def retry(self, delivery: Delivery[Consumer], message: Message, delay: float) -> None:
         """Send `message` to the retry topic, to be delivered in `delay` seconds; over the limit, bury it."""
         properties = self._properties(delivery, message)
-        said = properties.get(_TIMES, "")
-        times = int(said) + 1 if re.fullmatch("[0-9]{1,9}", said) else 1
+        text = properties.get(_TIMES, "")
+        times = int(text) + 1 if re.fullmatch("[0-9]{1,9}", text) else 1
         properties |= {_TIMES: str(times), _DELAY: str(int(delay * 1000))}
         if times > self.limit:
             self.buried += await self._send(self.dead_topic, delivery, message, properties, None)
             return
-        at = int((time.time() + delay) * 1000)
-        self.retried += await self._send(self.retry_topic, delivery, message, properties, at)
+        time_ms = int((time.time() + delay) * 1000)
+        self.retried += await self._send(self.retry_topic, delivery, message, properties, time_ms)
 
     def _properties(self, delivery: Delivery[Consumer], message: Message) -> dict[str, str]:
-        """The message's own properties, and those that say where it came from originally."""
-        properties = {as_text(each.key): as_text(each.value) for each in message.metadata.properties}
+        """Return the message's own properties, and those that say where it came from originally."""
+        properties = {as_text(pair.key): as_text(pair.value) for pair in message.metadata.properties}
         ledger, entry = delivery.id
         origin = f"{ledger}:{entry}:{delivery.consumer.partition}"
         if message.index is not None:
@@ -85,9 +85,9 @@ class DeadLetters:
         delivery: Delivery[Consumer],
         message: Message,
         properties: dict[str, str],
-        at: int | None,
+        deliver_at_ms: int | None,
     ) -> bool:
-        """Store `message` in `topic` and acknowledge it; False if it is encrypted, and so refused."""
+        """Store `message` in `topic` and acknowledge it; return False if it is encrypted, and so refused."""
         if delivery.metadata.encryption_keys:
             self._client.warn(
                 f"{delivery.consumer.topic}: an encrypted message cannot be forwarded; it is refused"
@@ -97,11 +97,11 @@ class DeadLetters:
         version = delivery.metadata.schema_version
         publisher = self._publishers.get((topic, version))
         if publisher is None:
-            schema = await self._client.schema(delivery.consumer.topic, version) if version else None
+            schema = await self._client.fetch_schema(delivery.consumer.topic, version) if version else None
             options = ProducerOptions(batch_count=1, chunking=True, schema=schema)
             if len(self._publishers) >= _MAX_PUBLISHERS:
                 await self._publishers.pop(next(iter(self._publishers))).close()
-            publisher = Publisher(self._client, topic, options, self._sent)
+            publisher = Publisher(self._client, topic, options, self._record_result)
             await publisher.open()
             self._publishers[topic, version] = publisher
         metadata = message.metadata
@@ -113,7 +113,7 @@ class DeadLetters:
                 ordering_key=metadata.ordering_key or None,
                 properties=tuple(properties.items()),
                 event_time=metadata.event_time,
-                deliver_at=at,
+                deliver_at=deliver_at_ms,
                 null=metadata.null_value,
             )
         )
@@ -123,8 +123,8 @@ class DeadLetters:
         delivery.consumer.ack(delivery, message)
         return True
 
-    def _sent(self, sent: Sent) -> None:
-        self._failed = self._failed or sent.error
+    def _record_result(self, result: SendResult) -> None:
+        self._failed = self._failed or result.error
 
     async def close(self) -> None:
         """Close the producers."""

@@ -52,8 +52,8 @@ class Endpoint(Driver):
 
     # -- for subclasses
 
-    def _ended(self, error: SessionError) -> None:
-        """`error` has ended the endpoint."""
+    def _on_end(self, error: SessionError) -> None:
+        """Do what the end of the endpoint, by `error`, requires."""
         raise NotImplementedError
 
     # -- opening and closing
@@ -74,18 +74,18 @@ class Endpoint(Driver):
 
     async def _register(self) -> None:
         broker, self._assigned = self._assigned or await self._client.lookup(self.topic), None
-        link = await self._client.link(broker)
+        link = await self._client.open_link(broker)
         if self.link is not None and self.link is not link:
             self.link.release(self._key, self.id)  # from now on its loss must not reopen the endpoint
         self._proxy = broker.address if broker.proxy_to else None
         link.claim(self._key, self.id, self)
         self.link, self._loss = link, None
-        answer = await link.request(self.queue.command())
-        self.queue.registered(answer.body, link.protocol.max_message_size)
+        answer = await link.request(self.queue.make_command())
+        self.queue.on_registered(answer.body, link.protocol.max_message_size)
         if self._loss is not None:  # it was lost right after the answer
             raise self._loss
         self._opened = True
-        self.queue.opened(now())
+        self.queue.on_open(now())
         self.sync()
 
     @property
@@ -110,9 +110,9 @@ class Endpoint(Driver):
 
     # -- frames from the broker, and reopening
 
-    def received(self, frame: Frame) -> None:
-        """The link has received a frame about this endpoint."""
-        self.queue.received(frame, now())
+    def on_frame(self, frame: Frame) -> None:
+        """Handle a frame about this endpoint."""
+        self.queue.on_frame(frame, now())
         self.sync()
         kind = frame.type
         if kind == BaseCommand.TOPIC_MIGRATED:
@@ -121,16 +121,18 @@ class Endpoint(Driver):
             url, url_tls = frame.body.assignedBrokerServiceUrl, frame.body.assignedBrokerServiceUrlTls
             if url or url_tls:
                 self._assign(url, url_tls, frame.command)
-            self.lost(LinkClosed(f"the broker closed the {self.KIND}"))
+            self.on_loss(LinkClosed(f"the broker closed the {self.KIND}"))
 
     def _assign(self, url: str | bytes, url_tls: str | bytes, source: str) -> None:
         try:
-            self._assigned = self._client.named(as_text(url), as_text(url_tls), source, through=self._proxy)
+            self._assigned = self._client.make_broker(
+                as_text(url), as_text(url_tls), source, through=self._proxy
+            )
         except SessionError as error:
             self._client.warn(f"{self.topic}: {error}")
 
-    def lost(self, error: LinkClosed) -> None:
-        """The link has ended, or the broker has closed the endpoint."""
+    def on_loss(self, error: LinkClosed) -> None:
+        """Open the endpoint again, after the link has ended or the broker has closed the endpoint."""
         self.queue.suspend()
         self._loss = error
         if not self._opened or self._closing or self.error is not None or self._reopening is not None:
@@ -142,9 +144,9 @@ class Endpoint(Driver):
         self._reopening = asyncio.get_running_loop().create_task(self._open_again())
 
     async def _open_again(self) -> None:
-        what = f"{self.KIND} of {self.topic}"
+        name = f"{self.KIND} of {self.topic}"
         try:
-            await self._client.retry(self._register, what, opened_before=True, pause=self._pause)
+            await self._client.retry(self._register, name, opened_before=True, pause=self._pause)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         except SessionError as error:
             self._end(error)
@@ -153,7 +155,7 @@ class Endpoint(Driver):
 
     def _end(self, error: SessionError) -> None:
         self.error = error
-        self._ended(error)
+        self._on_end(error)
 
     # -- sending
 

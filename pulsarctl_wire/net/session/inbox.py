@@ -25,14 +25,14 @@ _PARSED: Final = 12  # bytes that a byte of command or metadata can take once it
 
 
 class Receiver(Protocol):
-    """What an inbox asks of a consumer."""
+    """The part of a consumer that an inbox uses."""
 
     @property
     def generation(self) -> int:
-        """Is raised whenever the broker redelivers everything."""
+        """A number that is raised whenever the broker redelivers everything."""
 
     def open_entry(self, delivery: "Delivery[Any]") -> bool:
-        """Open the entry of a delivery; False if it has no message to be consumed."""
+        """Open the entry of a delivery; return False if it has no message to be consumed."""
 
     def resume(self) -> None:
         """Ask again for the messages that were dropped."""
@@ -72,11 +72,11 @@ class Delivery(Generic[R]):
 
     @property
     def is_current(self) -> bool:
-        """False once the broker redelivers everything, and so this entry (see `ReceiveQueue.generation`)."""
+        """Whether the broker has not redelivered everything since (see `ReceiveQueue.generation`)."""
         return self.generation == self.consumer.generation
 
     def position(self, message: Message) -> Position:
-        """The position of `message`, which is in this entry."""
+        """Return the position of `message`, which is in this entry."""
         return (*self.id, -1 if message.index is None else message.index)
 
 
@@ -103,7 +103,7 @@ class Inbox(Generic[R]):
         return ROOM // max(len(self._consumers), 1)
 
     def put(self, delivery: Delivery[R]) -> bool:
-        """Add a delivery. False if there is no room for it; its consumer is resumed once all are taken."""
+        """Add a delivery; return False if there is no room. Its consumer is resumed once all are taken."""
         if self._queue and self.bytes + delivery.weight > MAX_BYTES:
             self._halted.append(delivery.consumer)
             return False
@@ -112,7 +112,7 @@ class Inbox(Generic[R]):
         return True
 
     def next(self) -> Delivery[R] | None:
-        """The next current delivery, opened; None if there is none. An empty inbox resumes its consumers."""
+        """Return the next current delivery, opened, or None; an empty inbox resumes its consumers."""
         while self._queue:
             delivery = self._queue.popleft()
             self.bytes -= delivery.weight

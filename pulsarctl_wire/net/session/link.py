@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from pulsarctl_wire.errors import LinkClosed, RequestTimeout, Unreachable, WireError
 from pulsarctl_wire.net.driver import Warnings, now
 from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
-from pulsarctl_wire.net.protocol import HANDSHAKE, PING, Challenge, ClientProtocol, Outcome, subject_of
+from pulsarctl_wire.net.protocol import HANDSHAKE, PING, Challenge, ClientProtocol, Outcome, find_subject
 from pulsarctl_wire.net.settings import Address, Settings
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
@@ -35,11 +35,11 @@ _DEFAULT_PORT: Final = 6650
 class Owner(Protocol):
     """The producer, consumer or watcher that has claimed an id on a link."""
 
-    def received(self, frame: Frame) -> None:
-        """The link has received a frame about this id."""
+    def on_frame(self, frame: Frame) -> None:
+        """Handle a frame about this id."""
 
-    def lost(self, error: LinkClosed) -> None:
-        """The link has ended."""
+    def on_loss(self, error: LinkClosed) -> None:
+        """Handle the end of the link."""
 
 
 class Link(FrameSocket):
@@ -107,24 +107,24 @@ class Link(FrameSocket):
         try:
             await self.loop.create_connection(lambda: self, address.host, address.port, ssl=context)
         except ssl.SSLCertVerificationError as error:
-            why = error.verify_message.rstrip(".")
+            reason = error.verify_message.rstrip(".")
             hint = "name its CA with --tls-ca, or use --tls-allow-insecure"
             if error.verify_code in _OTHER_HOST:
                 hint = "connect by a name in the certificate, or use --no-tls-hostname-check"
-            raise Unreachable(f"{address}: its certificate is not trusted: {why}; {hint}") from None
+            raise Unreachable(f"{address}: its certificate is not trusted: {reason}; {hint}") from None
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
-            why = getattr(error, "reason", None) or error.strerror or "the connection was closed"
+            reason = getattr(error, "reason", None) or error.strerror or "the connection was closed"
             hint = (
                 "is this a port without TLS? Then its URL begins with pulsar://" if context else "try again"
             )
             raise Unreachable(
-                f"{address}: {'no TLS there' if context else 'reset'} ({why}); {hint}"
+                f"{address}: {'no TLS there' if context else 'reset'} ({reason}); {hint}"
             ) from None
         except (socket.gaierror, ValueError) as error:  # ValueError: not a valid name at all
-            why = getattr(error, "strerror", None) or "not a valid host name"
-            raise Unreachable(f"{address.host}: no such host ({why})") from None
+            reason = getattr(error, "strerror", None) or "not a valid host name"
+            raise Unreachable(f"{address.host}: no such host ({reason})") from None
         except OSError as error:
-            raise Unreachable(f"{address}: {_why(error)}") from None
+            raise Unreachable(f"{address}: {_explain(error)}") from None
 
     def connection_made(self, transport: Any) -> None:
         """asyncio: TCP (and TLS) is connected. Only now does it get a number, as captures number them."""
@@ -135,7 +135,7 @@ class Link(FrameSocket):
         auth, settings = self.settings.auth, self.settings
         credentials = None if auth.method == "none" else (auth.method, auth.data())
         self.protocol.connect(credentials, proxy_to, now(), settings.connect_timeout)
-        await self._outcome(HANDSHAKE)
+        await self._await_outcome(HANDSHAKE)
         if self.protocol.server_version >= 1:
             self.protocol.keep_alive(settings.keep_alive, now())
             self.sync()
@@ -149,34 +149,36 @@ class Link(FrameSocket):
         producer to wait for its turn. Raises BrokerError if the broker refuses, RequestTimeout, LinkClosed.
         """
         if not self.is_open:
-            raise self.protocol.ended
+            raise self.protocol.end_error
         seconds = self.settings.timeout if timeout is None else timeout
-        return await self._outcome(self.protocol.request(command, now(), seconds))
+        return await self._await_outcome(self.protocol.request(command, now(), seconds))
 
-    async def _outcome(self, number: int) -> Frame:
+    async def _await_outcome(self, number: int) -> Frame:
         answer: asyncio.Future[Outcome] = self.loop.create_future()
 
-        def done(outcome: Outcome) -> None:
+        def on_outcome(outcome: Outcome) -> None:
             if not answer.done():
                 answer.set_result(outcome)
 
-        self._waiting[number] = done
+        self._waiting[number] = on_outcome
         try:
             self.sync()
             outcome = await answer
         finally:
             self.forget(number)
         if outcome.frame is None or outcome.error is not None:
-            raise outcome.error or self.protocol.ended
+            raise outcome.error or self.protocol.end_error
         return outcome.frame
 
-    def begin(self, command: BaseCommand, done: Callable[[Outcome], object] = lambda outcome: None) -> int:
+    def begin(
+        self, command: BaseCommand, on_outcome: Callable[[Outcome], object] = lambda outcome: None
+    ) -> int:
         """Send `command` with a new request id; return that id. `done` is called with the outcome.
 
         Raises LinkClosed.
         """
         number = self.protocol.request(command, now(), self.settings.timeout)
-        self._waiting[number] = done
+        self._waiting[number] = on_outcome
         self.sync()
         return number
 
@@ -198,19 +200,19 @@ class Link(FrameSocket):
     def handle(self, event: Event | Outcome | Challenge) -> None:
         """Handle a frame, the outcome of a request, or a request for credentials."""
         if isinstance(event, Outcome):
-            done = self._waiting.pop(event.number, None)
-            if done is not None:
-                done(event)
+            on_outcome = self._waiting.pop(event.number, None)
+            if on_outcome is not None:
+                on_outcome(event)
         elif isinstance(event, Challenge):
             self._respond()
         else:
             if self.observe is not None:
                 self.observe(event)
             if isinstance(event, Frame) and not event.partial:
-                subject = subject_of(event)
+                subject = find_subject(event)
                 owner = self._owners.get(subject) if subject is not None else None
                 if owner is not None:
-                    owner.received(event)
+                    owner.on_frame(event)
 
     def _respond(self) -> None:
         if not self.is_open or self.protocol.paused:
@@ -224,34 +226,34 @@ class Link(FrameSocket):
 
     async def ping(self, timeout: float) -> int:
         """Send a PING, wait for the PONG; return the round trip in ns. Raises RequestTimeout, LinkClosed."""
-        done: asyncio.Future[int] = self.loop.create_future()
+        pong: asyncio.Future[int] = self.loop.create_future()
 
         def watch(event: Event) -> None:
-            if isinstance(event, Frame) and event.type == BaseCommand.PONG and not done.done():
-                done.set_result(now().ticks)
+            if isinstance(event, Frame) and event.type == BaseCommand.PONG and not pong.done():
+                pong.set_result(now().ticks)
 
-        before, self.observe = self.observe, watch
-        sent = now().ticks
+        observer, self.observe = self.observe, watch
+        start = now().ticks
         try:
             self.send(PING)
-            either: list[asyncio.Future[Any]] = [done, self.closed]
+            either: list[asyncio.Future[Any]] = [pong, self.closed]
             await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.observe = before
-        if done.done():
-            return done.result() - sent
+            self.observe = observer
+        if pong.done():
+            return pong.result() - start
         if self.closed.done():
-            raise self.protocol.ended
+            raise self.protocol.end_error
         raise RequestTimeout(f"{self.address}: PING was not answered by PONG within {timeout:g} s")
 
     # -- the end
 
     def over(self) -> None:
-        """The connection has ended: notify its owners."""
-        error = self.protocol.ended
+        """Notify the owners that the connection has ended."""
+        error = self.protocol.end_error
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            owner.lost(error)
+            owner.on_loss(error)
 
     async def close(self) -> None:
         """Send the waiting bytes, and close; the owners of ids are not notified."""
@@ -259,32 +261,34 @@ class Link(FrameSocket):
         await super().close()
 
 
-async def first_link(
+async def open_first_link(
     addresses: Sequence[Address], settings: Settings, connect: Callable[[Address], Awaitable[Link]]
 ) -> Link:
-    """A link to the first host of the service URL that can be reached. Raises the same as `Link.open`."""
-    tried: list[Unreachable | RequestTimeout] = []
-    while len(tried) < len(addresses):
-        address = addresses[len(tried)]
+    """Return a link to the first host of the service URL that can be reached. Raises as `Link.open` does."""
+    errors: list[Unreachable | RequestTimeout] = []
+    while len(errors) < len(addresses):
+        address = addresses[len(errors)]
         try:
             return await connect(address)
         except (Unreachable, RequestTimeout) as error:
-            tried.append(error)
-    hints = f"tried {settings.url}; another: --url{'' if settings.url.tls else _starting(addresses, tried)}"
-    raise type(tried[0])(f"{'; '.join(map(str, tried))} ({hints})")
+            errors.append(error)
+    hints = (
+        f"tried {settings.url}; another: --url{'' if settings.url.tls else _suggest_start(addresses, errors)}"
+    )
+    raise type(errors[0])(f"{'; '.join(map(str, errors))} ({hints})")
 
 
-def _why(error: OSError) -> str:
-    """Why no connection was made; for a name with several addresses asyncio joins the errors of all."""
+def _explain(error: OSError) -> str:
+    """Return why no connection was made; for a name with several addresses asyncio joins their errors."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
-    refused = errno.ECONNREFUSED in numbers and numbers <= {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
-    return "refused" if refused else error.strerror or str(error)
+    is_refused = errno.ECONNREFUSED in numbers and numbers <= {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+    return "refused" if is_refused else error.strerror or str(error)
 
 
-def _starting(addresses: Sequence[Address], tried: Sequence[Exception]) -> str:
-    """How to start a broker, if nobody listens at the only address, and it is on this machine."""
+def _suggest_start(addresses: Sequence[Address], errors: Sequence[Exception]) -> str:
+    """Return how to start a broker, if nobody listens at the only address, and it is on this machine."""
     address = addresses[0]
-    if len(addresses) > 1 or address.host not in _LOOPBACK or str(tried[0]) != f"{address}: refused":
+    if len(addresses) > 1 or address.host not in _LOOPBACK or str(errors[0]) != f"{address}: refused":
         return ""
     port = "" if address.port == _DEFAULT_PORT else f" --port {address.port}"
     return f"; pwire broker{port} starts one"

@@ -14,7 +14,7 @@ from pulsarctl_wire.errors import SessionError
 from pulsarctl_wire.net.driver import now
 from pulsarctl_wire.net.session.client import FIRST_PAUSE, Client
 from pulsarctl_wire.net.session.endpoint import Endpoint
-from pulsarctl_wire.net.session.send_queue import Failed, ProducerOptions, Restart, SendQueue, Sent
+from pulsarctl_wire.net.session.send_queue import Failed, ProducerOptions, Restart, SendQueue, SendResult
 from pulsarctl_wire.wire.entry import Outgoing
 from pulsarctl_wire.wire.hashing import java_string_hash, murmur3_32
 from pulsarctl_wire.wire.names import partition_name
@@ -39,19 +39,19 @@ class Producer(Endpoint):
         client: Client,
         topic: str,
         options: ProducerOptions,
-        on_sent: Callable[[Sent], None],
+        on_sent: Callable[[SendResult], None],
         on_end: Callable[[SessionError], None] | None = None,
     ) -> None:
         number = next(client.ids)
         super().__init__(client, topic, number, SendQueue(topic, number, options))
         self._on_sent = on_sent
-        self._on_end = on_end
+        self._end_callback = on_end
 
-    def _ended(self, error: SessionError) -> None:
+    def _on_end(self, error: SessionError) -> None:
         self.queue.end(error, now())
         self.sync()
-        if self._on_end is not None:
-            self._on_end(error)
+        if self._end_callback is not None:
+            self._end_callback(error)
 
     # -- sending
 
@@ -62,13 +62,13 @@ class Producer(Endpoint):
         """
         if self.error is not None:
             raise self.error
-        queue, went = self.queue, True
+        queue, is_sent = self.queue, True
         try:
-            went = queue.add(message, now())
+            is_sent = queue.add(message, now())
         finally:
-            if went or queue.batched_messages == 1:  # else it joined a batch whose timer is set already
+            if is_sent or queue.batched_messages == 1:  # else it joined a batch whose timer is set already
                 self.sync()
-        if not went:
+        if not is_sent:
             return
         await asyncio.sleep(0)  # let the loop process what was received meanwhile
         if self.link is not None:
@@ -83,9 +83,9 @@ class Producer(Endpoint):
         while self.queue.pending and self.error is None:
             await self.progress()
 
-    def handle(self, event: Sent | Restart | Failed) -> None:
+    def handle(self, event: SendResult | Restart | Failed) -> None:
         """Handle an event of the queue: the result of a send, or a failure of the link or producer."""
-        if isinstance(event, Sent):
+        if isinstance(event, SendResult):
             if event.error is None:
                 self._pause = FIRST_PAUSE
             self._on_sent(event)
@@ -109,7 +109,7 @@ class Publisher:
     client: Client
     topic: str
     options: ProducerOptions
-    on_sent: Callable[[Sent], None]
+    on_sent: Callable[[SendResult], None]
     routing: str = "round-robin"
     hashing: str = "java"
     partitions: int = field(default=0, init=False)
@@ -120,7 +120,7 @@ class Publisher:
     async def open(self) -> None:
         """Find the partitions, and open the first producer. Raises SessionError."""
         self.ended = asyncio.get_running_loop().create_future()
-        self.partitions = await self.client.partitions(self.topic)
+        self.partitions = await self.client.count_partitions(self.topic)
         self._turn = random.randrange(self.partitions) if self.partitions else 0
         await self._producer(self._turn)
 
@@ -153,12 +153,12 @@ class Publisher:
     @property
     def pending_messages(self) -> int:
         """Number of messages that were sent and have no receipt yet."""
-        return sum(each.queue.pending_messages for each in self.producers.values())
+        return sum(producer.queue.pending_messages for producer in self.producers.values())
 
     @property
     def unsent_messages(self) -> int:
         """Number of messages that wait in batches."""
-        return sum(each.queue.batched_messages for each in self.producers.values())
+        return sum(producer.queue.batched_messages for producer in self.producers.values())
 
     async def flush(self) -> None:
         """Send all batches, and wait for all receipts."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple
 
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
-from pulsarctl_wire.net.session.acks import AckRequest, Acks, GivenUp, Position, id_data
+from pulsarctl_wire.net.session.acks import AckRequest, Acks, GivenUp, Position, make_id_fields
 from pulsarctl_wire.net.session.inbox import ROOM, Delivery, Inbox, R
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Frame, build_frame
@@ -40,7 +40,7 @@ LATEST: Final[Position] = (2**63 - 1, 2**63 - 1, -1)
 
 @dataclass(frozen=True)
 class ConsumerOptions:
-    """How to subscribe. Times in seconds.
+    """The options of a subscription. Times in seconds.
 
     `start` is where a subscription that is not durable begins, `inclusive` whether that message is included;
     `rollback` makes it begin so many seconds ago instead. `queue_size` counts messages. `payload_ratio` is
@@ -117,8 +117,8 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     # -- opening
 
-    def command(self) -> BaseCommand:
-        """SUBSCRIBE, for the first time or again: the broker redelivers everything unacknowledged."""
+    def make_command(self) -> BaseCommand:
+        """Return SUBSCRIBE, for the first time or again: the broker redelivers everything unacknowledged."""
         options = self._options
         self.acks.ready = False
         start = None if options.durable or not self._stored else self._last or options.start
@@ -132,7 +132,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             consumer_id=self._id,
             consumer_name=options.name,
             durable=options.durable,
-            start_message_id=None if start is None else id_data(start),
+            start_message_id=None if start is None else make_id_fields(start),
             initialPosition=options.initial,
             start_message_rollback_duration_sec=rollback or None,
             schema=options.schema,
@@ -147,26 +147,26 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         return command
 
     def _renew(self) -> None:
-        """The broker redelivers everything unacknowledged: waiting deliveries become invalid."""
+        """Invalidate the waiting deliveries, as the broker redelivers everything unacknowledged."""
         self.generation += 1
         self._held = 0
         self.halted = False
         self._unopened = None
 
-    def registered(self, body: Any, largest: int) -> None:
-        """SUBSCRIBE was answered; nothing in the answer is needed."""
+    def on_registered(self, body: Any, largest: int) -> None:
+        """Ignore the answer to SUBSCRIBE: nothing in it is needed."""
 
-    def opened(self, now: Now) -> None:
-        """The consumer is subscribed: send permits and the kept acknowledgements."""
+    def on_open(self, now: Now) -> None:
+        """Send permits and the kept acknowledgements, as the consumer is subscribed."""
         self._opened = True
         self._balance = 0
-        self.acks.opened()
-        self._permit(1)
+        self.acks.on_open()
+        self._send_permits(1)
         if self._options.ack_timeout and self._check_at is None:
-            self._check(now)
+            self._request_redeliveries(now)
 
     def suspend(self) -> None:
-        """The consumer is not subscribed for now: send nothing."""
+        """Send nothing for now, as the consumer is not subscribed."""
         self.acks.ready = False
         self._out.clear()
 
@@ -178,22 +178,22 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     # -- permits
 
-    def consumed(self, delivery: Delivery[R], now: Now) -> None:
-        """A delivery is consumed: its permits go back to the broker."""
+    def release_permits(self, delivery: Delivery[R], now: Now) -> None:
+        """Give the permits of a consumed delivery back to the broker."""
         if delivery.is_current:
             self._release(delivery)
             if self._options.ack_timeout and delivery.left and not delivery.refused:
-                for each in delivery.ids:
-                    self._outstanding[each] = now.ticks + int(self._options.ack_timeout * 1e9)
+                for entry_id in delivery.ids:
+                    self._outstanding[entry_id] = now.ticks + int(self._options.ack_timeout * 1e9)
                 if len(self._outstanding) > REMEMBERED:
-                    self._check(now)
+                    self._request_redeliveries(now)
         self._last = delivery.position(delivery.messages[-1]) if delivery.messages else self._last
 
     def _release(self, delivery: Delivery[R]) -> None:
         self._held -= delivery.size
-        self._permit()
+        self._send_permits()
 
-    def _permit(self, least: int = 0) -> None:
+    def _send_permits(self, least: int = 0) -> None:
         """Send the permits there is room for if they are at least `least` (0: half a queue)."""
         size = min(self._options.queue_size, max(self._inbox.share // (self._typical or _EXPECTED), 1))
         permits = size - self._balance - self._held
@@ -204,11 +204,11 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     # -- frames received
 
-    def received(self, frame: Frame, now: Now) -> None:
-        """The broker has sent a frame about this consumer."""
+    def on_frame(self, frame: Frame, now: Now) -> None:
+        """Handle a frame about this consumer."""
         kind = frame.type
         if kind == BaseCommand.MESSAGE:
-            self._message(frame, now)
+            self._handle_message(frame, now)
         elif kind == BaseCommand.ACTIVE_CONSUMER_CHANGE:
             self.active = frame.body.is_active
             self._events.append(Changed())
@@ -221,29 +221,29 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             self._partly.clear()
             self.acks.forget()
 
-    def _message(self, frame: Frame, now: Now) -> None:
+    def _handle_message(self, frame: Frame, now: Now) -> None:
         body, size = frame.body, permits_used(frame)
         self._balance -= size
         self._inbox.budget.read(len(frame.raw))
-        where = (body.message_id.ledgerId, body.message_id.entryId)
+        entry_id = (body.message_id.ledgerId, body.message_id.entryId)
         metadata = frame.metadata
         if self.halted:
             self.counts["dropped"] += 1
         elif body.HasField("consumer_epoch") and body.consumer_epoch < self._epoch:
-            self._permit()
-        elif where in self._acked:
+            self._send_permits()
+        elif entry_id in self._acked:
             self.counts["duplicate"] += 1
-            self.acks.add([id_data((*where, -1))], now)
-            self._permit()
+            self.acks.add([make_id_fields((*entry_id, -1))], now)
+            self._send_permits()
         elif frame.checksum == "invalid" or metadata is None:
-            self._corrupt([where], CommandAck.ChecksumMismatch)
+            self._reject_corrupt([entry_id], CommandAck.ChecksumMismatch)
         else:
             frame.topic, frame.subscription = self._topic, self._options.subscription
-            ids = self._chunk(frame, where) if metadata.num_chunks_from_msg > 1 else [where]
+            ids = self._add_chunk(frame, entry_id) if metadata.num_chunks_from_msg > 1 else [entry_id]
             if ids:
-                self._keep(Delivery(self._consumer, frame, ids, size))
+                self._add_delivery(Delivery(self._consumer, frame, ids, size))
 
-    def _keep(self, delivery: Delivery[R]) -> None:
+    def _add_delivery(self, delivery: Delivery[R]) -> None:
         """Add a delivery to the inbox; if there is no room, drop it and halt."""
         self._typical = max(delivery.weight // max(delivery.size, 1), self._typical - self._typical // 64)
         if self._inbox.put(delivery):
@@ -259,97 +259,100 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             "messages dropped",
         )
 
-    def _chunk(self, frame: Frame, where: tuple[int, int]) -> list[tuple[int, int]]:
-        """Keep a chunk; after a message's last chunk return the ids of all its chunks, else no ids."""
+    def _add_chunk(self, frame: Frame, entry_id: tuple[int, int]) -> list[tuple[int, int]]:
+        """Keep a chunk; return the ids of all chunks after a message's last one, else no ids."""
         metadata = frame.metadata
         assert metadata is not None
-        ids = self._inbox.chunks.add(frame, metadata, self._id << 32 | self.generation, where)
-        self._note_all(where, frame.notes)
+        ids = self._inbox.chunks.add(frame, metadata, self._id << 32 | self.generation, entry_id)
+        self._note_all(entry_id, frame.notes)
         if not ids:
-            self._permit()
+            self._send_permits()
         return ids
 
     # -- opening entries
 
     def open_entry(self, delivery: Delivery[R]) -> bool:
-        """Open the entry of a delivery; False if it has no message to be consumed."""
-        where, metadata, budget = delivery.id, delivery.metadata, self._inbox.budget
-        refused = budget.unopened
+        """Open the entry of a delivery; return False if it has no message to be consumed."""
+        entry_id, metadata, budget = delivery.id, delivery.metadata, self._inbox.budget
+        unopened = budget.unopened
         entry = open_entry(delivery.frame, budget)
-        refused = budget.unopened - refused
+        unopened = budget.unopened - unopened
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
-            if entry.corrupt or not (entry.messages or refused):
+            if entry.corrupt or not (entry.messages or unopened):
                 compressed = metadata.compression and not metadata.encryption_keys
-                why = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
-                self._corrupt(delivery.ids, why, text)
+                error = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
+                self._reject_corrupt(delivery.ids, error, text)
             else:
                 self.skip(delivery, text)
-                self._permit()
+                self._send_permits()
             return False
-        if refused:
+        if unopened:
             self.skip(delivery, "; ".join(entry.notes))
         else:
-            self._note_all(where, entry.notes)
-        messages = self._wanted(where, [message for message in entry.messages if not message.skipped])
+            self._note_all(entry_id, entry.notes)
+        messages = self._select_messages(
+            entry_id, [message for message in entry.messages if not message.skipped]
+        )
         if not messages:
             self._release(delivery)
             return False
         delivery.messages = messages
-        whole = len(messages) == len(entry.messages)
-        delivery.left = (1 << len(messages)) - 1 if whole else sum(1 << (it.index or 0) for it in messages)
-        if refused or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
+        bits = (1 << (message.index or 0) for message in messages)
+        is_whole = len(messages) == len(entry.messages)
+        delivery.left = (1 << len(messages)) - 1 if is_whole else sum(bits)
+        if unopened or len(entry.messages) == MAX_MESSAGES < metadata.num_messages_in_batch:
             delivery.left |= _REST
-            self._unopened = self._unopened or where
+            self._unopened = self._unopened or entry_id
         return True
 
-    def _wanted(self, where: tuple[int, int], messages: list[Message]) -> list[Message]:
-        """Those that are not acknowledged, and not before a reader's start: brokers send whole entries."""
-        left = self._partly.get(where)
-        if left is not None:
-            messages = [message for message in messages if left >> (message.index or 0) & 1]
+    def _select_messages(self, entry_id: tuple[int, int], messages: list[Message]) -> list[Message]:
+        """Return the messages that are not acknowledged, and not before a reader's start."""
+        remaining = self._partly.get(entry_id)
+        if remaining is not None:
+            messages = [message for message in messages if remaining >> (message.index or 0) & 1]
         start = self._start
         if self._options.durable or start is None or start[0] < 0 or start == LATEST:
             return messages
-        kept = []
+        selected = []
         for message in messages:
-            at = (*where, -1 if message.index is None or start[2] < 0 else message.index)
-            if at > start or (self._inclusive and at == start):
-                kept.append(message)
-        return kept
+            position = (*entry_id, -1 if message.index is None or start[2] < 0 else message.index)
+            if position > start or (self._inclusive and position == start):
+                selected.append(message)
+        return selected
 
-    def skip(self, delivery: Delivery[R], why: str) -> None:
+    def skip(self, delivery: Delivery[R], reason: str) -> None:
         """Warn about and count an entry that was not opened or shown completely. It is never acknowledged."""
         self.counts["unopened"] += 1
         self._unopened = self._unopened or delivery.id
-        self.note(delivery.id, f"left unopened and unacknowledged: {why}", "entries left unopened")
+        self.note(delivery.id, f"left unopened and unacknowledged: {reason}", "entries left unopened")
 
-    def _note_all(self, where: tuple[int, int], notes: Sequence[str]) -> None:
+    def _note_all(self, entry_id: tuple[int, int], notes: Sequence[str]) -> None:
         for note in notes:
-            self.note(where, note)
+            self.note(entry_id, note)
 
-    def note(self, where: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
+    def note(self, entry_id: tuple[int, int], text: str, kind: str = "notes on entries") -> None:
         """Warn about the entry with this id."""
-        self._warn(f"{self._topic} {where[0]}:{where[1]}: {text}", kind)
+        self._warn(f"{self._topic} {entry_id[0]}:{entry_id[1]}: {text}", kind)
 
-    def _corrupt(self, ids: list[tuple[int, int]], why: int, text: str = "") -> None:
-        name = CommandAck.ValidationError.Name(why)  # type: ignore[arg-type]
+    def _reject_corrupt(self, ids: list[tuple[int, int]], error: int, text: str = "") -> None:
+        name = CommandAck.ValidationError.Name(error)  # type: ignore[arg-type]
         self.counts["corrupt"] += 1
-        more = f" ({text})" if text else ""
-        self.note(ids[-1], f"corrupt, acknowledged with validation_error {name}{more}", "corrupt entries")
+        detail = f" ({text})" if text else ""
+        self.note(ids[-1], f"corrupt, acknowledged with validation_error {name}{detail}", "corrupt entries")
         self._remember(ids)
         if self.acks.ready:
-            wanted = [id_data((*each, -1)) for each in ids]
-            self._send("ACK", ack_type=CommandAck.Individual, message_id=wanted, validation_error=why)
-        self._permit()
+            fields = [make_id_fields((*entry_id, -1)) for entry_id in ids]
+            self._send("ACK", ack_type=CommandAck.Individual, message_id=fields, validation_error=error)
+        self._send_permits()
 
     # -- acknowledging
 
     def ack(self, delivery: Delivery[R], message: Message | None, now: Now) -> None:
         """Acknowledge one message of a delivery, or the whole delivery."""
-        done = _REST - 1 if message is None else 1 << (message.index or 0)
-        delivery.left &= ~done
+        bits = _REST - 1 if message is None else 1 << (message.index or 0)
+        delivery.left &= ~bits
         if delivery.left and not self._stored:
             return
         if delivery.left:
@@ -358,11 +361,11 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
                 self._partly.popitem(last=False)
             if self._options.batch_index_ack and delivery.left < _REST:
                 size = delivery.metadata.num_messages_in_batch
-                self.acks.add([id_data((*delivery.id, -1), delivery.left, size)], now)
+                self.acks.add([make_id_fields((*delivery.id, -1), delivery.left, size)], now)
             return
         self._partly.pop(delivery.id, None)
         self._remember(delivery.ids)
-        self.acks.add([id_data((*each, -1)) for each in delivery.ids], now)
+        self.acks.add([make_id_fields((*entry_id, -1)) for entry_id in delivery.ids], now)
 
     def ack_cumulatively(self, delivery: Delivery[R], message: Message) -> None:
         """Acknowledge everything up to and including `message`, unless there is an unopened entry before it.
@@ -372,20 +375,20 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         if self._unopened is not None and self._unopened < delivery.id:
             return
         index = message.index or 0
-        left = delivery.left & ~((1 << index + 1) - 1)
-        delivery.left = left
+        remaining = delivery.left & ~((1 << index + 1) - 1)
+        delivery.left = remaining
         size = delivery.metadata.num_messages_in_batch
-        if left and (left >= _REST or not self._options.batch_index_ack):
+        if remaining and (remaining >= _REST or not self._options.batch_index_ack):
             return  # the broker would acknowledge only up to the previous entry
-        self.acks.send([id_data((*delivery.id, -1), left, size)], CommandAck.Cumulative)
-        if not left:
+        self.acks.send([make_id_fields((*delivery.id, -1), remaining, size)], CommandAck.Cumulative)
+        if not remaining:
             self._remember(delivery.ids)
 
     def _remember(self, ids: list[tuple[int, int]]) -> None:
-        for each in ids:
+        for entry_id in ids:
             if self._stored:
-                self._acked[each] = None
-            self._outstanding.pop(each, None)
+                self._acked[entry_id] = None
+            self._outstanding.pop(entry_id, None)
         while len(self._acked) > REMEMBERED:
             self._acked.popitem(last=False)
 
@@ -394,12 +397,12 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     def nack(self, delivery: Delivery[R], now: Now) -> None:
         """Ask for a delivery to be redelivered after `nack_delay`."""
         delivery.refused = True
-        when = now.ticks + int(self._options.nack_delay * 1e9)
-        for each in delivery.ids:
-            self._outstanding.pop(each, None)
-            self._nacked.append((when, each))
+        due = now.ticks + int(self._options.nack_delay * 1e9)
+        for entry_id in delivery.ids:
+            self._outstanding.pop(entry_id, None)
+            self._nacked.append((due, entry_id))
         if self._check_at is None or len(self._nacked) > REMEMBERED:
-            self._check(now)
+            self._request_redeliveries(now)
 
     @property
     def wake_at(self) -> int | None:
@@ -412,24 +415,24 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         if self.acks.wake_at is not None and self.acks.wake_at <= now.ticks:
             self.acks.send_waiting()
         if self._check_at is not None and self._check_at <= now.ticks:
-            self._check(now)
+            self._request_redeliveries(now)
 
-    def _check(self, now: Now) -> None:
+    def _request_redeliveries(self, now: Now) -> None:
         """Ask for redelivery of entries refused, or not acknowledged in time; of all if too many wait."""
-        by: float = now.ticks
+        limit: float = now.ticks
         if max(len(self._nacked), len(self._outstanding)) > REMEMBERED:
-            by = math.inf
+            limit = math.inf
             self._warn(f"{self._topic}: more than {REMEMBERED} messages wait for redelivery: asking now")
-        due = [where for when, where in self._nacked if when <= by]
-        self._nacked = [each for each in self._nacked if each[0] > by]
-        for where, when in list(self._outstanding.items()):
-            if when > by:
+        ids = [entry_id for due, entry_id in self._nacked if due <= limit]
+        self._nacked = [row for row in self._nacked if row[0] > limit]
+        for entry_id, due in list(self._outstanding.items()):
+            if due > limit:
                 break
-            del self._outstanding[where]
-            due.append(where)
-        if due:
-            self._redeliver(due)
-        waits = [when for when, _ in self._nacked[:1]] + list(self._outstanding.values())[:1]
+            del self._outstanding[entry_id]
+            ids.append(entry_id)
+        if ids:
+            self._redeliver(ids)
+        waits = [due for due, _ in self._nacked[:1]] + list(self._outstanding.values())[:1]
         if self._options.ack_timeout:
             waits.append(now.ticks + int(self._options.ack_timeout * 1e9 / 4))
         self._check_at = max(int(min(waits)), now.ticks + _SHORTEST_PAUSE) if waits else None
@@ -440,10 +443,10 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             return  # the broker redelivers them anyway once the consumer is subscribed again
         self.acks.send_waiting()
         if self._options.is_shared:
-            wanted = [id_data((*each, -1)) for each in dict.fromkeys(ids)]
-            self._send("REDELIVER_UNACKNOWLEDGED_MESSAGES", message_ids=wanted)
+            fields = [make_id_fields((*entry_id, -1)) for entry_id in dict.fromkeys(ids)]
+            self._send("REDELIVER_UNACKNOWLEDGED_MESSAGES", message_ids=fields)
         else:
             self._epoch += 1
             self._renew()
             self._send("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_epoch=self._epoch)
-            self._permit(1)
+            self._send_permits(1)

@@ -1,6 +1,6 @@
 """The state of a producer: turns messages into entries, which wait for their receipts in order. Pure.
 
-    add -> batch -> frame -> pending (FIFO) -> SEND_RECEIPT -> `Sent`
+    add -> batch -> frame -> pending (FIFO) -> SEND_RECEIPT -> `SendResult`
 
 docs/sessions.md ("What is tried again") says how receipts and errors are handled, so that nothing is lost.
 Resent messages keep their sequence ids, so a broker that deduplicates stores them once. The owner of the link
@@ -34,7 +34,7 @@ METADATA_ROOM: Final = 1_024
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """How to produce. Times in seconds, sizes in bytes.
+    """The options of a producer. Times in seconds, sizes in bytes.
 
     With `batch_count` 1 each message is sent alone. `by_key` makes a separate batch for each key.
     `max_pending` (messages) and `max_pending_bytes` are how much may wait for receipts before `send` waits.
@@ -59,7 +59,7 @@ class ProducerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """The result of a send of `count` messages with sequence ids up to `highest`.
 
     `ledger` and `entry` are where it was stored (both -1: a duplicate, not stored again), `first` the id of a
@@ -105,7 +105,7 @@ class _Sending:
     sent_at: int
 
 
-class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
+class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
     """The state of producer `producer_id` of `topic`.
 
     Attributes: its `name` at the broker, the `schema_version` of its messages, the `pending` sends without
@@ -140,8 +140,8 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
 
     # -- opening
 
-    def command(self) -> BaseCommand:
-        """PRODUCER, for the first time or again."""
+    def make_command(self) -> BaseCommand:
+        """Return PRODUCER, for the first time or again."""
         options = self._options
         command = build_command(
             "PRODUCER",
@@ -159,8 +159,8 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
         self._epoch += 1
         return command
 
-    def registered(self, body: Any, largest: int) -> None:
-        """PRODUCER was answered by PRODUCER_SUCCESS `body`; messages may have up to `largest` bytes."""
+    def on_registered(self, body: Any, largest: int) -> None:
+        """Store the fields of PRODUCER_SUCCESS `body`; messages may have up to `largest` bytes."""
         self.name = as_text(body.producer_name)
         self.schema_version = body.schema_version
         if body.HasField("topic_epoch"):
@@ -170,8 +170,8 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
         self._stamp = Stamp(self.name, self._options.codec, self.schema_version, self._options.txn)
         self._largest = largest
 
-    def opened(self, now: Now) -> None:
-        """The broker accepts sends: send everything pending first."""
+    def on_open(self, now: Now) -> None:
+        """Begin to send, as the broker accepts sends: everything pending first."""
         if self.pending:
             text = f"producer of {self._topic}: open again, {len(self.pending)} sent again"
             self._events.append(Warned(text))
@@ -179,7 +179,7 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
         self._resend()
 
     def suspend(self) -> None:
-        """The broker accepts no sends for now."""
+        """Send nothing for now, as the broker accepts no sends."""
         self._open = False
         self._out.clear()
 
@@ -197,7 +197,7 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
     # -- sending
 
     def add(self, message: Outgoing, now: Now) -> bool:
-        """Send `message` or add it to a batch; False if it waits in a batch.
+        """Send `message` or add it to a batch; return False if it waits in a batch.
 
         Raises LocalProtocolError if the message is too large or cannot be encoded.
         """
@@ -263,13 +263,13 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
             try:
                 self._send_entry(metadata, payload, ids, batch.count, now)
             except LocalProtocolError as error:  # report it, and send the other batches
-                self._events.append(Sent(self._topic, *ids, batch.count, error=error))
+                self._events.append(SendResult(self._topic, *ids, batch.count, error=error))
 
     def _send_entry(
         self, metadata: MessageMetadata, payload: bytes, ids: tuple[int, int], count: int, now: Now
     ) -> None:
         chunks = metadata.num_chunks_from_msg
-        most, least = self._options.txn or (None, None)
+        high, low = self._options.txn or (None, None)
         command = build_command(
             "SEND",
             producer_id=self._id,
@@ -277,8 +277,8 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
             num_messages=count if count > 1 else None,
             highest_sequence_id=ids[1] if count > 1 else None,
             is_chunk=True if chunks > 1 else None,
-            txnid_most_bits=most,
-            txnid_least_bits=least,
+            txnid_most_bits=high,
+            txnid_least_bits=low,
         )
         frame = build_frame(command, metadata, payload)
         if len(frame) > self._largest + FRAME_PADDING:
@@ -286,8 +286,8 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
                 f"{count} messages in an entry of {len(frame)} bytes with its metadata: the broker's limit "
                 f"is {self._largest}; use smaller properties, or a smaller --batch-bytes"
             )
-        left = chunks - 1 - metadata.chunk_id if chunks > 1 else 0
-        self.pending.append(_Sending(frame, ids, count, left, now.ticks))
+        remaining = chunks - 1 - metadata.chunk_id if chunks > 1 else 0
+        self.pending.append(_Sending(frame, ids, count, remaining, now.ticks))
         self._known.update(ids)
         self._pending_bytes += len(frame)
         self.pending_messages += count
@@ -296,14 +296,14 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
 
     # -- frames received
 
-    def received(self, frame: Frame, now: Now) -> None:
-        """The broker has sent a frame about this producer: handle SEND_RECEIPT and SEND_ERROR."""
+    def on_frame(self, frame: Frame, now: Now) -> None:
+        """Handle SEND_RECEIPT and SEND_ERROR."""
         if frame.type == BaseCommand.SEND_RECEIPT:
-            self._receipt(frame.body, now)
+            self._handle_receipt(frame.body, now)
         elif frame.type == BaseCommand.SEND_ERROR:
-            self._send_error(frame.body)
+            self._handle_send_error(frame.body)
 
-    def _receipt(self, body: Any, now: Now) -> None:
+    def _handle_receipt(self, body: Any, now: Now) -> None:
         pending = self.pending
         sequence_id = body.sequence_id
         if not pending or sequence_id < pending[0].ids[0]:
@@ -319,15 +319,17 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
             return
         first, self._first_chunk = self._first_chunk, None
         latency = now.ticks - head.sent_at
-        self._events.append(Sent(self._topic, *head.ids, head.count, *place, head.count > 1, first, latency))
+        self._events.append(
+            SendResult(self._topic, *head.ids, head.count, *place, head.count > 1, first, latency)
+        )
 
     def _pop(self) -> None:
         head = self.pending.popleft()
         self._resent = False
-        for each in head.ids:
-            self._known[each] -= 1
-            if not self._known[each]:
-                del self._known[each]
+        for sequence_id in head.ids:
+            self._known[sequence_id] -= 1
+            if not self._known[sequence_id]:
+                del self._known[sequence_id]
         self._pending_bytes -= len(head.frame)
         self.pending_messages -= head.count
 
@@ -337,23 +339,25 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
         self._first_chunk = None
         while head.chunks_left and self.pending and self.pending[0].ids[0] == head.ids[0]:
             self._pop()  # the message's other chunks
-        self._events.append(Sent(self._topic, *head.ids, head.count, batched=head.count > 1, error=error))
+        self._events.append(
+            SendResult(self._topic, *head.ids, head.count, batched=head.count > 1, error=error)
+        )
 
-    def _send_error(self, body: Any) -> None:
+    def _handle_send_error(self, body: Any) -> None:
         code = error_name(body.error)
         error = BrokerError(code, as_text(body.message), "SEND", MEANINGS.get(code, ""))
         if code == "TopicTerminatedError":
             self._events.append(Failed(error))
             return
-        found = []
+        refused = []
         if body.sequence_id in self._known:
-            found = [each for each in self.pending if body.sequence_id in each.ids]
-        if code == "NotAllowedError" and not found:
+            refused = [sending for sending in self.pending if body.sequence_id in sending.ids]
+        if code == "NotAllowedError" and not refused:
             return  # already failed: another chunk of the same message was refused, too
-        if code not in ("NotAllowedError", "ChecksumError") or not found:
+        if code not in ("NotAllowedError", "ChecksumError") or not refused:
             self._restart(str(error))
-        elif code == "NotAllowedError" or not all(_is_intact(each.frame) for each in found):
-            self._fail_message(found, error)
+        elif code == "NotAllowedError" or not all(_is_intact(sending.frame) for sending in refused):
+            self._fail_message(refused, error)
         elif self._resent:
             self._restart(f"{error}, again after all pending sends were sent again")
         else:
@@ -364,9 +368,9 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
 
     def _fail_message(self, entries: list[_Sending], error: SessionError) -> None:
         first = None if self.pending[0] is entries[0] else self._first_chunk
-        for each in reversed(entries):
-            self.pending.remove(each)
-            self.pending.appendleft(each)
+        for sending in reversed(entries):
+            self.pending.remove(sending)
+            self.pending.appendleft(sending)
         self._fail_head(error)
         self._first_chunk = first
 
@@ -378,10 +382,10 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
     @property
     def wake_at(self) -> int | None:
         """When `wake` must be called (ticks in ns), or None."""
-        late = self.pending[0].sent_at + self._timeout if self.pending else None
-        if late is None or self._batch_at is None:
-            return self._batch_at if late is None else late
-        return min(late, self._batch_at)
+        deadline = self.pending[0].sent_at + self._timeout if self.pending else None
+        if deadline is None or self._batch_at is None:
+            return self._batch_at if deadline is None else deadline
+        return min(deadline, self._batch_at)
 
     def wake(self, now: Now) -> None:
         """Send batches that are due; fail sends whose receipt is late."""
@@ -395,7 +399,7 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
             self._fail_head(RequestTimeout(text))
 
     def end(self, error: SessionError, now: Now) -> None:
-        """The producer has ended: send nothing more, and fail everything that waits."""
+        """End the producer: send nothing more, and fail everything that waits."""
         self.suspend()
         self.send_batches(now)  # only moves them to `pending`
         while self.pending:
@@ -403,7 +407,7 @@ class SendQueue(Outbox[Sent | Warned | Restart | Failed]):
 
 
 def _is_intact(raw: bytes) -> bool:
-    """Whether the checksum in our copy of a SEND still matches its bytes."""
+    """Return whether the checksum in our copy of a SEND still matches its bytes."""
     frame = Frame(raw, None, BaseCommand.SEND, Connection(0), True)
     read_entry(frame, 8 + frame.command_size)
     return frame.checksum == "valid"

@@ -50,21 +50,21 @@ class Subscription:
     @property
     def counts(self) -> Counter[str]:
         """The sums of the consumers' counts."""
-        return sum((each.counts for each in self.consumers.values()), Counter())
+        return sum((consumer.counts for consumer in self.consumers.values()), Counter())
 
     async def open(self) -> None:
         """Subscribe to all topics. Raises SessionError."""
         topics = list(self.topics)
         if self.pattern is not None:
             self._watch = TopicWatch(self.client, namespace_of(self.pattern), self.pattern, self._on_change)
-            found = sorted({without_partition(each) for each in await self._watch.open()})
-            topics = found[:MAX_TOPICS]
-            self._leave_out(len(found) - MAX_TOPICS)
+            names = sorted({without_partition(name) for name in await self._watch.open()})
+            topics = names[:MAX_TOPICS]
+            self._leave_out(len(names) - MAX_TOPICS)
         for topic in [*topics, *self.extra_topics]:
             await self._add(topic, self.options)
 
     async def _add(self, topic: str, options: ConsumerOptions) -> None:
-        count = await self.client.partitions(topic, create=self.options.create_topic)
+        count = await self.client.count_partitions(topic, create=self.options.create_topic)
         if len(self.consumers) + count > MAX_TOPICS:
             raise Unreachable(f"{topic}: more than {MAX_TOPICS} topics and partitions in one subscription")
         for name in [partition_name(topic, index) for index in range(count)] or [topic]:
@@ -80,7 +80,7 @@ class Subscription:
 
     def _on_change(self, added: list[str], removed: list[str]) -> None:
         self._event.set()  # the watch may have ended
-        topics = sorted({without_partition(each) for each in added})
+        topics = sorted({without_partition(name) for name in added})
         room = max(MAX_TOPICS - len(self.consumers) - len(self._opening), 0)
         for topic in topics[:room]:
             self._begin(self._add_late(topic))
@@ -108,17 +108,17 @@ class Subscription:
             self.client.warn(f"{topic}: {error}")
 
     async def take(self, seconds: float | None = None) -> Delivery[Consumer] | None:
-        """The next delivery, with its entry opened; waits for up to `seconds`.
+        """Return the next delivery, with its entry opened; wait for it for up to `seconds`.
 
-        None if nothing came in that time, or if all topics have been terminated and read to their ends.
+        Return None if nothing comes in that time, or if all topics were terminated and read to their ends.
         Raises the SessionError that ended a consumer.
         """
-        late: list[bool] = []
+        timeouts: list[bool] = []
         timer: asyncio.TimerHandle | None = None
         try:
-            while (delivery := self.inbox.next()) is None and not self._is_over() and not late:
+            while (delivery := self.inbox.next()) is None and not self._is_over() and not timeouts:
                 if seconds is not None and timer is None:
-                    timer = asyncio.get_running_loop().call_later(seconds, self._give_up, late)
+                    timer = asyncio.get_running_loop().call_later(seconds, self._give_up, timeouts)
                 self._event.clear()
                 await self._event.wait()
         finally:
@@ -126,12 +126,12 @@ class Subscription:
                 timer.cancel()
         return delivery
 
-    def _give_up(self, late: list[bool]) -> None:
-        late.append(True)
+    def _give_up(self, timeouts: list[bool]) -> None:
+        timeouts.append(True)
         self._event.set()
 
     def _is_over(self) -> bool:
-        """Whether all topics were terminated and read. Raises the error of a consumer or of the watch."""
+        """Return whether all topics were terminated and read. Raises the error of a consumer or the watch."""
         for topic, consumer in list(self.consumers.items()):
             if consumer.error is None:
                 continue
@@ -143,7 +143,7 @@ class Subscription:
             raise self._watch.error
         if self.pattern is not None or not self.consumers:
             return False
-        return all(each.queue.ended for each in self.consumers.values())
+        return all(consumer.queue.ended for consumer in self.consumers.values())
 
     async def close(self) -> None:
         """Close all consumers, after sending the waiting acknowledgements."""
@@ -151,4 +151,4 @@ class Subscription:
             task.cancel()
         if self._watch is not None:
             await self._watch.close()
-        await asyncio.gather(*(each.close() for each in self.consumers.values()))
+        await asyncio.gather(*(consumer.close() for consumer in self.consumers.values()))

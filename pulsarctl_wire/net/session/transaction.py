@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pulsarctl_wire.errors import BrokerError, LinkClosed, LocalProtocolError, RequestTimeout, SettingsError
-from pulsarctl_wire.net.session.acks import COUNT, id_data
+from pulsarctl_wire.net.session.acks import COUNT, make_id_fields
 from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.consumer import Consumer
 from pulsarctl_wire.net.session.inbox import Delivery
@@ -39,7 +39,7 @@ class Coordinator:
     async def connect(self) -> Link:
         """Find it and connect; return the link. Raises SessionError, or SettingsError if it cannot exist."""
         try:
-            count = await self._client.partitions(ASSIGNMENT, create=False)
+            count = await self._client.count_partitions(ASSIGNMENT, create=False)
         except BrokerError as error:
             if error.code != "TopicNotFound":
                 raise
@@ -51,7 +51,7 @@ class Coordinator:
     async def _connected(self) -> Link:
         if self._link is None or not self._link.is_open:
             broker = await self._client.lookup(partition_name(ASSIGNMENT, self.number))
-            link = await self._client.link(broker)
+            link = await self._client.open_link(broker)
             await link.request(build_command("TC_CLIENT_CONNECT_REQUEST", tc_id=self.number))
             self._link = link
         return self._link
@@ -102,17 +102,17 @@ class Transaction:
 
     async def add_subscription(self, topics: Iterable[str], subscription: str) -> None:
         """Announce acknowledgements by a subscription of these topics. Raises SessionError."""
-        added = [{"topic": topic, "subscription": subscription} for topic in topics]
-        await self._coordinator.ask("ADD_SUBSCRIPTION_TO_TXN", **self._fields, subscription=added)
+        rows = [{"topic": topic, "subscription": subscription} for topic in topics]
+        await self._coordinator.ask("ADD_SUBSCRIPTION_TO_TXN", **self._fields, subscription=rows)
 
     async def acknowledge(
-        self, consumer: Consumer, taken: Mapping[Delivery[Consumer], Iterable[Message]]
+        self, consumer: Consumer, messages_of: Mapping[Delivery[Consumer], Iterable[Message]]
     ) -> None:
         """Acknowledge the messages taken of each delivery to `consumer`: only once, as twice is a conflict.
 
         Raises SessionError, also if the link is lost before everything is confirmed.
         """
-        ids = [each for delivery, messages in taken.items() for each in _ack_ids(delivery, messages)]
+        ids = [row for delivery, messages in messages_of.items() for row in _ack_ids(delivery, messages)]
         for start in range(0, len(ids), COUNT):
             part = ids[start : start + COUNT]
             await consumer.ask("ACK", ack_type=CommandAck.Individual, message_id=part, **self._fields)
@@ -128,20 +128,20 @@ class Transaction:
 
 
 def _ack_ids(delivery: Delivery[Consumer], messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The ids that acknowledge these messages of a delivery, as the fields of MessageIdData.
+    """Return the ids that acknowledge these messages of a delivery, as the fields of MessageIdData.
 
     The broker compares the bits of a batch with the acknowledgements of other transactions: only the bits of
     `messages` may be cleared, and batch_size must be the size of the batch. Raises LocalProtocolError for a
     batch of more messages than can be opened.
     """
-    ids = [id_data((*each, -1)) for each in delivery.ids]
+    ids = [make_id_fields((*entry_id, -1)) for entry_id in delivery.ids]
     if delivery.metadata.HasField("num_messages_in_batch"):
         size = delivery.metadata.num_messages_in_batch
         if size > MAX_MESSAGES:
             text = f"{size} messages in a batch, more than {MAX_MESSAGES} are not acknowledged one by one"
             raise LocalProtocolError(f"{delivery.consumer.topic}: {text}")
-        left = (1 << size) - 1
+        remaining = (1 << size) - 1
         for message in messages:
-            left &= ~(1 << (message.index or 0))
-        ids[-1] = id_data((*delivery.id, -1), left, size) | {"batch_size": size}
+            remaining &= ~(1 << (message.index or 0))
+        ids[-1] = make_id_fields((*delivery.id, -1), remaining, size) | {"batch_size": size}
     return ids

@@ -34,7 +34,7 @@ _COST: Final = 128  # bytes of overhead for each name
 _LONGEST_PATTERN: Final = 50  # characters; brokers refuse longer ones
 
 
-async def topics_of(
+async def list_topics(
     client: Client,
     namespace: str,
     *,
@@ -42,14 +42,14 @@ async def topics_of(
     pattern: str | None = None,
     exists: bool = False,
 ) -> list[str]:
-    """The topics of `namespace` (`tenant/name`) whose whole names match `pattern`, sorted.
+    """Return the topics of `namespace` (`tenant/name`) whose whole names match `pattern`, sorted.
 
     `pattern` is a regular expression, `mode` a key of `MODES`. Raises SessionError; with `exists` also if
     there is no such namespace, for which brokers return an empty list.
     """
 
     async def attempt() -> Frame:
-        link = await client.service()
+        link = await client.open_service_link()
         command = build_command(
             "GET_TOPICS_OF_NAMESPACE",
             namespace=namespace,
@@ -66,7 +66,7 @@ async def topics_of(
     frame = await client.retry(attempt, "GET_TOPICS_OF_NAMESPACE")
     topics = sorted(filter(_matcher(pattern), map(as_text, frame.body.topics)))
     if exists and not topics:
-        await _check_namespace(await client.service(), namespace)
+        await _check_namespace(await client.open_service_link(), namespace)
     return topics
 
 
@@ -87,7 +87,7 @@ def _bare(pattern: str) -> str:
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """A test for topics: whether the pattern matches the name, or that of the topic it is a partition of."""
+    """Return a test: whether the pattern matches a topic, or the topic that it is a partition of."""
     if pattern is None:
         return lambda topic: True
     expression = re.compile(_bare(pattern))
@@ -98,7 +98,7 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 def is_system(topic: str) -> bool:
-    """Whether a topic is one of the broker's own, which brokers omit from lists, but report to watchers."""
+    """Return whether a topic is internal: brokers do not list those, but report them to watchers."""
     name = topic.rpartition("/")[2]
     return name.startswith("__") or "__transaction_pending_ack" in name
 
@@ -113,19 +113,19 @@ class KnownTopics:
 
     def change(self, added: Iterable[str], deleted: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """Add and remove names; return those that were really added and those removed, both sorted."""
-        came = set(added)
-        went = self.names.intersection(deleted) - came
-        self.names -= went
-        self._bytes -= sum(map(_weight, went))
-        came -= self.names
-        for name in sorted(came):
+        new_names = set(added)
+        old_names = self.names.intersection(deleted) - new_names
+        self.names -= old_names
+        self._bytes -= sum(map(_weight, old_names))
+        new_names -= self.names
+        for name in sorted(new_names):
             if len(name) > MAX_NAME_LENGTH or self._bytes + _weight(name) > MAX_NAME_BYTES:
-                came.remove(name)
+                new_names.remove(name)
                 self.left_out += 1
             else:
                 self.names.add(name)
                 self._bytes += _weight(name)
-        return sorted(came), sorted(went)
+        return sorted(new_names), sorted(old_names)
 
 
 def _weight(name: str) -> int:
@@ -140,7 +140,7 @@ class TopicWatch:
     """
 
     def __init__(
-        self, client: Client, namespace: str, pattern: str, changed: Callable[[list[str], list[str]], None]
+        self, client: Client, namespace: str, pattern: str, on_change: Callable[[list[str], list[str]], None]
     ) -> None:
         self.known = KnownTopics()
         self.polls = False
@@ -149,7 +149,7 @@ class TopicWatch:
         self._namespace = namespace
         self._pattern = pattern
         self._fits = _matcher(pattern)
-        self._changed = changed
+        self._on_change = on_change
         self._id = next(client.ids)
         self._link: Link | None = None
         self._early: list[Any] | None = None
@@ -176,7 +176,7 @@ class TopicWatch:
             self._client.warn(f"topics of {self._namespace}: room for {count} only; others are left out")
 
     async def _begin(self) -> set[str]:
-        link = await self._client.service()
+        link = await self._client.open_service_link()
         self.polls = (
             not link.protocol.features.supports_topic_watchers or len(_bare(self._pattern)) > _LONGEST_PATTERN
         )
@@ -210,7 +210,7 @@ class TopicWatch:
         return await self._poll()
 
     async def _poll(self) -> set[str]:
-        return set(await topics_of(self._client, self._namespace, pattern=self._pattern))
+        return set(await list_topics(self._client, self._namespace, pattern=self._pattern))
 
     async def _keep_polling(self) -> None:
         while True:
@@ -223,17 +223,17 @@ class TopicWatch:
     def _matching(self, update: Any) -> Iterable[str]:
         return filter(self._matches, map(as_text, update.new_topics))
 
-    def _change(self, now: Iterable[str], gone: Iterable[str]) -> None:
-        added, removed = self.known.change(now, gone)
+    def _change(self, now: Iterable[str], removed: Iterable[str]) -> None:
+        added, removed = self.known.change(now, removed)
         self._warn_left_out()
         if added or removed:
-            self._changed(added, removed)
+            self._on_change(added, removed)
 
     def _replace(self, now: set[str]) -> None:
         self._change(now, self.known.names - now)
 
-    def received(self, frame: Frame) -> None:
-        """The broker has sent WATCH_TOPIC_UPDATE."""
+    def on_frame(self, frame: Frame) -> None:
+        """Handle WATCH_TOPIC_UPDATE."""
         if self._early is None:
             self._change(self._matching(frame.body), map(as_text, frame.body.deleted_topics))
             return
@@ -242,8 +242,8 @@ class TopicWatch:
         if self._early_bytes > MAX_NAME_BYTES and self._link is not None:
             self._link.drop(f"too many changes of topics of {self._namespace} came before the list of topics")
 
-    def lost(self, error: LinkClosed) -> None:
-        """The link has ended: start again on a new one."""
+    def on_loss(self, error: LinkClosed) -> None:
+        """Start again on a new link, after the link has ended."""
         self._loss = error
         if not self._client.settings.reconnect:
             self._end(error)
@@ -252,9 +252,9 @@ class TopicWatch:
             self._reopening = asyncio.get_running_loop().create_task(self._begin_again())
 
     async def _begin_again(self) -> None:
-        what = f"topics of {self._namespace}"
+        name = f"topics of {self._namespace}"
         try:
-            self._replace(await self._client.retry(self._begin, what, opened_before=True))
+            self._replace(await self._client.retry(self._begin, name, opened_before=True))
         except SessionError as error:
             self._end(error)
         finally:
@@ -262,7 +262,7 @@ class TopicWatch:
 
     def _end(self, error: SessionError) -> None:
         self.error = error
-        self._changed([], [])
+        self._on_change([], [])
 
     async def close(self) -> None:
         """Stop watching; warn of the topics that did not fit."""

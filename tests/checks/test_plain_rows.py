@@ -12,10 +12,10 @@ from pwire_run import SAMPLES
 from test_findings import numbers_of
 
 from pulsarctl_wire import data
-from pulsarctl_wire.checks import usual
-from pulsarctl_wire.checks.recall import COLUMNS, METADATA, Recall, Recalled
+from pulsarctl_wire.checks import plain_rows
+from pulsarctl_wire.checks.plain_rows import TableRows
+from pulsarctl_wire.checks.row_events import COLUMNS, METADATA, RowFrame, RowReader
 from pulsarctl_wire.checks.tables import diagnose
-from pulsarctl_wire.checks.usual import TableRows
 from pulsarctl_wire.reports.findings import ORDER, events
 from pulsarctl_wire.wire.frame import Connection
 
@@ -78,12 +78,12 @@ def test_frames_from_numbers_are_those_from_values(drawn: st.DataObject) -> None
     names = drawn.draw(st.lists(st.sampled_from(CHANGED), max_size=3), "columns")
     values = before | {name: drawn.draw(valid(whole.schema.field(name).type), name) for name in names}
     (batch,) = pa.Table.from_pylist([before, values], whole.schema).slice(1).to_batches()
-    rows = TableRows(batch, Recall())
-    assert len(rows.others["event"]) == 1 - sum(rows.is_usual)
-    if rows.is_usual[0]:
+    rows = TableRows(batch, RowReader())
+    assert len(rows.other_rows["event"]) == 1 - sum(rows.is_plain)
+    if rows.is_plain[0]:
         connection = Connection(values["connection"])
-        expected = Recall().event(batch.to_pydict(), 0, connection)
-        assert isinstance(expected, Recalled)
+        expected = RowReader().event(batch.to_pydict(), 0, connection)
+        assert isinstance(expected, RowFrame)
         assert told(rows.frame(0, connection)) == told(expected)
 
 
@@ -108,11 +108,13 @@ def test_frames_of_either_kind_lead_to_the_same_findings(
     batches = rows.take(order).to_batches(drawn.draw(st.sampled_from((7, 100, len(rows))), "size of batches"))
     found = list(diagnose(batches))
     with monkeypatch.context() as none_usual:
-        none_usual.setattr(usual._Columns, "are_usual", lambda columns: np.zeros(len(columns._types), bool))
+        none_usual.setattr(
+            plain_rows._Columns, "find_plain", lambda columns: np.zeros(len(columns._types), bool)
+        )
         assert list(diagnose(batches)) == found
 
 
-def told(frame: Recalled) -> list[object]:
+def told(frame: RowFrame) -> list[object]:
     found: list[object] = [frame.to_broker, frame.offset, frame.time_ns, frame.packet, frame.size, frame.base]
     found += [frame.head_crc, frame.unpacked_size, *numbers_of(frame)]
     if frame.command in ("SEND", "MESSAGE"):

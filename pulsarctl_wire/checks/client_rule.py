@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pulsarctl_wire.checks.facts import client_of
+from pulsarctl_wire.checks.facts import find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, Sighting, Subject
 from pulsarctl_wire.checks.rule import Findings, Rule
 from pulsarctl_wire.checks.state import CheckState
@@ -19,15 +19,15 @@ class ClientRule(Rule):
         self.first: dict[tuple[str, str], CheckState] = {}
         """The first attempt by client host and server."""
 
-    def failed(
+    def report_failure(
         self,
         state: CheckState,
         evidence: list[tuple[Sighting, str]],
         explanation: str = "",
         certainty: str = CERTAIN,
     ) -> None:
-        """An attempt has failed."""
+        """Report a failed attempt."""
         connection = state.connection
-        first = self.first.setdefault((client_of(connection), connection.server), state)
+        first = self.first.setdefault((find_client_host(connection), connection.server), state)
         bound(self.first, _MAX_CLIENTS)
-        self.found(first, Subject(), evidence, explanation, certainty)
+        self.report(first, Subject(), evidence, explanation, certainty)

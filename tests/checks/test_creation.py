@@ -54,7 +54,7 @@ def test_holder_that_the_broker_gives_up() -> None:
         if not found:
             continue
         [finding] = found
-        assert [each.seen.command for each in finding.evidence] == [
+        assert [each.sighting.command for each in finding.evidence] == [
             *("PRODUCER", "ERROR", "PRODUCER_SUCCESS", "PING")
         ]
         assert str(finding.connection) == "10.0.0.3:50000-10.0.0.2:6650"

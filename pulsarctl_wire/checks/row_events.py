@@ -1,8 +1,8 @@
-"""Makes events of the rows of tables again (docs/tables.md), as far as the doctor needs them.
+"""Makes events from the rows of tables (docs/tables.md), as far as the doctor needs them.
 
-A frame has the fields that its row tells: its command and its metadata, and what the doctor asks of bytes
-that are not in tables. Its `raw` has the sizes of the frame as it was, then its command and the head of its
-entry as they would be written today, and no payload.
+A frame has its row's command and metadata, and the row's columns that stand for bytes which tables do not
+have. Its `raw` has the sizes of the original frame, then the command and the head of the entry as they would
+be written today, and no payload.
 """
 
 import json
@@ -66,11 +66,11 @@ _MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do no
 _UNKNOWN_FIELD: Final = "unknown_field_"
 _ODD: Final = {"unknown_field_1000": 0}  # makes a command count as odd, see `is_doubtful`
 _UNREADABLE: Final = b"\xff"  # no protobuf message
-_IMPOSSIBLE: Final = (
+_VALUE_ERRORS: Final = (
     *(ValueError, TypeError, OverflowError, RecursionError, struct.error),
     *(DecodeError, EncodeError),
 )
-"""What values raise that no frame has."""
+"""Exceptions raised by values that no frame has."""
 _header: Final = struct.Struct(">II").pack
 _u32: Final = struct.Struct(">I").pack
 _ERRORS: Final = dict(ServerError.items())
@@ -82,8 +82,8 @@ CODECS: Final = dict(CompressionType.items())
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Recalled(Frame):
-    """A frame of a table: without its payload, but with what its row tells of that."""
+class RowFrame(Frame):
+    """A frame made from a row: without its payload, but with the row's columns about the payload."""
 
     __slots__ = ("head_crc", "payload_crc", "payload_size", "unpacked_size")
 
@@ -93,15 +93,15 @@ class Recalled(Frame):
     unpacked_size: int | None
 
 
-class Recall:
-    """Makes events of rows. `files` are their names, in order of appearance."""
+class RowReader:
+    """Makes events from rows. `files` are the names of their files, in order of appearance."""
 
     def __init__(self) -> None:
         self.files: list[str | None] = []
         self._numbers: dict[str | None, int] = {}
 
-    def place_of(self, file: str | None, offset: int) -> int:
-        """The place of a packet, with the files numbered as they appear."""
+    def locate_packet(self, file: str | None, offset: int) -> int:
+        """Return the position of a packet in its file, with the files numbered as they appear."""
         number = self._numbers.get(file)
         if number is None:
             number = self._numbers[file] = len(self.files)
@@ -109,35 +109,37 @@ class Recall:
         return number << PACKET_OFFSET_BITS | offset & PACKET_OFFSET_MASK
 
     def event(self, rows: Columns, row: int, connection: Connection) -> Event:
-        """The frame, gap or malformed stretch of a row. Raises CaptureError if its values cannot be."""
+        """Return the frame, gap or malformed stretch of a row. Raises CaptureError for impossible values."""
         to_broker = bool(rows["to_broker"][row])
-        where = connection, to_broker, rows["stream_offset"][row] or 0, rows["time_ns"][row]
-        packet = self.place_of(rows["file"][row], rows["packet_offset"][row] or 0)
+        location = connection, to_broker, rows["stream_offset"][row] or 0, rows["time_ns"][row]
+        packet = self.locate_packet(rows["file"][row], rows["packet_offset"][row] or 0)
         kind = rows["event"][row]
         if kind == "gap":
-            return Gap(rows["size"][row] or 0, *where, packet)
+            return Gap(rows["size"][row] or 0, *location, packet)
         if kind == "malformed":
             reason, head = rows["reason"][row] or "", rows["head"][row] or b""
-            event = Malformed(reason, head, rows["size"][row] or 0, *where, packet)
+            event = Malformed(reason, head, rows["size"][row] or 0, *location, packet)
             event.protocol = rows["protocol"][row] or ""
             return event
         try:
-            return _frame(rows, row, where, packet)
-        except _IMPOSSIBLE as error:
-            why = (str(error) or type(error).__name__).splitlines()[0]
-            raise CaptureError(f"a {rows['command'][row]} of the table cannot be: {why}") from None
+            return _make_frame(rows, row, location, packet)
+        except _VALUE_ERRORS as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise CaptureError(f"a {rows['command'][row]} of the table cannot be: {reason}") from None
 
 
-def _frame(rows: Columns, row: int, where: tuple[Connection, bool, int, int | None], packet: int) -> Frame:
+def _make_frame(
+    rows: Columns, row: int, location: tuple[Connection, bool, int, int | None], packet: int
+) -> Frame:
     command, size = rows["command"][row], rows["command_size"][row] or 0
     number = NUMBERS.get(command, -1)
     base: BaseCommand | None = None
     if number >= 0:
-        base = command_of(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
+        base = make_command(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
     elif unknown := _UNKNOWN.fullmatch(command or ""):
         number, base = int(unknown[1]), BaseCommand()
     data = base.SerializePartialToString() if base is not None else b""
-    metadata = metadata_of(rows, row) if rows["has_metadata"][row] else None
+    metadata = make_metadata(rows, row) if rows["has_metadata"][row] else None
     checksum, crc = rows["checksum"][row], rows["head_crc"][row]
     entry = b""
     if number in _ENTRIES:
@@ -147,7 +149,7 @@ def _frame(rows: Columns, row: int, where: tuple[Connection, bool, int, int | No
             entry = MAGIC_CHECKSUM + _u32(crc or 0) + entry
     total = rows["total_size"][row] or 0
     sizes = _header(total, max(len(data), min(size, 3)))  # 2 means: without ids
-    frame = Recalled(sizes + data + entry, base, number, *where, packet)
+    frame = RowFrame(sizes + data + entry, base, number, *location, packet)
     frame.partial = bool(rows["partial"][row])
     frame.checksum, frame.metadata = checksum, metadata
     frame.head_crc, frame.payload_crc = crc, rows["payload_crc"][row]
@@ -157,10 +159,10 @@ def _frame(rows: Columns, row: int, where: tuple[Connection, bool, int, int | No
     return frame
 
 
-def command_of(number: int, rows: Columns, row: int) -> BaseCommand:
-    """The command of a row, which has ids."""
+def make_command(number: int, rows: Columns, row: int) -> BaseCommand:
+    """Return the command of a row that has ids."""
     base = BaseCommand(type=number)  # type: ignore[arg-type]
-    fill = _FILLED.get(number)
+    fill = _FILLERS.get(number)
     if fill is not None:
         body = getattr(base, BODIES[number])
         body.SetInParent()
@@ -171,19 +173,21 @@ def command_of(number: int, rows: Columns, row: int) -> BaseCommand:
         return base
     fields = json.loads(text)
     if number in WITH_SECRETS:
-        fields = _revealed(fields, rows["token_expires_ns"][row] if number in WITH_TOKENS else None)
+        fields = _replace_credentials(
+            fields, rows["token_expires_ns"][row] if number in WITH_TOKENS else None
+        )
     return BaseCommand.FromString(encode(BaseCommand.DESCRIPTOR, {"type": number, BODIES[number]: fields}))
 
 
 # -- the commands of message traffic: their fields from columns
 
 
-def _id(rows: Columns, name: str, row: int) -> int | None:
+def _read_id(rows: Columns, name: str, row: int) -> int | None:
     value = rows[name][row]
     return None if value is None else value & _WORD
 
 
-def _set(body: Any, rows: Columns, row: int, *names: str) -> None:
+def _set_fields(body: Any, rows: Columns, row: int, *names: str) -> None:
     """Set fields of 64 bits without a sign to the columns of the same name."""
     for name in names:
         value = rows[name][row]
@@ -191,79 +195,79 @@ def _set(body: Any, rows: Columns, row: int, *names: str) -> None:
             setattr(body, name, value & _WORD)
 
 
-def _entry(rows: Columns, row: int) -> MessageIdData:
-    return MessageIdData(ledgerId=_id(rows, "ledger_id", row), entryId=_id(rows, "entry_id", row))
+def _make_message_id(rows: Columns, row: int) -> MessageIdData:
+    return MessageIdData(ledgerId=_read_id(rows, "ledger_id", row), entryId=_read_id(rows, "entry_id", row))
 
 
-def _send(body: Any, rows: Columns, row: int) -> None:
-    _set(body, rows, row, "producer_id", "sequence_id", "highest_sequence_id")
+def _fill_send(body: Any, rows: Columns, row: int) -> None:
+    _set_fields(body, rows, row, "producer_id", "sequence_id", "highest_sequence_id")
 
 
-def _receipt(body: Any, rows: Columns, row: int) -> None:
-    _set(body, rows, row, "producer_id", "sequence_id", "highest_sequence_id")
+def _fill_receipt(body: Any, rows: Columns, row: int) -> None:
+    _set_fields(body, rows, row, "producer_id", "sequence_id", "highest_sequence_id")
     if rows["ledger_id"][row] is not None:
-        body.message_id.CopyFrom(_entry(rows, row))
+        body.message_id.CopyFrom(_make_message_id(rows, row))
 
 
-def _message(body: Any, rows: Columns, row: int) -> None:
-    _set(body, rows, row, "consumer_id", "consumer_epoch")
-    body.message_id.CopyFrom(_entry(rows, row))
+def _fill_message(body: Any, rows: Columns, row: int) -> None:
+    _set_fields(body, rows, row, "consumer_id", "consumer_epoch")
+    body.message_id.CopyFrom(_make_message_id(rows, row))
     body.redelivery_count = rows["redelivery_count"][row] or 0
     body.ack_set.extend(rows["ack_set"][row] or ())
 
 
-def _ack(body: Any, rows: Columns, row: int) -> None:
-    _set(body, rows, row, "consumer_id", "request_id")
+def _fill_ack(body: Any, rows: Columns, row: int) -> None:
+    _set_fields(body, rows, row, "consumer_id", "request_id")
     body.ack_type = ACK_TYPES.get(rows["ack_type"][row], 0)
     error = rows["validation_error"][row]
     if error in _VALIDATION_ERRORS:
         body.validation_error = _VALIDATION_ERRORS[error]
     acked = rows["acked"][row]
     if acked is not None:
-        for each in acked:
-            one = body.message_id.add(ledgerId=each["ledger_id"] & _WORD, entryId=each["entry_id"] & _WORD)
-            one.ack_set.extend(each["ack_set"] or ())
+        for entry in acked:
+            ledger_id, entry_id = entry["ledger_id"] & _WORD, entry["entry_id"] & _WORD
+            body.message_id.add(ledgerId=ledger_id, entryId=entry_id, ack_set=entry["ack_set"] or ())
     elif rows["ack_count"][row]:
-        one = body.message_id.add()
-        one.CopyFrom(_entry(rows, row))
-        one.ack_set.extend(rows["ack_set"][row] or ())
+        message_id = body.message_id.add()
+        message_id.CopyFrom(_make_message_id(rows, row))
+        message_id.ack_set.extend(rows["ack_set"][row] or ())
 
 
-def _flow(body: Any, rows: Columns, row: int) -> None:
-    _set(body, rows, row, "consumer_id")
+def _fill_flow(body: Any, rows: Columns, row: int) -> None:
+    _set_fields(body, rows, row, "consumer_id")
     body.messagePermits = rows["permits"][row] or 0
 
 
-def _ack_response(body: Any, rows: Columns, row: int) -> None:
-    _set(body, rows, row, "consumer_id", "request_id")
+def _fill_ack_response(body: Any, rows: Columns, row: int) -> None:
+    _set_fields(body, rows, row, "consumer_id", "request_id")
     error = rows["error"][row]
     if error in _ERRORS:
         body.error = _ERRORS[error]
 
 
-def _nothing(body: Any, rows: Columns, row: int) -> None:
+def _fill_nothing(body: Any, rows: Columns, row: int) -> None:
     pass
 
 
-_FILLED: Final[dict[int, Callable[[Any, Columns, int], None]]] = {
-    NUMBERS["SEND"]: _send,
-    NUMBERS["SEND_RECEIPT"]: _receipt,
-    NUMBERS["MESSAGE"]: _message,
-    NUMBERS["ACK"]: _ack,
-    NUMBERS["FLOW"]: _flow,
-    NUMBERS["ACK_RESPONSE"]: _ack_response,
-    NUMBERS["PING"]: _nothing,
-    NUMBERS["PONG"]: _nothing,
+_FILLERS: Final[dict[int, Callable[[Any, Columns, int], None]]] = {
+    NUMBERS["SEND"]: _fill_send,
+    NUMBERS["SEND_RECEIPT"]: _fill_receipt,
+    NUMBERS["MESSAGE"]: _fill_message,
+    NUMBERS["ACK"]: _fill_ack,
+    NUMBERS["FLOW"]: _fill_flow,
+    NUMBERS["ACK_RESPONSE"]: _fill_ack_response,
+    NUMBERS["PING"]: _fill_nothing,
+    NUMBERS["PONG"]: _fill_nothing,
 }
-"""Type number of a command without JSON -> what fills in its fields."""
+"""Type number of a command without JSON -> the function that sets its fields."""
 
 _ENTRIES: Final = {NUMBERS["SEND"], NUMBERS["MESSAGE"]}
 
 
-def metadata_of(rows: Columns, row: int) -> MessageMetadata:
-    """The metadata of a row, which has some."""
+def make_metadata(rows: Columns, row: int) -> MessageMetadata:
+    """Return the metadata of a row that has some."""
     metadata = MessageMetadata(producer_name=rows["producer_name"][row] or "", sequence_id=0)
-    _set(metadata, rows, row, "publish_time", "txnid_most_bits")
+    _set_fields(metadata, rows, row, "publish_time", "txnid_most_bits")
     for name in _NUMBERS:
         value = rows[name][row]
         if value is not None:
@@ -287,22 +291,22 @@ _NUMBERS: Final = (
 # -- commands that may have credentials
 
 
-def _revealed(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
-    """The fields of a command with something in place of its credentials: a token that expires then.
+def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
+    """Return the fields of a command with placeholders for its credentials: a token that expires then.
 
-    If more was redacted, the command was odd, and is again.
+    If anything else was redacted, the command was doubtful; an unknown field makes it doubtful again.
     """
-    token = _MADE_UP if expiry_ns is None else as_base64(_token(expiry_ns))
+    token = _MADE_UP if expiry_ns is None else as_base64(_make_token(expiry_ns))
     hidden: list[str] = []
 
-    def shown(name: str, value: Any) -> Any:
+    def reveal(name: str, value: Any) -> Any:
         if isinstance(value, dict):
             hidden.extend(key for key in value if key.startswith(_UNKNOWN_FIELD))
             return {
-                key: shown(key, each) for key, each in value.items() if not key.startswith(_UNKNOWN_FIELD)
+                key: reveal(key, part) for key, part in value.items() if not key.startswith(_UNKNOWN_FIELD)
             }
         if isinstance(value, list):
-            return [shown(name, each) for each in value]
+            return [reveal(name, part) for part in value]
         if isinstance(value, str) and _REDACTED.fullmatch(value):
             if name in METHODS:
                 return token if name == "auth_data" else _MADE_UP
@@ -310,12 +314,12 @@ def _revealed(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
             return _MADE_UP
         return value
 
-    made: dict[str, Any] = shown("", fields)
-    return made | _ODD if hidden else made
+    revealed: dict[str, Any] = reveal("", fields)
+    return revealed | _ODD if hidden else revealed
 
 
-def _token(expiry_ns: int) -> bytes:
-    """A JSON Web Token that expires then, and says nothing else."""
-    seconds, rest = divmod(expiry_ns, SECOND)
-    claims = json.dumps({"exp": seconds + rest / SECOND if rest else seconds})
+def _make_token(expiry_ns: int) -> bytes:
+    """Return a JSON Web Token with nothing but this time of expiry."""
+    seconds, fraction_ns = divmod(expiry_ns, SECOND)
+    claims = json.dumps({"exp": seconds + fraction_ns / SECOND if fraction_ns else seconds})
     return b"." + urlsafe_b64encode(claims.encode()) + b"."

@@ -1,0 +1,190 @@
+"""Rules about opening producers and consumers: requests that are given up, or go to the wrong broker."""
+
+from typing import Any, ClassVar, Final
+
+from pulsarctl_wire.checks.facts import find_client_host
+from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
+from pulsarctl_wire.checks.rule import (
+    CAPTURE,
+    CONNECTION,
+    Findings,
+    Rule,
+    format_ns,
+    make_owner_subject,
+)
+from pulsarctl_wire.checks.rules.holders import find_owner
+from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.fields import as_text
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.session.counts import error_of
+from pulsarctl_wire.wire.session.knowledge import bound
+from pulsarctl_wire.wire.session.state import PRODUCER
+
+_ERROR: Final = NUMBERS["ERROR"]
+_OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}
+_MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
+
+
+class _Create:
+    """A PRODUCER or SUBSCRIBE without an answer; `retry` is the later one for the same."""
+
+    __slots__ = ("name", "retry", "sighting", "subject")
+
+    def __init__(self, sighting: Sighting, name: str, subject: Subject) -> None:
+        self.sighting = sighting
+        self.name = name
+        self.subject = subject
+        self.retry: Sighting | None = None
+
+
+class CreateTimedOutNotClosed(Rule):
+    """The client gave up waiting and asked again without closing the first request, which may still succeed.
+
+    Wire: PRODUCER or SUBSCRIBE has no answer for R, then the client asks again for the topic (with the same
+    producer name or subscription) on this connection, with no CLOSE_PRODUCER or CLOSE_CONSUMER of the first
+    id between. Certain when the first one succeeds later: then there are two owners.
+
+    Advice: Update the client (newer ones send a close after the timeout), and look at why the broker takes so
+    long.
+
+    Source: https://github.com/apache/pulsar/issues/9613, https://github.com/apache/pulsar/pull/13161
+    """
+
+    id = "create_timed_out_not_closed"
+    relies_on = CONNECTION
+    handlers: ClassVar = {
+        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_request"),
+        **dict.fromkeys(("PRODUCER_SUCCESS", "SUCCESS", "ERROR"), "on_answer"),
+        **dict.fromkeys(("CLOSE_PRODUCER", "CLOSE_CONSUMER"), "on_close"),
+    }
+
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a request, or report that it is the second one."""
+        body: Any = frame.body
+        if body is None:
+            return
+        owner = find_owner(frame)
+        creates: dict[Any, _Create] = state.notes.setdefault(self.id, {})
+        key = owner[0], frame.topic, frame.subscription
+        name = "" if owner[0] else as_text(body.producer_name)
+        first = creates.get(key)
+        if first is None:
+            creates[key] = _Create(sighting, name, make_owner_subject(frame, owner))
+            bound(creates, _MAX_REQUESTS)
+        elif first.retry is None and first.name == name and self._is_late(first, sighting):
+            first.retry = sighting
+            self._report(state, first, sighting)
+
+    def _is_late(self, first: _Create, sighting: Sighting) -> bool:
+        return sighting.time_ns - first.sighting.time_ns >= self.thresholds.unanswered
+
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget a request that is answered, or report its late success."""
+        request, creates = state.answered_request, state.notes.get(self.id)
+        if not creates or request is None or request.owner is None:
+            return
+        key = request.owner[0], request.topic, request.subscription
+        create: _Create | None = creates.get(key)
+        if create is not None and create.sighting is state.request_sighting:
+            del creates[key]
+            if create.retry is not None and frame.type != _ERROR:
+                self._report(state, create, create.retry, sighting)
+
+    def on_close(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Forget a request whose producer or consumer is closed, by either side."""
+        creates = state.notes.get(self.id)
+        if creates and frame.body is not None:
+            owner = find_owner(frame)
+            key = owner[0], frame.topic, frame.subscription
+            create: _Create | None = creates.get(key)
+            if create is not None and owner[1] in (create.subject.producer_id, create.subject.consumer_id):
+                del creates[key]
+
+    def _report(
+        self, state: CheckState, first: _Create, retry: Sighting, answer: Sighting | None = None
+    ) -> None:
+        if not self.can_count(state):
+            return
+        kind = "producer" if first.sighting.type == PRODUCER else "consumer"
+        waited = format_ns((answer or retry).time_ns - first.sighting.time_ns)
+        rows = [(first.sighting, f"not answered for {waited}")]
+        rows.append((retry, f"asked again, no CLOSE_{kind.upper()}"))
+        text = (
+            f"The client gave up waiting for its {kind} and asked again without closing the first one, which"
+        )
+        if answer is not None:
+            rows.append((answer, "late answer"))
+            self.report(state, first.subject, rows, f"{text} the broker has opened after {waited}.")
+        else:
+            self.report(state, first.subject, rows, f"{text} the broker may still open.", SUSPECTED)
+
+
+class _Refusal:
+    """A PRODUCER or SUBSCRIBE that was answered ServiceNotReady."""
+
+    def __init__(self, state: CheckState, request: Sighting, answer: Sighting) -> None:
+        self.state = state
+        self.request = request
+        self.answer = answer
+
+
+class StaleOwnership(Rule):
+    """The client keeps asking a broker that does not serve the topic, and does not look the topic up again.
+
+    Wire: PRODUCER or SUBSCRIBE is answered ServiceNotReady, and comes again at the same server address, with
+    no LOOKUP of the topic by that client host between, on any connection. Lookups over HTTP are not seen.
+
+    Advice: Update or fix the client: after ServiceNotReady it must send LOOKUP again.
+
+    Source: https://github.com/apache/pulsar/issues/19150, https://github.com/ikilobyte/pulsar-client-php/issues/35
+    """
+
+    id = "stale_ownership"
+    relies_on = CAPTURE
+    handlers: ClassVar = {
+        "LOOKUP": "on_lookup",
+        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_request"),
+        "ERROR": "on_answer",
+    }
+
+    def __init__(self, doctor: Findings) -> None:
+        super().__init__(doctor)
+        self._refusals: dict[Any, _Refusal] = {}
+        self._lookups: dict[tuple[str, str | None], int] = {}  # number of the last LOOKUP
+
+    def on_lookup(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the number of a LOOKUP."""
+        self._lookups[find_client_host(state.connection), frame.topic] = sighting.number
+        bound(self._lookups, _MAX_REQUESTS)
+
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a request that was refused before, and comes again without a LOOKUP."""
+        if frame.body is None or not self._refusals:
+            return
+        owner, connection = find_owner(frame), state.connection
+        client = find_client_host(connection)
+        refusal = self._refusals.pop((client, connection.server, frame.topic, owner), None)
+        if refusal is None or not self.can_count(state):
+            return
+        if self._lookups.get((client, frame.topic), 0) > refusal.request.number or not (
+            refusal.state is state or self._has_ended(refusal.state)
+        ):
+            return
+        rows = [(refusal.request, "asked"), (refusal.answer, "refused")]
+        rows.append((sighting, "the same broker again, no LOOKUP between"))
+        self.report(state, make_owner_subject(frame, owner), rows)
+
+    def _has_ended(self, state: CheckState) -> bool:
+        return state.closed_ns is not None or state.connection.index not in self.doctor.states
+
+    def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a request that is answered ServiceNotReady."""
+        request, cause, connection = state.answered_request, state.request_sighting, state.connection
+        if error_of(frame) != ServerError.ServiceNotReady or request is None or cause is None:
+            return
+        if request.type in _OPENING and request.owner is not None:
+            key = find_client_host(connection), connection.server, request.topic, request.owner
+            self._refusals[key] = _Refusal(state, cause, sighting)
+            bound(self._refusals, _MAX_REQUESTS)
