@@ -226,7 +226,7 @@ class Alone:
 
     def _look(self) -> None:
         ports = self._broker.ports
-        while not self._over.wait(0.01):
+        while not self._over.wait(0.1):  # to list the machine's connections takes the kernel milliseconds
             found = connected_to(ports) - self._owners.keys()
             for pid in self._proxies if found else ():  # first, for Pulsar has many files
                 self._owners |= dict.fromkeys(found.intersection(open_files(pid)), pid)
