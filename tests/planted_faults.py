@@ -63,7 +63,7 @@ FAULTS: Final = (
     ),
     Fault(
         "views/keyvalue.py",
-        "if size < -1 or at + max(size, 0) > len(raw):",
+        "if size < -1 or offset + max(size, 0) > len(raw):",
         "if size < -1:",
         "views/test_views_choice.py views/test_views_keyvalue.py",
     ),
@@ -99,20 +99,20 @@ FAULTS: Final = (
     ),
     Fault(
         "broker/delivery/single_active.py",
-        "if entry.index >= self.read_at:",
-        "if entry.index > self.read_at:",
+        "if entry.index >= self.read_index:",
+        "if entry.index > self.read_index:",
         "broker/test_reactions.py",
     ),
     Fault(
         "broker/tenancy/limits.py",
-        "if left < 1:",
-        "if left < 0:",
+        "if allowance < 1:",
+        "if allowance < 0:",
         "broker/test_reactions.py broker/test_setting_effects.py broker/admin",
     ),
     Fault(
         "broker/admin/subscriptions.py",
-        'max(index + 1 if there and told.get("excluded") else',
-        "max(index + 1 if there else",
+        'max(index + 1 if is_stored and message_id.get("excluded") else',
+        "max(index + 1 if is_stored else",
         "broker/admin broker/test_reactions.py",
     ),
     Fault(

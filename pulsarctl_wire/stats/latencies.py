@@ -66,11 +66,10 @@ class Latencies:
             self._values.extend(values)
             if len(self._values) > EXACT:
                 self._to_histogram()
-                values = ()
-        if self._histogram is not None:
+        else:
             self._codes.extend(_codes(values))
-            if len(self._codes) > 4 * EXACT:
-                self._settle()
+        if len(self._codes) > 4 * EXACT:
+            self._settle()
 
     def merge(self, other: "Latencies") -> None:
         """Add the times of `other`."""

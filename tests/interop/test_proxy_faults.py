@@ -61,9 +61,9 @@ def resent(proxy: Proxy, said: dict[str, Any], first: int) -> None:
     assert said["sent"] == ALL
     assert len(epochs(proxy)) > 1
     assert epochs(proxy) == sorted(set(epochs(proxy)))
-    frames = proxy.frames("PRODUCER", "SEND")
-    opened = [frame["command"] for frame in frames][::-1].index("PRODUCER")
-    again = [frame["fields"]["sequence_id"] for frame in frames[len(frames) - opened :]]
+    again: list[int] = []
+    for frame in proxy.frames("PRODUCER", "SEND"):  # what the last producer sent
+        again = [] if frame["command"] == "PRODUCER" else [*again, frame["fields"]["sequence_id"]]
     assert again == [0, 1, 2][again[0] :]
     assert first in again
 

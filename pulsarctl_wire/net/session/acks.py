@@ -111,7 +111,7 @@ class Acks:
             self._emit(Warned(f"{self._topic}: {text}"))
 
     def settle(self, number: int, *, is_lost: bool) -> None:
-        """Record the answer to ACK `number` (maybe an error), or that the link was `lost` before it."""
+        """Record the answer to ACK `number` (maybe an error); `is_lost`: the link was lost before it."""
         request = self._sent.pop(number, None)
         if request is not None and is_lost:
             self._kept.append(request)
