@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from planted_faults import FAULTS, Fault
 
 from pulsarctl_wire.errors import EXTRAS
 
@@ -330,3 +331,10 @@ def test_the_pytest_plugin_imports_nothing_before_it_is_used() -> None:
         f"import sys; import pulsarctl_wire.pytest_plugin; assert {ours} == ['pulsarctl_wire.pytest_plugin']"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.file)
+def test_faults_can_be_planted(fault: Fault) -> None:
+    """tests/planted_faults.py names code by its text, and tests by their paths."""
+    assert (PACKAGE / fault.file).read_text().count(fault.old) == 1
+    assert all((Path(__file__).parent / name).exists() for name in fault.tests.split())
