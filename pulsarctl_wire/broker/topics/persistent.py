@@ -109,7 +109,7 @@ class PersistentTopic(StoredTopic[Subscription]):
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
         if command.durable and not self.policies.can_create_subscription():
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
-        limit = self.policies.get_limit("max subscriptions", self.settings.maxSubscriptionsPerTopic)
+        limit = self.policies.get_limit("max_subscriptions_per_topic", self.settings.maxSubscriptionsPerTopic)
         if limit and len(self.subscriptions) >= limit:
             text = f"Exceed the maximum number of subscriptions of the topic: {self.name.full}"
             raise Refused("NotAllowedError", text)

@@ -96,7 +96,9 @@ class Subscription:
         """The most unacknowledged messages that a consumer may have; 0: no limit."""
         if not self.cursor.durable:
             return 0
-        return self.topic.policies.get_limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
+        return self.topic.policies.get_limit(
+            "max_unacked_messages_per_consumer", self.settings.maxUnackedMessagesPerConsumer
+        )
 
     @property
     def backlog(self) -> int:

@@ -165,7 +165,7 @@ class Topic(Generic[S]):
 
     def check_producer_limit(self) -> None:
         """Raise Refused if the topic has its maximum of producers."""
-        limit = self.policies.get_limit("max producers", self.settings.maxProducersPerTopic)
+        limit = self.policies.get_limit("max_producers_per_topic", self.settings.maxProducersPerTopic)
         if limit and len(self.producers) >= limit:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
 
@@ -231,7 +231,7 @@ class Topic(Generic[S]):
 
     def _add_schema(self, schema: WireSchema) -> StoredSchema:
         schemas, data = self.environment.schemas, from_wire(schema)
-        updates = self.policies.get("schema updates")
+        updates = self.policies.get("is_allow_auto_update_schema")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
             return schemas.add(self.name, data, self.strategy, self.scheduler.time_ms)
         if (version := schemas.find(self.name, data)) is not None:
@@ -240,7 +240,7 @@ class Topic(Generic[S]):
 
     def check_no_schema(self) -> None:
         """Raise SchemaRefused if producers must have a schema."""
-        enforced = self.policies.get("schema validation") or self.settings.isSchemaValidationEnforced
+        enforced = self.policies.get("schema_validation_enforced") or self.settings.isSchemaValidationEnforced
         if enforced and self.environment.schemas.get(self.name) is not None:
             text = "Producers cannot connect or send message without a schema to topics with a schema"
             text = f"{text}when SchemaValidationEnforced is enabled"  # Pulsar's text has no blank here either
@@ -276,7 +276,9 @@ class Topic(Generic[S]):
     @property
     def strategy(self) -> str:
         """The schema compatibility strategy, by Pulsar's name."""
-        strategy: str = self.policies.get("schema compatibility") or self.settings.schemaCompatibilityStrategy
+        strategy: str = (
+            self.policies.get("schema_compatibility_strategy") or self.settings.schemaCompatibilityStrategy
+        )
         return strategy
 
     def check_open(self) -> None:
