@@ -1,5 +1,6 @@
 """Namespaces in the admin API: existence, permissions, properties, topics."""
 
+from copy import deepcopy
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
@@ -220,7 +221,7 @@ async def get_allowed_clusters(request: Request) -> Answer:
 def _grants(request: Request) -> dict[str, Any]:
     """Return a copy of the grants in the namespace of the path."""
     policies = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
-    return {**_NO_GRANTS, **{key: dict(grants) for key, grants in policies.get("auth_policies", {}).items()}}
+    return deepcopy({**_NO_GRANTS, **policies.get("auth_policies", {})})
 
 
 async def _save_grants(request: Request, grants: dict[str, Any]) -> Answer:
@@ -243,17 +244,15 @@ async def get_permissions(request: Request) -> Answer:
 async def grant(request: Request) -> Answer:
     """Grant a role some actions in a namespace."""
     grants = _grants(request)
-    grants["namespace_auth"] = {**grants["namespace_auth"], request.parts["role"]: _actions(request)}
+    grants["namespace_auth"][request.parts["role"]] = _actions(request)
     return await _save_grants(request, grants)
 
 
 async def revoke(request: Request) -> Answer:
     """Revoke all actions of a role in a namespace."""
     grants = _grants(request)
-    remaining = {
-        role: actions for role, actions in grants["namespace_auth"].items() if role != request.parts["role"]
-    }
-    return await _save_grants(request, {**grants, "namespace_auth": remaining})
+    grants["namespace_auth"].pop(request.parts["role"], None)
+    return await _save_grants(request, grants)
 
 
 async def get_topic_permissions(request: Request) -> Answer:
@@ -268,20 +267,18 @@ async def get_topic_permissions(request: Request) -> Answer:
 async def grant_topic(request: Request) -> Answer:
     """Grant a role some actions with a topic."""
     name, grants = request.topic_name.full, _grants(request)
-    of_topic = {**grants["destination_auth"].get(name, {}), request.parts["role"]: _actions(request)}
-    grants["destination_auth"] = {**grants["destination_auth"], name: of_topic}
+    grants["destination_auth"].setdefault(name, {})[request.parts["role"]] = _actions(request)
     return await _save_grants(request, grants)
 
 
 async def revoke_topic(request: Request) -> Answer:
     """Revoke all actions of a role with a topic."""
     name, grants = request.topic_name.full, _grants(request)
-    of_topic = dict(grants["destination_auth"].get(name, {}))
+    of_topic = grants["destination_auth"].pop(name, {})
     of_topic.pop(request.parts["role"], None)
-    other_topics = {key: value for key, value in grants["destination_auth"].items() if key != name}
-    return await _save_grants(
-        request, {**grants, "destination_auth": other_topics | ({name: of_topic} if of_topic else {})}
-    )
+    if of_topic:
+        grants["destination_auth"][name] = of_topic
+    return await _save_grants(request, grants)
 
 
 async def get_subscription_permissions(request: Request) -> Answer:
@@ -295,17 +292,15 @@ async def grant_subscription(request: Request) -> Answer:
     if not isinstance(request.body, list) or not all(isinstance(role, str) for role in request.body):
         raise Problem(400, "A list of roles is expected")
     roles = {*grants["subscription_auth_roles"].get(name, ()), *request.body}
-    grants["subscription_auth_roles"] = {**grants["subscription_auth_roles"], name: sorted(roles)}
+    grants["subscription_auth_roles"][name] = sorted(roles)
     return await _save_grants(request, grants)
 
 
 async def revoke_subscription(request: Request) -> Answer:
     """Remove a role from those that may use the subscriptions of a name."""
     grants, name = _grants(request), request.parts["subscription"]
-    roles = [
-        role for role in grants["subscription_auth_roles"].get(name, ()) if role != request.parts["role"]
-    ]
-    grants["subscription_auth_roles"] = {**grants["subscription_auth_roles"], name: roles}
+    roles = grants["subscription_auth_roles"].get(name, ())
+    grants["subscription_auth_roles"][name] = [role for role in roles if role != request.parts["role"]]
     return await _save_grants(request, grants)
 
 

@@ -11,12 +11,12 @@ import json
 from base64 import b64decode
 from typing import Final, NamedTuple
 
-from google.protobuf.descriptor_database import DescriptorDatabase
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from pulsarctl_wire.broker.schemas.avro import JavaError
 from pulsarctl_wire.views.cache import schema_json
+from pulsarctl_wire.views.encoding.protobuf import order_files
 
 TOPIC_TYPES: Final = (
     *("NONE", "STRING", "JSON", "PROTOBUF", "AVRO", "BOOLEAN", "INT8", "INT16", "INT32", "INT64", "FLOAT"),
@@ -82,10 +82,9 @@ def find_root_message(data: bytes) -> str:
     try:
         definition = schema_json(data)
         files = FileDescriptorSet.FromString(b64decode(definition["fileDescriptorSet"], validate=True))
-        database = DescriptorDatabase()
-        for file in files.file:
-            database.Add(file)
-        pool = DescriptorPool(database)
+        pool = DescriptorPool()
+        for file in order_files(files):
+            pool.AddSerializedFile(file.SerializeToString())
         pool.FindFileByName(definition["rootFileDescriptorName"])
         return str(pool.FindMessageTypeByName(definition["rootMessageTypeName"]).full_name)
     except Exception as error:  # protobuf raises several kinds for a bad descriptor
