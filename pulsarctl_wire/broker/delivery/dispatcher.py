@@ -30,6 +30,7 @@ class Source(Protocol):
     log: Log
     cursor: Cursor
     compaction: Compaction
+    consumers: list[Consumer]
     scheduler: Scheduler
     settings: Settings
     topic_name: str
@@ -71,7 +72,7 @@ class Dispatcher:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.log, self.cursor = source.log, source.cursor
-        self.consumers: list[Consumer] = []
+        self.consumers = source.consumers
         self.read_index = self.cursor.mark
         self.redelivered: dict[int, int] = {}
         self._buffer: dict[int, Entry] = {}

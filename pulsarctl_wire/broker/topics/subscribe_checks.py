@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, Consumer, SubscriptionLike
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, BaseSubscription, Consumer
 from pulsarctl_wire.broker.topics.topic import Topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode
 
@@ -84,7 +84,7 @@ def _check_matches(consumer: Consumer, other: Consumer) -> None:
     raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
 
 
-async def check_can_join(subscription: SubscriptionLike, topic: Topic[Any], consumer: Consumer) -> None:
+async def check_can_join(subscription: BaseSubscription, topic: Topic[Any], consumer: Consumer) -> None:
     """Raise Refused if a consumer cannot join; first waits for an Exclusive consumer's sign of life."""
     if subscription.consumers:
         _check_matches(consumer, subscription.consumers[0])

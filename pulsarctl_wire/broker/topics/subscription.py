@@ -1,11 +1,18 @@
 """A subscription of a persistent topic: its cursor, its consumers, and their requests."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Completion
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
+from pulsarctl_wire.broker.delivery.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    INDIVIDUAL,
+    KEY_SHARED,
+    BaseSubscription,
+    Consumer,
+)
 from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.delivery.shared import Shared
@@ -21,17 +28,15 @@ _MAX_UNTHROTTLED_BACKLOG: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
 
 
-class Subscription:
+class Subscription(BaseSubscription):
     """A subscription, whose consumers are all of the type `kind` while there are any."""
 
     def __init__(self, topic: StoredTopic["Subscription"], name: str, cursor: Cursor) -> None:
-        self.topic = topic
-        self.topic_name, self.partition = topic.name.full, topic.partition
+        super().__init__(topic, name)
+        self.topic: StoredTopic[Subscription] = topic
         self.scheduler, self.settings, self.journal = topic.scheduler, topic.settings, topic.journal
         self.log, self.compaction = topic.log, topic.compaction
-        self.name = name
         self.cursor = cursor
-        self.kind: int | None = None
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
         self.is_aborted = topic.is_aborted
@@ -46,9 +51,6 @@ class Subscription:
         """Done when the last reset is stored; consumers that join wait for it, as in Pulsar."""
         self.expired_messages = 0
         self.last_expired_ms = self.last_moved_ms = 0
-        self.past_messages_out = 0
-        """Messages sent to consumers that have left; likewise bytes."""
-        self.past_bytes_out = 0
         self.last_ms: dict[str, int] = {}
         """The latest `Consumer.last_…` times of consumers that have left."""
         self._is_dispatch_due = False
@@ -65,11 +67,6 @@ class Subscription:
         """Whether `unacked` is too high: then nothing new is read."""
         self._max_total_unacked = 0  # blocks from here on; 0: never
         self.seeks = 0
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Its consumers."""
-        return [] if self.dispatcher is None else self.dispatcher.consumers
 
     @property
     def readable(self) -> int:
@@ -155,16 +152,6 @@ class Subscription:
         self.past_bytes_out += consumer.bytes_out
         for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
             self.last_ms[name] = max(self.last_ms.get(name, 0), getattr(consumer, name))
-
-    def disconnect(
-        self, *, except_for: Consumer | None = None, only: Consumer | None = None, **close_fields: Any
-    ) -> None:
-        """Remove all consumers, or `only` one; send CLOSE_CONSUMER to them, `except_for` one."""
-        for consumer in list(self.consumers):
-            if only is None or consumer is only:
-                self.remove(consumer)
-                if consumer is not except_for:
-                    consumer.connection.close_consumer(consumer.id, **close_fields)
 
     # -- dispatching
 
@@ -434,11 +421,8 @@ class Subscription:
 
     async def delete(self, *, requester: Consumer | None, force: bool) -> None:
         """Delete the subscription. Raises Refused if any but `requester` are connected, unless `force`."""
-        if not force and any(consumer is not requester for consumer in self.consumers):
-            raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
-        self.disconnect(except_for=requester)
+        await super().delete(requester=requester, force=force)
         self.stop()
-        self.topic.subscriptions.pop(self.name, None)
         self.topic.past_messages_out += self.past_messages_out
         self.topic.past_bytes_out += self.past_bytes_out
         self.forget()

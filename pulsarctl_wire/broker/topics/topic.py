@@ -12,7 +12,7 @@ from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
+from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
 from pulsarctl_wire.broker.schemas.registry import SchemaRefused, StoredSchema, from_wire
 from pulsarctl_wire.broker.storage.journal import Journal
 from pulsarctl_wire.broker.tenancy.limits import Limiter, SubscribeLimiter
@@ -29,7 +29,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
-S = TypeVar("S", bound=SubscriptionLike)
+S = TypeVar("S", bound=BaseSubscription)
 
 _FENCED = java_refusal("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
 
