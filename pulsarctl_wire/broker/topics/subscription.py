@@ -5,15 +5,8 @@ from typing import Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Completion
-from pulsarctl_wire.broker.delivery.consumer import (
-    EXCLUSIVE,
-    FAILOVER,
-    INDIVIDUAL,
-    KEY_SHARED,
-    BaseSubscription,
-    Consumer,
-)
-from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
+from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher, Source
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.delivery.shared import Shared
 from pulsarctl_wire.broker.delivery.single_active import SingleActive
@@ -28,23 +21,17 @@ _MAX_UNTHROTTLED_BACKLOG: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
 
 
-class Subscription(BaseSubscription):
+class Subscription(Source):
     """A subscription, whose consumers are all of the type `kind` while there are any."""
 
     def __init__(self, topic: StoredTopic["Subscription"], name: str, cursor: Cursor) -> None:
-        super().__init__(topic, name)
+        super().__init__(topic, name, cursor)
         self.topic: StoredTopic[Subscription] = topic
-        self.scheduler, self.settings, self.journal = topic.scheduler, topic.settings, topic.journal
-        self.log, self.compaction = topic.log, topic.compaction
-        self.cursor = cursor
+        self.journal = topic.journal
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
-        self.is_aborted = topic.is_aborted
-        self.has_pending_ack, self.get_open_mask = (
-            self.transactions.has_pending_ack,
-            self.transactions.get_open_mask,
-        )
-        self.has_announced_end = topic.is_end_unreadable
+        self.has_pending_ack = self.transactions.has_pending_ack
+        self.get_open_mask = self.transactions.get_open_mask
         self.is_stored = False
         """Whether it is stored; until then, no client may learn that it exists."""
         self.reset_stored: Completion[None] | None = None
@@ -59,24 +46,10 @@ class Subscription(BaseSubscription):
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._throttled_until = 0
-        self.dispatch_quota = UNLIMITED
-        """The number of messages that the rates allow now."""
         self.unacked = 0
         """Messages delivered and not acknowledged."""
-        self.blocked = False
-        """Whether `unacked` is too high: then nothing new is read."""
         self._max_total_unacked = 0  # blocks from here on; 0: never
         self.seeks = 0
-
-    @property
-    def readable(self) -> int:
-        """The index before which consumers may see entries."""
-        return self.topic.readable
-
-    @property
-    def terminated(self) -> bool:
-        """Whether the topic takes no more messages."""
-        return self.topic.terminated
 
     @property
     def full_name(self) -> str:
@@ -321,11 +294,6 @@ class Subscription(BaseSubscription):
             if has_batch_acks and open_mask and not self.cursor.is_acked(index):
                 self.cursor.set_open(index, open_mask)
         self._record_ack(consumer, mark)
-
-    def skip(self, index: int) -> None:
-        """Acknowledge, as the broker itself, an entry that no consumer may see."""
-        self.cursor.ack(index)
-        self.check_end()
 
     def expire(self, index: int) -> None:
         """Acknowledge all entries before an index, as they are too old."""
