@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from pulsarctl_wire.broker.schemas.avro import JavaError, Parsed, Steps, TooComplex, parse
-from pulsarctl_wire.broker.schemas.avro_rules import Reading
+from pulsarctl_wire.broker.schemas.avro import JavaError, Parsed, Reading, Steps, TooComplex, parse
 from pulsarctl_wire.broker.schemas.kinds import (
     CLIENT_TYPES,
     TOPIC_TYPES,

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
+
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.delivery.consumer import (
@@ -25,6 +27,7 @@ _MESSAGE_ID: Final = Position(0, 0)
 """The id of every message."""
 
 
+@mypyc_attr(native_class=False)  # its base is not compiled
 class NonPersistentSubscription(BaseSubscription):
     """A subscription of a non-persistent topic: sends each message at once, or drops it."""
 

@@ -6,18 +6,20 @@ counts them. Source: b/AbstractTopic (4.0).
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
+from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
-from pulsarctl_wire.broker.schemas.registry import SchemaRefused, StoredSchema, from_wire
+from pulsarctl_wire.broker.schemas.registry import SchemaRefused, Schemas, StoredSchema, from_wire
 from pulsarctl_wire.broker.storage.journal import Journal
+from pulsarctl_wire.broker.storage.log import Cache
 from pulsarctl_wire.broker.tenancy.limits import Limiter, SubscribeLimiter
+from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 from pulsarctl_wire.broker.tenancy.policies import DispatchRules, SendRules, TopicPolicies, get_broker_rate
-from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandProducer,
@@ -28,6 +30,39 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     WaitForExclusive,
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
+
+_CACHE_BYTES: Final = 16 * 1024 * 1024
+
+
+class Environment:
+    """What all topics of a broker share. `ends` maps each stored log to the index after its last entry."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: Settings,
+        scheduler: Scheduler,
+        journal: Journal,
+        namespaces: Namespaces,
+        schemas: Schemas,
+        ends: dict[int, int],
+    ) -> None:
+        self.number = number
+        """The number of the broker in its cluster."""
+        self.settings = settings
+        self.scheduler = scheduler
+        self.journal = journal
+        self.namespaces = namespaces
+        self.schemas = schemas
+        self.ends = ends
+        self.cache = Cache(_CACHE_BYTES)
+        self.publish_limiter = Limiter(scheduler)
+        self.dispatch_limiter = Limiter(scheduler)
+        interceptors = ",".join(settings.brokerEntryMetadataInterceptors)
+        self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
+        self.adds_index = "AppendIndex" in interceptors
+        self.adds_metadata = self.adds_timestamp or self.adds_index
+
 
 S = TypeVar("S", bound=BaseSubscription)
 
