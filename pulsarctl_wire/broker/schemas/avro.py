@@ -12,11 +12,13 @@ Sources: Avro 1.11 specification; Java's parser, ValidateMutualRead, Resolver, S
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.views.avro_schema import NAMED, PRIMITIVES, Resolver, Type
-from pulsarctl_wire.views.cache import schema_json
+from pulsarctl_wire.views.cache import MAX_SCHEMA, schema_json
 
+_MAX_DEFAULTS: Final = 100_000  # values in the defaults of a schema
 _RESERVED: Final = frozenset(
     ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
 )
@@ -30,7 +32,7 @@ class JavaError(Exception):
 
 
 class TooComplex(Exception):
-    """The schema takes too many steps to check."""
+    """The schema is too large, or takes too many steps to check."""
 
 
 class Steps:
@@ -58,16 +60,15 @@ class Parsed(NamedTuple):
     bad_default: str
 
 
-def parse(data: bytes, steps: Steps) -> Parsed:
+def parse(data: bytes) -> Parsed:
     """Parse a schema in JSON. Raises ValueError, TooComplex."""
-    parser = _Parser()
+    if len(data) > MAX_SCHEMA:
+        raise TooComplex
+    parser, steps = _Parser(), Steps(_MAX_DEFAULTS)
     kind = parser.resolve(schema_json(data))
-    records = (named for named in parser.types.values() if named["type"] == "record")
-    bad_default = ""
-    for field in (field for record in records for field in record["fields"]):
-        if not has_valid_default(field, steps):
-            bad_default = f"Invalid default for field {field['name']}: {json.dumps(field['default'])[:200]}"
-            break
+    fields = chain.from_iterable(named.get("fields", ()) for named in parser.types.values())
+    wrong = next((field for field in fields if not has_valid_default(field, steps)), None)
+    bad_default = "" if wrong is None else f"Invalid default for field {wrong['name']}"
     return Parsed(kind, json.dumps(_outline(kind, set()), sort_keys=True), bad_default)
 
 

@@ -33,7 +33,6 @@ from pulsarctl_wire.broker.schemas.kinds import (
 )
 from pulsarctl_wire.views.cache import schema_json
 
-_MAX_NODES: Final = 100_000  # of a schema
 _MAX_STEPS: Final = 400_000  # of a check, with one version
 _STEPS_PER_VERSION: Final = 20_000  # for each version
 _AVRO: Final = ("AVRO", "JSON", "PROTOBUF")  # that are parsed as Avro
@@ -119,14 +118,12 @@ def _part(schema: Schema) -> SchemaPart:
     )
 
 
+_parse_cached = lru_cache(128)(parse)
+
+
 def _parse(part: SchemaPart) -> Parsed:
     is_short = len(part.data) <= _MAX_CACHED_BYTES
-    return _parse_cached(part.data) if is_short else parse(part.data, Steps(_MAX_NODES))
-
-
-@lru_cache(128)
-def _parse_cached(data: bytes) -> Parsed:
-    return parse(data, Steps(_MAX_NODES))
+    return (_parse_cached if is_short else parse)(part.data)
 
 
 def _find(versions: list[SchemaPart], candidate: SchemaPart) -> int | None:
