@@ -23,7 +23,6 @@ COMPILED = (
     "broker/storage/journal",
     "broker/storage/log",
     "broker/tenancy/policies",
-    "broker/topics/environment",
     "broker/topics/non_persistent",
     "broker/topics/persistent",
     "broker/topics/stored_topic",

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "checks": {"errors", "wire"},
     "manual": {"wire", "checks"},
     "net": {"errors", "wire", "faults"},
-    "broker": {"errors", "wire", "faults", "net"},
+    "broker": {"errors", "wire", "views", "faults", "net"},
     "render": {"errors", "wire", "views", "record", "stats", "checks", "__version__"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),

@@ -23,10 +23,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
+from pulsarctl_wire.views.avro_schema import LOGICAL, Resolver, Type
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import MAX_DEPTH, MAX_NAME, Content, Json, Shown, cut_note, name_cost, quote
+from pulsarctl_wire.views.content import Content, Json, Shown, cut_note, name_cost
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import (
     MAX_SCALE,
@@ -231,93 +232,40 @@ def show(content: Content) -> Shown:
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Read:
     """Make the Read for payloads of an Avro schema; ValueError says what is wrong with ``schema_data``."""
-    return _Compiler().compile(schema_json(schema.schema_data), "", 0)
+    return _compile(Resolver().resolve(schema_json(schema.schema_data)), {})
 
 
 _readers = SchemaCache(compile_schema)
 
 
-class _Compiler:
-    """A compiler of a schema's JSON to Reads; `types` are the named types."""
-
-    def __init__(self) -> None:
-        self.types: dict[str, Read] = {}
-
-    def compile(self, schema: Any, namespace: str, depth: int) -> Read:
-        if depth > MAX_DEPTH:
-            raise ValueError(f"the schema is nested deeper than {MAX_DEPTH} levels")
-        if isinstance(schema, str):
-            return self.resolve(schema, namespace)
-        if isinstance(schema, list):
-            return union([self.compile(branch, namespace, depth + 1) for branch in schema])
-        if not isinstance(schema, dict):
-            raise ValueError(f"the schema has {quote(schema)} where a type is due")
-        return self.compile_complex(schema, namespace, depth)
-
-    def resolve(self, name: str, namespace: str) -> Read:
-        read = _PRIMITIVES.get(name) or self.types.get(_full_name(name, namespace)) or self.types.get(name)
-        if read is None:
-            raise ValueError(f"the schema does not define the type {quote(name)}")
-        return read
-
-    def compile_complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
-        kind = schema.get("type")
-        if kind in ("record", "error"):
-            return self.compile_record(schema, namespace, depth)
-        if kind == "array":
-            return array(self.compile(schema.get("items"), namespace, depth + 1))
-        if kind == "map":
-            return mapping(self.compile(schema.get("values"), namespace, depth + 1))
-        if kind in ("enum", "fixed"):
-            is_enum = kind == "enum"
-            read = enumeration(list(map(_short, _list(schema, "symbols")))) if is_enum else _fixed(schema)
-            self.define(schema, namespace, read)
-            return read
-        return _logical(schema) or self.compile(kind, namespace, depth + 1)
-
-    def compile_record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
-        record = RecordReader()
-        # Defined before its fields, as they may refer to it, and inherit its namespace.
-        inner = self.define(schema, namespace, record).rpartition(".")[0]
-        for field in _list(schema, "fields"):
-            if not isinstance(field, dict):
-                raise ValueError(f"the schema has {quote(field)} where a field is due")
-            read = self.compile(field.get("type"), inner, depth + 1)
-            name = _short(field.get("name"))
-            record.fields.append((name, name_cost(name), read))
-        return record
-
-    def define(self, schema: dict[str, Any], namespace: str, read: Read) -> str:
-        """Remember ``read`` under the full_name name in ``schema``, and return that name."""
-        own = schema.get("namespace")
-        full_name = _full_name(_short(schema.get("name")), namespace if own is None else _short(own))
-        self.types[full_name] = read
-        return full_name
+def _compile(kind: Type, reads: dict[int, Read]) -> Read:
+    """Make the Read of a type; ``reads`` are those so far, by the id of their type."""
+    if id(kind) not in reads:
+        if kind["type"] == "record":
+            record = reads[id(kind)] = RecordReader()  # before its fields, as they may contain it
+            for field in kind["fields"]:
+                name = field["name"]
+                record.fields.append((name, name_cost(name), _compile(field["type"], reads)))
+        else:
+            reads[id(kind)] = _compile_other(kind, reads)
+    return reads[id(kind)]
 
 
-def _full_name(name: str, namespace: str) -> str:
-    return name if "." in name or not namespace else f"{namespace}.{name}"
+def _compile_other(kind: Type, reads: dict[int, Read]) -> Read:
+    name = kind["type"]
+    if name == "union":
+        return union([_compile(branch, reads) for branch in kind["branches"]])
+    if name in ("array", "map"):
+        items = _compile(kind["items"], reads)
+        return array(items) if name == "array" else mapping(items)
+    if name == "enum":
+        return enumeration(kind["symbols"])
+    return _fixed(kind) if name == "fixed" else _logical(kind) or _PRIMITIVES[name]
 
 
-def _list(schema: dict[str, Any], name: str) -> list[Any]:
-    items = schema.get(name)
-    if not isinstance(items, list):
-        raise ValueError(f"the schema lacks a list of {name}")
-    return items
-
-
-def _short(name: Any) -> str:
-    """Check a name. Its length is limited, as every use of a long name costs memory again."""
-    if not isinstance(name, str) or len(name) > MAX_NAME:
-        raise ValueError(f"the schema has {quote(name)} where a name of up to {MAX_NAME} characters is due")
-    return name
-
-
-def _logical(schema: dict[str, Any]) -> Read | None:
+def _logical(schema: Type) -> Read | None:
     """Make the Read for a primitive's logical type; None if it has none, or an unknown one."""
-    kind, logical = schema.get("type"), schema.get("logicalType")
-    if not isinstance(kind, str) or not isinstance(logical, str):
-        return None
+    kind, logical = schema["type"], schema.get(LOGICAL, "")
     if (kind, logical) in _TIMES:
         unit, convert = _TIMES[kind, logical]
 
@@ -332,10 +280,8 @@ def _logical(schema: dict[str, Any]) -> Read | None:
     return None
 
 
-def _fixed(schema: dict[str, Any]) -> Read:
-    size, logical = schema.get("size"), schema.get("logicalType")
-    if not isinstance(size, int) or size < 0:
-        raise ValueError(f"the schema has a fixed of size {quote(size)}")
+def _fixed(schema: Type) -> Read:
+    size, logical = schema["size"], schema.get(LOGICAL)
     if size == 12 and logical == "duration":
         return convert_values(fixed_reader(size), iso_duration)
     if size == 16 and logical == "uuid":
@@ -345,7 +291,7 @@ def _fixed(schema: dict[str, Any]) -> Read:
     return convert_values(fixed_reader(size), as_base64)
 
 
-def _decimal(schema: dict[str, Any], read: Callable[[Cursor], bytes]) -> Read:
+def _decimal(schema: Type, read: Callable[[Cursor], bytes]) -> Read:
     scale: Json = schema.get("scale", 0)
     if not isinstance(scale, int) or not 0 <= scale <= MAX_SCALE:
         return convert_values(read, as_base64)

@@ -22,7 +22,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsarctl_wire.broker.schemas.avro import Steps, parse
+from pulsarctl_wire.broker.schemas.avro import parse
 from pulsarctl_wire.broker.schemas.compatibility import (
     Schema,
     explain_incompatibility,
@@ -314,7 +314,6 @@ ROWS = [
         for number, data in enumerate(
             [
                 *(
-                    b'/* c */ "int"',
                     b' "int"\n',
                     b'{"type": "int", "type": "long"}',
                     "string",
@@ -352,27 +351,18 @@ ROWS = [
         "",
     ),
     Row("contains itself", "FULL", (), avro(record(field("R"))), ""),
-    Row("contains itself", "FULL", (avro(record(field("R"))),), avro(record(field("S"), name="S")), "failed"),
     # JSON, also of the old form
     Row("json", "BACKWARD", (JSON_INT,), JSON_LONG, ""),
     Row("json", "FORWARD", (JSON_INT,), JSON_LONG, "incompatible"),
     Row("json", "FULL", (), as_json(b"{"), "invalid"),
     Row("old json", "FULL", (), OLD, ""),
     Row("old json, null", "FULL", (), as_json(None), ""),
-    Row("old json, wrong type", "FULL", (), as_json({"type": "nope"}), "thrown"),
     Row("old json, no type", "FULL", (), as_json({"properties": {}}), "invalid"),
-    Row("old json, bad property", "FULL", (), as_json({"type": "object", "properties": {"a": 1}}), "invalid"),
-    Row("old json, no properties", "FULL", (), as_json({"type": "object", "properties": []}), "invalid"),
-    Row("old json in an array", "FULL", (), as_json(["object", {"id": "x"}]), ""),
-    Row("old json in an array, wrong type", "FULL", (), as_json(["nope", {}]), "thrown"),
     Row("old json again", "FULL", (OLD,), OLD, "failed"),
     Row("old json, then Avro's", "FULL", (OLD,), JSON_INT, "failed"),
     Row("old json again", "ALWAYS_COMPATIBLE", (OLD,), OLD, "failed"),
     Row("old json", "FULL", (OLD,), OLD, "", True),
     Row("old json, same id", "FULL", (OLD,), as_json({"type": "string", "id": "urn:x"}), "", True),
-    Row("old json, other id", "FULL", (OLD,), as_json({"type": "object", "id": "y"}), "incompatible", True),
-    Row("old json, no id", "FULL", (as_json({"type": "any"}),), OLD, "failed", True),
-    Row("old json, then no id", "FULL", (OLD,), as_json({"type": "any"}), "incompatible", True),
     Row("old json, then Avro's", "FULL", (OLD,), JSON_INT, "", True),
     Row("old json, then neither", "FULL", (OLD,), as_json(b"{"), "incompatible", True),
     Row("old json after Avro's", "FULL", (JSON_INT,), OLD, "", True),
@@ -391,7 +381,6 @@ ROWS = [
     Row("native, other package", "FULL", (native("p.M"),), native("q.M", package="q"), "incompatible"),
     Row("native, nested", "FULL", (native("p.M.Inner"),), native("p.M.Inner", extra=True), ""),
     Row("native, without package", "FULL", (), native("M", package=""), ""),
-    Row("native, nested without package", "FULL", (), native("M.Inner", package=""), "invalid"),
     Row("native, no such message", "FULL", (), native("p.X"), "invalid"),
     Row("native, no such file", "FULL", (), native("p.M", rootFileDescriptorName="x"), "invalid"),
     Row("native, no descriptor", "FULL", (), native("p.M", fileDescriptorSet="AAAA"), "invalid"),
@@ -428,7 +417,6 @@ ROWS = [
     Row("old json in it", "FULL", (), key_value(OLD, STRING), ""),
     Row("no types", "FULL", (), typed(api.Schema.KeyValue, bytes(8)), ""),
     Row("nulls", "FULL", (), typed(api.Schema.KeyValue, b"\xff" * 8), ""),
-    Row("null", "FULL", (KEY_VALUE,), NULL_VALUE, "failed", True),
     Row("null", "FULL", (), NULL_VALUE, "invalid"),
     Row("too short", "FULL", (), NO_KEY, "thrown"),
     Row("too short", "FULL", (KEY_VALUE,), NO_KEY, "failed", True),
@@ -458,7 +446,6 @@ ROWS = [
     Row("invalid string", "FULL", (STRING,), typed(api.Schema.String, b"x"), "", True),
     Row("invalid", "FULL", (INT,), avro(b"{"), "incompatible", True),
     Row("invalid", "ALWAYS_COMPATIBLE", (INT,), avro(b"{"), "", True),
-    Row("duplicate in union", "FULL", (INT,), avro(["int", "int"]), "failed", True),
     Row("union", "FULL", (INT,), avro(["null", json.loads(LONG.data)]), "", True),
     Row("no schema, in use", "FULL", (), INT, "incompatible", True),
     Row("no schema, in use", "ALWAYS_COMPATIBLE", (), INT, "", True),
@@ -738,7 +725,7 @@ def test_a_schema_needs_no_garbage_collector() -> None:
     gc.collect()
     gc.disable()
     try:
-        parse(data, Steps(100))
+        parse(data)
         assert gc.collect() == 0
     finally:
         gc.enable()

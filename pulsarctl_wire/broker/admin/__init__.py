@@ -1,7 +1,10 @@
 """The admin API (REST v2 and v3), without HTTP: a request in, an answer out.
 
 A handler is a coroutine of the core; its route is a row of the `ROUTES` of its family. Requests that
-only Pulsar has are answered by 501.
+only Pulsar has are answered by 501 (unsupported.py).
+
+Superusers may do everything; a tenant's admins, everything in it. Others may look up and inspect topics that
+they may produce to or consume from.
 """
 
 import re
@@ -24,7 +27,6 @@ from pulsarctl_wire.broker.admin import (
     unsupported,
 )
 from pulsarctl_wire.broker.admin.base import Answer, Handler, Moved, Problem, Request
-from pulsarctl_wire.broker.admin.rights import is_allowed
 from pulsarctl_wire.broker.basics.names import InvalidName
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.cluster.cluster import Broker
@@ -94,7 +96,7 @@ async def answer(
         parts = {name: unquote(value) for name, value in match.groupdict().items()}
         request = Request(broker, parts, query, body)
         try:
-            if role is not None and not is_allowed(request, method, path, role):
+            if role is not None and not _is_allowed(request, method, path, role):
                 return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
             return await handler(request)
         except Moved as moved:
@@ -116,3 +118,35 @@ async def answer(
 def _redirect(owner: Broker, path: str, query: Mapping[str, str]) -> Answer:
     url = f"{owner.http_url}{path}?{urlencode({**query, 'authoritative': 'false'})}"
     return Answer(307, None, {"Location": url}, owner)
+
+
+# -- who may do what
+
+_FREE: Final = (
+    "/metrics",
+    "/metrics/",
+    "/admin/v2/brokers/version",
+    "/admin/v2/brokers/ready",
+    "/admin/v2/clusters",
+)
+_TRANSACTIONS: Final = "/admin/v3/transactions"
+_FREE_BELOW: Final = (f"{_TRANSACTIONS}/coordinators", f"{_TRANSACTIONS}/transactionMetadata/")
+_ONLY_SUPERUSERS: Final = ("/admin/v2/tenants/", "/admin/v2/clusters/", "/admin/v2/brokers")
+
+
+def _is_allowed(request: Request, method: str, path: str, role: str) -> bool:
+    """Return whether a role may make a request. Raises InvalidName, Problem."""
+    access, parts = request.cluster.access, request.parts
+    if access.is_super(role) or path in _FREE or path.startswith(_FREE_BELOW):
+        return True
+    if path.startswith(_ONLY_SUPERUSERS) or "tenant" not in parts:
+        return False
+    if parts["tenant"] not in request.namespaces.tenants:
+        raise Problem(404, "Tenant does not exist")
+    if role in request.namespaces.tenants[parts["tenant"]].get("adminRoles", ()):
+        return True
+    if method != "GET" or "namespace" not in parts:
+        return False
+    if "topic" in parts:
+        return access.is_allowed(role, request.topic_name, "produce", "consume")
+    return path.endswith("/topics") and access.can_list(role, f"{parts['tenant']}/{parts['namespace']}")

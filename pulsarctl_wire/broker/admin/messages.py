@@ -12,35 +12,15 @@ from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, MessageMetadata
 
-_TIMES: Final = {
-    "publish_time": "publish-time",
-    "event_time": "event-time",
-    "deliver_at_time": "deliver-at-time",
-}
-_VALUES: Final = {
-    "null_value": "null-value",
-    "producer_name": "producer-name",
-    "sequence_id": "sequence-id",
-    "replicated_from": "replicated-from",
-    "partition_key": "partition-key",
-    "uncompressed_size": "uncompressed-size",
-    "encryption_algo": "encryption-algo",
-    "partition_key_b64_encoded": "partition-key-b64-encoded",
-    "marker_type": "marker-type",
-    "txnid_least_bits": "txnid-least-bits",
-    "txnid_most_bits": "txnid-most-bits",
-    "highest_sequence_id": "highest-sequence-id",
-    "uuid": "uuid",
-    "num_chunks_from_msg": "num-chunks-from-msg",
-    "total_chunk_msg_size": "total-chunk-msg-size",
-    "chunk_id": "chunk-id",
-    "null_partition_key": "null-partition-key",
-}
-_BYTES: Final = {
-    "encryption_param": "Base64-encryption-param",
-    "schema_version": "Base64-schema-version",
-    "ordering_key": "Base64-ordering-key",
-}
+_TIMES: Final = ("publish_time", "event_time", "deliver_at_time")
+_VALUES: Final = (
+    *("null_value", "producer_name", "sequence_id", "replicated_from", "partition_key", "uncompressed_size"),
+    *("encryption_algo", "partition_key_b64_encoded", "marker_type", "txnid_least_bits", "txnid_most_bits"),
+    *("highest_sequence_id", "uuid", "num_chunks_from_msg", "total_chunk_msg_size", "chunk_id"),
+    "null_partition_key",
+)
+_BYTES: Final = ("encryption_param", "schema_version", "ordering_key")
+"""Fields of the metadata that are headers, by how their values are shown."""
 
 
 def format_time(time_ms: int) -> str:
@@ -82,10 +62,11 @@ def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) ->
         headers["PROPERTY-CHUNK-ID"] = str(metadata.chunk_id)
     if metadata.HasField("compression"):
         headers["compression"] = CompressionType.Name(metadata.compression)
-    for fields, show in ((_TIMES, format_time), (_VALUES, _header_value), (_BYTES, _base64)):
-        for field, name in fields.items():
+    kinds = (("", _TIMES, format_time), ("", _VALUES, _header_value), ("Base64-", _BYTES, _base64))
+    for prefix, fields, show in kinds:
+        for field in fields:
             if metadata.HasField(field):  # type: ignore[arg-type]
-                headers[name] = show(getattr(metadata, field))
+                headers[prefix + field.replace("_", "-")] = show(getattr(metadata, field))
     for key in metadata.encryption_keys:
         headers["Base64-encryption-keys"] = _base64(key.SerializeToString())
     if metadata.HasField("txnid_most_bits"):

@@ -9,7 +9,7 @@ from typing import Final
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Broker
-from pulsarctl_wire.broker.delivery.consumer import SubscriptionLike
+from pulsarctl_wire.broker.delivery.consumer import BaseSubscription
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 
 Labels = dict[str, str]
@@ -48,7 +48,7 @@ def _of_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterat
 
 
 def _of_subscription(
-    subscription: SubscriptionLike, labels: Labels, rates: counters.Rates
+    subscription: BaseSubscription, labels: Labels, rates: counters.Rates
 ) -> Iterator[Sample]:
     counts, rate = counters.of_subscription(subscription), rates.of(subscription)
     backlog = getattr(subscription, "backlog", 0)

@@ -1,14 +1,70 @@
 """Namespaces in the admin API: existence, permissions, properties, topics."""
 
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
-from pulsarctl_wire.broker.admin.initial_policies import read_policies
-from pulsarctl_wire.broker.admin.policies import apply_changes
+from pulsarctl_wire.broker.admin.policies import OF_NAMESPACE, apply_changes
+from pulsarctl_wire.broker.admin.quotas import QUOTAS, read_quota
+from pulsarctl_wire.broker.admin.shapes import RATE, read_scalar
 from pulsarctl_wire.broker.basics.names import TopicName, is_entity
 from pulsarctl_wire.broker.cluster.cluster import Cluster
+from pulsarctl_wire.broker.tenancy.policy_names import PER_CLUSTER
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
+
+# -- the policies in the body that creates a namespace, in the shapes of policies that are set later
+
+Reader = Callable[[Any], Any]
+"""Takes a JSON value, and returns its meaning. Raises Problem."""
+
+
+def _object(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise Problem(400, "An object is expected")
+    return body
+
+
+def _texts(body: Any) -> list[str]:
+    if not isinstance(body, list) or not all(isinstance(text, str) for text in body):
+        raise Problem(400, "A list of strings is expected")
+    return body
+
+
+def _map_of(read: Reader) -> Reader:
+    """Return a reader of an object with any names."""
+    return lambda body: {name: read(value) for name, value in _object(body).items()}
+
+
+def _fields_of(readers: Mapping[str, Reader]) -> Reader:
+    """Return a reader of an object with these names; others are ignored."""
+    return lambda body: {
+        name: read(body[name]) for name, read in readers.items() if _object(body).get(name) is not None
+    }
+
+
+_RIGHTS: Final[dict[str, Reader]] = {
+    "namespace_auth": _map_of(_texts),
+    "destination_auth": _map_of(_map_of(_texts)),
+    "subscription_auth_roles": _map_of(_texts),
+}
+
+_read_policies: Final = _fields_of(
+    {
+        **{policy.name: policy.body.read for policy in OF_NAMESPACE if policy.name not in PER_CLUSTER},
+        **{policy.name: _map_of(policy.body.read) for policy in OF_NAMESPACE if policy.name in PER_CLUSTER},
+        "bundles": _fields_of({"numBundles": lambda number: read_scalar(number, int)}),
+        "replication_clusters": _texts,
+        "clusterDispatchRate": _map_of(RATE.read),
+        "backlog_quota_map": _fields_of(dict.fromkeys(QUOTAS, read_quota)),
+        "auth_policies": _fields_of(_RIGHTS),
+        "properties": _map_of(str),
+    }
+)
+"""Reads the policies of a namespace, by their names; other names are ignored. Raises Problem."""
+
+# -- defaults
 
 MAX_BUNDLES: Final = 10_000
 """The most bundles of a namespace, as answers list their names."""
@@ -87,7 +143,7 @@ async def create(request: Request) -> Answer:
         raise Problem(412, "Namespace name is not valid")
     if tenant not in namespaces.tenants:
         raise Problem(404, "Tenant does not exist")
-    values = read_policies(request.read_fields() if request.body is not None else {})
+    values = _read_policies(request.read_fields() if request.body is not None else {})
     bundles = values.pop("bundles", {}).get("numBundles", 0)
     if bundles > MAX_BUNDLES:
         raise Problem(400, f"A namespace may have {MAX_BUNDLES:,} bundles here")
@@ -220,7 +276,7 @@ async def get_allowed_clusters(request: Request) -> Answer:
 def _grants(request: Request) -> dict[str, Any]:
     """Return a copy of the grants in the namespace of the path."""
     policies = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
-    return {**_NO_GRANTS, **{key: dict(grants) for key, grants in policies.get("auth_policies", {}).items()}}
+    return deepcopy({**_NO_GRANTS, **policies.get("auth_policies", {})})
 
 
 async def _save_grants(request: Request, grants: dict[str, Any]) -> Answer:
@@ -243,17 +299,15 @@ async def get_permissions(request: Request) -> Answer:
 async def grant(request: Request) -> Answer:
     """Grant a role some actions in a namespace."""
     grants = _grants(request)
-    grants["namespace_auth"] = {**grants["namespace_auth"], request.parts["role"]: _actions(request)}
+    grants["namespace_auth"][request.parts["role"]] = _actions(request)
     return await _save_grants(request, grants)
 
 
 async def revoke(request: Request) -> Answer:
     """Revoke all actions of a role in a namespace."""
     grants = _grants(request)
-    remaining = {
-        role: actions for role, actions in grants["namespace_auth"].items() if role != request.parts["role"]
-    }
-    return await _save_grants(request, {**grants, "namespace_auth": remaining})
+    grants["namespace_auth"].pop(request.parts["role"], None)
+    return await _save_grants(request, grants)
 
 
 async def get_topic_permissions(request: Request) -> Answer:
@@ -268,20 +322,18 @@ async def get_topic_permissions(request: Request) -> Answer:
 async def grant_topic(request: Request) -> Answer:
     """Grant a role some actions with a topic."""
     name, grants = request.topic_name.full, _grants(request)
-    of_topic = {**grants["destination_auth"].get(name, {}), request.parts["role"]: _actions(request)}
-    grants["destination_auth"] = {**grants["destination_auth"], name: of_topic}
+    grants["destination_auth"].setdefault(name, {})[request.parts["role"]] = _actions(request)
     return await _save_grants(request, grants)
 
 
 async def revoke_topic(request: Request) -> Answer:
     """Revoke all actions of a role with a topic."""
     name, grants = request.topic_name.full, _grants(request)
-    of_topic = dict(grants["destination_auth"].get(name, {}))
+    of_topic = grants["destination_auth"].pop(name, {})
     of_topic.pop(request.parts["role"], None)
-    other_topics = {key: value for key, value in grants["destination_auth"].items() if key != name}
-    return await _save_grants(
-        request, {**grants, "destination_auth": other_topics | ({name: of_topic} if of_topic else {})}
-    )
+    if of_topic:
+        grants["destination_auth"][name] = of_topic
+    return await _save_grants(request, grants)
 
 
 async def get_subscription_permissions(request: Request) -> Answer:
@@ -295,17 +347,15 @@ async def grant_subscription(request: Request) -> Answer:
     if not isinstance(request.body, list) or not all(isinstance(role, str) for role in request.body):
         raise Problem(400, "A list of roles is expected")
     roles = {*grants["subscription_auth_roles"].get(name, ()), *request.body}
-    grants["subscription_auth_roles"] = {**grants["subscription_auth_roles"], name: sorted(roles)}
+    grants["subscription_auth_roles"][name] = sorted(roles)
     return await _save_grants(request, grants)
 
 
 async def revoke_subscription(request: Request) -> Answer:
     """Remove a role from those that may use the subscriptions of a name."""
     grants, name = _grants(request), request.parts["subscription"]
-    roles = [
-        role for role in grants["subscription_auth_roles"].get(name, ()) if role != request.parts["role"]
-    ]
-    grants["subscription_auth_roles"] = {**grants["subscription_auth_roles"], name: roles}
+    roles = grants["subscription_auth_roles"].get(name, ())
+    grants["subscription_auth_roles"][name] = [role for role in roles if role != request.parts["role"]]
     return await _save_grants(request, grants)
 
 

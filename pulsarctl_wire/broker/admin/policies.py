@@ -135,30 +135,29 @@ OF_NAMESPACE: Final = (
     ),
 )
 
+
+def _of_topic(path: str, /, effective: Callable[[Settings], Any] | None = None, **changes: Any) -> Policy:
+    """Return a policy of topics, which differs from the namespaces' at the same path in these fields."""
+    policy = next(policy for policy in OF_NAMESPACE if policy.path == path)
+    return policy._replace(effective=effective, **changes)
+
+
 OF_TOPIC: Final = (
-    Policy(
-        "retention",
-        "retention_policies",
-        RETENTION,
-        effective=lambda _: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
-    ),
-    Policy("messageTTL", "message_ttl_in_seconds", TTL, effective=lambda _: 0),
-    Policy(
-        "deduplicationEnabled",
-        "deduplicationEnabled",
-        Truth(),
-        effective=lambda settings: settings.brokerDeduplicationEnabled,
+    _of_topic("retention", lambda _: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+    _of_topic("messageTTL", lambda _: 0, body=TTL),
+    _of_topic(
+        "deduplication", lambda settings: settings.brokerDeduplicationEnabled, path="deduplicationEnabled"
     ),
     _count(
         "deduplicationSnapshotInterval",
         "deduplicationSnapshotIntervalSeconds",
         wrong="interval must be 0 or more",
     ),
-    Policy("publishRate", "publishMaxMessageRate", PUBLISH, NOTHING),
-    Policy("dispatchRate", "topicDispatchRate", RATE, effective=lambda _: NO_RATE),
-    Policy("subscriptionDispatchRate", "subscriptionDispatchRate", RATE, effective=lambda _: NO_RATE),
-    Policy("replicatorDispatchRate", "replicatorDispatchRate", RATE, effective=lambda _: NO_RATE),
-    Policy("subscribeRate", "clusterSubscribeRate", SUBSCRIBE, effective=lambda _: NO_SUBSCRIBE),
+    _of_topic("publishRate", unset=NOTHING),
+    _of_topic("dispatchRate", lambda _: NO_RATE),
+    _of_topic("subscriptionDispatchRate", lambda _: NO_RATE),
+    _of_topic("replicatorDispatchRate", lambda _: NO_RATE),
+    _of_topic("subscribeRate", lambda _: NO_SUBSCRIBE),
     _count("maxProducers", "max_producers_per_topic")._replace(
         effective=lambda settings: settings.maxProducersPerTopic
     ),
@@ -171,7 +170,7 @@ OF_TOPIC: Final = (
         NOTHING,
         "Invalid value for maxConsumersPerSubscription",
     ),
-    _count("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", NOTHING),
+    _of_topic("maxSubscriptionsPerTopic", unset=NOTHING),
     _count("maxMessageSize", "maxMessageSize", NOTHING, _TOO_LARGE),
     _count("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", wrong=_UNACKED)._replace(
         effective=lambda settings: settings.maxUnackedMessagesPerConsumer
@@ -179,23 +178,19 @@ OF_TOPIC: Final = (
     _count(
         "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", wrong=_UNACKED
     )._replace(effective=lambda settings: settings.maxUnackedMessagesPerSubscription),
-    Policy(
+    _of_topic(
         "compactionThreshold",
-        "compaction_threshold",
-        Number("Invalid value for compactionThreshold", MAX_LONG),
-        effective=lambda _: 0,
+        lambda _: 0,
+        body=Number("Invalid value for compactionThreshold", MAX_LONG),
+        methods="POST DELETE",
     ),
-    Policy(
+    _of_topic(
         "autoSubscriptionCreation",
-        "autoSubscriptionCreationOverride",
-        AUTO_SUBSCRIPTION,
-        effective=lambda settings: {"allowAutoSubscriptionCreation": settings.allowAutoSubscriptionCreation},
+        lambda settings: {"allowAutoSubscriptionCreation": settings.allowAutoSubscriptionCreation},
     ),
-    Policy(
+    _of_topic(
         "inactiveTopicPolicies",
-        "inactive_topic_policies",
-        INACTIVE,
-        effective=lambda settings: {
+        lambda settings: {
             "inactiveTopicDeleteMode": settings.brokerDeleteInactiveTopicsMode,
             "maxInactiveDurationSeconds": (
                 settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
@@ -204,42 +199,32 @@ OF_TOPIC: Final = (
             "deleteWhileInactive": settings.brokerDeleteInactiveTopicsEnabled,
         },
     ),
-    Policy(
+    _of_topic(
         "delayedDelivery",
-        "delayed_delivery_policies",
-        DELAYED,
-        effective=lambda settings: {
+        lambda settings: {
             "tickTime": settings.delayedDeliveryTickTimeMillis,
             "active": settings.delayedDeliveryEnabled,
             "maxDeliveryDelayInMillis": 0,
         },
     ),
-    Policy(
+    _of_topic(
         "persistence",
-        "persistence",
-        PERSISTENCE,
-        effective=lambda _: {
+        lambda _: {
             "bookkeeperEnsemble": 1,
             "bookkeeperWriteQuorum": 1,
             "bookkeeperAckQuorum": 1,
             "managedLedgerMaxMarkDeleteRate": 0.1,
         },
     ),
-    Policy("subscriptionTypesEnabled", "subscription_types_enabled", TYPES, _ok([])),
-    Policy(
+    _of_topic("subscriptionTypesEnabled"),
+    _of_topic(
         "schemaCompatibilityStrategy",
-        "schema_compatibility_strategy",
-        STRATEGY,
+        lambda settings: settings.schemaCompatibilityStrategy,
+        unset=EMPTY,
         methods="PUT DELETE",
-        effective=lambda settings: settings.schemaCompatibilityStrategy,
     ),
-    Policy("schemaValidationEnforced", "schema_validation_enforced", Truth(), _ok(False), "POST"),
-    Policy(
-        "dispatcherPauseOnAckStatePersistent",
-        "dispatcherPauseOnAckStatePersistentEnabled",
-        Truth(True),
-        _ok(False),
-    ),
+    _of_topic("schemaValidationEnforced"),
+    _of_topic("dispatcherPauseOnAckStatePersistent"),
 )
 
 # -- backlog quotas

@@ -6,35 +6,11 @@ from typing import Any, Final
 from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, parse_integer
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.schemas.compatibility import Schema, explain_incompatibility, find_version
+from pulsarctl_wire.broker.schemas.kinds import TOPIC_TYPES
 from pulsarctl_wire.broker.schemas.registry import StoredSchema
-from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
-_NAMES: Final = {
-    "NONE": "None",
-    "STRING": "String",
-    "JSON": "Json",
-    "PROTOBUF": "Protobuf",
-    "AVRO": "Avro",
-    "BOOLEAN": "Bool",
-    "INT8": "Int8",
-    "INT16": "Int16",
-    "INT32": "Int32",
-    "INT64": "Int64",
-    "FLOAT": "Float",
-    "DOUBLE": "Double",
-    "DATE": "Date",
-    "TIME": "Time",
-    "TIMESTAMP": "Timestamp",
-    "KEY_VALUE": "KeyValue",
-    "INSTANT": "Instant",
-    "LOCAL_DATE": "LocalDate",
-    "LOCAL_TIME": "LocalTime",
-    "LOCAL_DATE_TIME": "LocalDateTime",
-    "PROTOBUF_NATIVE": "ProtobufNative",
-    "BYTES": "None",
-}
-_TYPES: Final[dict[str, int]] = {name: WireSchema.Type.Value(wire) for name, wire in _NAMES.items()}
-_OF_TYPE: Final = {number: name for name, number in reversed(_TYPES.items())}
+_NAMES: Final = dict(enumerate(TOPIC_TYPES))
+_TYPES: Final = {name: number for number, name in _NAMES.items()} | {"BYTES": 0}
 
 
 def _size(data: bytes) -> bytes:
@@ -44,7 +20,7 @@ def _size(data: bytes) -> bytes:
 def _definition(schema: Schema) -> str:
     """Return a schema's definition as JSON has it; of key and value, both."""
     data = schema.data
-    if _OF_TYPE.get(schema.type) == "KEY_VALUE" and len(data) >= 4:
+    if schema.type == _TYPES["KEY_VALUE"] and len(data) >= 4:
         # both definitions are texts of JSON, or empty
         size = max(int.from_bytes(data[:4], "big", signed=True), 0)
         key, remaining = data[4 : 4 + size], data[4 + size :]
@@ -57,7 +33,7 @@ def _definition(schema: Schema) -> str:
 def _fields(version: StoredSchema) -> dict[str, Any]:
     return {
         "version": version.number,
-        "type": _OF_TYPE.get(version.schema.type, "NONE"),
+        "type": _NAMES.get(version.schema.type, "NONE"),
         "timestamp": version.time_ms,
         "data": _definition(version.schema),
         "properties": version.schema.properties,

@@ -7,7 +7,8 @@ from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request,
 from pulsarctl_wire.broker.basics.names import InvalidName
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.cluster.coordinators import COORDINATORS
-from pulsarctl_wire.broker.storage.transactions import Id, key_of
+from pulsarctl_wire.broker.storage.journal import Row
+from pulsarctl_wire.broker.storage.transactions import Id, id_of_key, key_of, text_of
 
 
 def _id(request: Request) -> Id:
@@ -19,6 +20,11 @@ def _id(request: Request) -> Id:
 def _check(request: Request) -> None:
     if not request.cluster.settings.transactionCoordinatorEnabled:
         raise Problem(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
+
+
+def _describe(txn: Id, row: Row) -> dict[str, Any]:
+    times = {"openTimestamp": row["opened"], "timeoutAt": row["ttl"]}
+    return {"txnId": text_of(txn), "status": "OPEN", **times}
 
 
 async def get_metadata(request: Request) -> Answer:
@@ -35,10 +41,7 @@ async def get_metadata(request: Request) -> Answer:
     return Answer(
         200,
         {
-            "txnId": f"({txn[0]},{txn[1]})",
-            "status": "OPEN",
-            "openTimestamp": row["opened"],
-            "timeoutAt": row["ttl"],
+            **_describe(txn, row),
             "producedPartitions": {name: await _describe_part(request, name, txn) for name in row["topics"]},
             "ackedPartitions": acked_partitions,
         },
@@ -96,15 +99,8 @@ async def list_slow(request: Request) -> Answer:
     _check(request)
     now_ms, transactions = request.broker.scheduler.time_ms, {}
     for key, row in request.broker.journal.table("transactions").items():
-        high, _, low = key.partition("/")
         if now_ms - row["opened"] >= request.get_number("timeout"):
-            txn = int(high), int(low)
-            transactions[key_of(txn)] = {
-                "txnId": f"({high},{low})",
-                "status": "OPEN",
-                "openTimestamp": row["opened"],
-                "timeoutAt": row["ttl"],
-            }
+            transactions[key] = _describe(id_of_key(key), row)
     return Answer(200, transactions)
 
 

@@ -4,7 +4,7 @@ What that file does not set has the default of Pulsar's ServiceConfiguration. Ti
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -247,20 +247,19 @@ def unknown_in(lines: Mapping[str, object]) -> list[str]:
     """Return a note about each line that not even Pulsar knows."""
     if lines.keys() <= FIELDS.keys():
         return []
-    from pulsarctl_wire.broker.basics.setting_names import NAMES
+    from pulsarctl_wire.broker.basics.setting_names import has_no_effect
 
-    names = NAMES | FIELDS.keys()
-    return [_unknown(name, names) for name in lines if name not in names]
+    return [_unknown(name) for name in lines if name not in FIELDS and not has_no_effect(name)]
 
 
 def notes_on(lines: Mapping[str, object]) -> list[str]:
     """Return notes about lines that have no effect here."""
     if not lines:
         return []
-    from pulsarctl_wire.broker.basics.setting_names import NAMES
+    from pulsarctl_wire.broker.basics.setting_names import has_no_effect
 
-    unused_names = NAMES - FIELDS.keys()
-    ineffective = [name for name, value in lines.items() if name in unused_names and value not in ("", None)]
+    values = {name: value for name, value in lines.items() if name not in FIELDS and has_no_effect(name)}
+    ineffective = [name for name, value in values.items() if value not in ("", None)]
     notes = unknown_in(lines)
     if ineffective:
         suffix = f" and {len(ineffective) - _MAX_LISTED} more" if len(ineffective) > _MAX_LISTED else ""
@@ -270,57 +269,24 @@ def notes_on(lines: Mapping[str, object]) -> list[str]:
     return notes
 
 
-def _unknown(name: str, names: frozenset[str]) -> str:
+def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
-    lower = {known.lower(): known for known in names}
+    from pulsarctl_wire.broker.basics.setting_names import NAMES
+
+    lower = {known.lower(): known for known in NAMES | FIELDS.keys()}
     matches = get_close_matches(name[:100].lower(), lower, 1)
     return f"{name}: Pulsar has no such setting{f'; did you mean {lower[matches[0]]}?' if matches else ''}"
 
 
-# -- files
-
-
 def read_conf(path: str | Path) -> dict[str, str]:
     """Return the lines of a Java properties file such as standalone.conf. Raises SettingsError."""
+    import javaproperties
+
     try:
-        text = Path(path).read_text(encoding="latin-1")
+        with Path(path).open("rb") as file:
+            return dict(javaproperties.load(file))
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}; name another with --conf") from None
-    return dict(map(_pair, _logical_lines(text)))
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines without comments and empty ones; one that ends in a backslash is joined with the next."""
-    pending = ""
-    for line in re.split(r"\r\n|[\n\r]", text):
-        line = line.lstrip(" \t\f")
-        if not pending and line[:1] in ("", "#", "!"):
-            continue
-        joined = pending + line
-        backslashes = len(joined) - len(joined.rstrip("\\"))
-        if backslashes % 2:
-            pending = joined[:-1]
-        else:
-            pending = ""
-            yield joined
-    if pending:
-        yield pending
-
-
-def _pair(line: str) -> tuple[str, str]:
-    """Return key and value, which are separated by `=`, `:` or blanks."""
-    match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
-    assert match is not None
-    return _plain(match[1]), _plain(match[2])
-
-
-def _plain(text: str) -> str:
-    """Return a text without escapes."""
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.|$)", lambda match: _unescape(match[1]), text, flags=re.DOTALL)
-
-
-def _unescape(escape: str) -> str:
-    if len(escape) == 5:
-        return chr(int(escape[1:], 16))
-    return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(escape, escape)
+    except javaproperties.InvalidUEscapeError as error:
+        raise SettingsError(f"{path}: {error}; correct it") from None

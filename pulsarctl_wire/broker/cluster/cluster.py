@@ -16,9 +16,9 @@ from pulsarctl_wire.broker.schemas.registry import Schemas
 from pulsarctl_wire.broker.storage.journal import Journal
 from pulsarctl_wire.broker.tenancy.access import Access, Keys
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
-from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.broker.topics.non_persistent import NonPersistentTopic
 from pulsarctl_wire.broker.topics.persistent import PersistentTopic
+from pulsarctl_wire.broker.topics.topic import Environment
 
 NO_KEYS = Keys()
 NOTHING: Mapping[str, str] = {}

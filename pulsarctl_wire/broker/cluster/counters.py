@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
-from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
+from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
 from pulsarctl_wire.broker.topics.topic import Producer, Topic
 
 INTERVAL: Final = 60
@@ -41,7 +41,7 @@ def of_consumer(consumer: Consumer) -> Counts:
     )
 
 
-def of_subscription(subscription: SubscriptionLike) -> Counts:
+def of_subscription(subscription: BaseSubscription) -> Counts:
     """Return the counters of a subscription, including those of consumers that have left."""
     consumers = list(map(of_consumer, subscription.consumers))
     return Counts(

@@ -23,7 +23,7 @@ def _topics(broker: Broker) -> list[PersistentTopic]:
 async def expire(broker: Broker) -> None:
     """Acknowledge messages that are older than their time to live."""
     for topic in _topics(broker):
-        ttl = topic.policies.get_limit("ttl", topic.settings.ttlDurationDefaultInSeconds)
+        ttl = topic.policies.get_limit("message_ttl_in_seconds", topic.settings.ttlDurationDefaultInSeconds)
         if ttl > 0:
             index = await topic.find_index_at(topic.scheduler.time_ms - ttl * 1000)
             for subscription in topic.subscriptions.values():
@@ -34,7 +34,7 @@ async def compact(broker: Broker) -> None:
     """Compact topics with many new bytes since their last compaction."""
     for topic in _topics(broker):
         default = topic.settings.brokerServiceCompactionThresholdInBytes
-        threshold = topic.policies.get_limit("compaction threshold", default)
+        threshold = topic.policies.get_limit("compaction_threshold", default)
         if threshold > 0 and topic.log.estimate_size_from(topic.get_compaction_cursor().mark) > threshold:
             await topic.compaction.run()
 
@@ -81,7 +81,7 @@ async def expire_subscriptions(broker: Broker) -> None:
     for topic in _topics(broker):
         now_ms = topic.scheduler.time_ms
         minutes = topic.policies.get_limit(
-            "subscription expiration", topic.settings.subscriptionExpirationTimeMinutes
+            "subscription_expiration_time_minutes", topic.settings.subscriptionExpirationTimeMinutes
         )
         for subscription in list(topic.subscriptions.values()) if minutes > 0 else ():
             if not subscription.consumers and now_ms - subscription.cursor.last_active_ms > minutes * 60_000:
@@ -114,7 +114,7 @@ async def forget_producers(broker: Broker) -> None:
 
 def _is_unused(topic: AnyTopic, now_ms: int) -> bool:
     settings = topic.settings
-    policy = topic.policies.get("inactive topics") or {}
+    policy = topic.policies.get("inactive_topic_policies") or {}
     if not policy.get("deleteWhileInactive", settings.brokerDeleteInactiveTopicsEnabled):
         return False
     seconds = (

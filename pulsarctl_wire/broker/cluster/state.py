@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.clients.connection import STATES, Connection
 from pulsarctl_wire.broker.cluster.cluster import AnyTopic, Cluster
-from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
+from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
 from pulsarctl_wire.broker.delivery.key_ranges import Range
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.topics.non_persistent import NonPersistentSubscription
@@ -141,7 +141,7 @@ def _subscription(subscription: Subscription | NonPersistentSubscription) -> dic
 
 
 def _consumer(
-    consumer: Consumer, subscription: SubscriptionLike, ranges: Iterable[Range] | None
+    consumer: Consumer, subscription: BaseSubscription, ranges: Iterable[Range] | None
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
         "id": consumer.id,

@@ -1,8 +1,9 @@
 """A consumer of a subscription: its permits, and what it has not acknowledged."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
+from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
 from pulsarctl_wire.broker.storage.cursor import words_of
 from pulsarctl_wire.broker.storage.log import Entry, Position
@@ -25,42 +26,56 @@ def to_int32(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-class SubscriptionLike(Protocol):
-    """A subscription of either kind, as its consumers and its topic see it."""
+class BaseSubscription:
+    """The base of subscriptions of both kinds: its consumers, and what these and its topic use.
 
-    name: str
-    topic_name: str
-    past_messages_out: int
-    past_bytes_out: int
+    What it does not do here has no effect in topics that are not persistent: nothing is kept for later.
+    """
 
-    @property
-    def kind(self) -> int | None:
+    def __init__(self, topic: Any, name: str) -> None:
+        self.topic = topic
+        self.topic_name: str = topic.name.full
+        self.partition: int = topic.partition
+        self.name = name
+        self.kind: int | None = None
         """The type of its consumers (CommandSubscribe.SubType); None before the first one."""
-
-    @property
-    def consumers(self) -> Sequence["Consumer"]:
-        """Its consumers."""
-
-    @property
-    def partition(self) -> int:
-        """The partition number of its topic; -1 if it is not a partition."""
+        self.consumers: list[Consumer] = []
+        self.past_messages_out = 0
+        """Messages sent to consumers that have left; likewise bytes."""
+        self.past_bytes_out = 0
+        self.get_open_mask: Callable[[int], int | None] = lambda index: None
+        """Returns the messages of a batch that are still to be delivered, as bits; None: all."""
 
     @property
     def max_unacked(self) -> int:
         """The most unacknowledged messages that a consumer may have; 0: no limit."""
+        return 0
 
     @property
     def is_throttled(self) -> bool:
         """Whether deliveries pause, as they were faster than the rates allow."""
+        return False
 
     def remove(self, consumer: "Consumer") -> None:
         """Remove a consumer."""
+        raise NotImplementedError
 
-    def disconnect(self, **close_fields: Any) -> None:
-        """Close all consumers, with these fields of CLOSE_CONSUMER."""
+    def disconnect(
+        self, *, except_for: "Consumer | None" = None, only: "Consumer | None" = None, **close_fields: Any
+    ) -> None:
+        """Remove all consumers, or `only` one; send CLOSE_CONSUMER to them, `except_for` one."""
+        for consumer in list(self.consumers):
+            if only is None or consumer is only:
+                self.remove(consumer)
+                if consumer is not except_for:
+                    consumer.connection.close_consumer(consumer.id, **close_fields)
 
     async def delete(self, *, requester: "Consumer | None", force: bool) -> None:
         """Delete the subscription. Raises Refused if any but `requester` are connected, unless `force`."""
+        if not force and any(consumer is not requester for consumer in self.consumers):
+            raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
+        self.disconnect(except_for=requester)
+        self.topic.subscriptions.pop(self.name, None)
 
     def dispatch_soon(self) -> None:
         """Have deliverable entries delivered, once the current call is done."""
@@ -76,9 +91,6 @@ class SubscriptionLike(Protocol):
 
     def count_unacked(self, messages: int) -> None:
         """Add `messages` (or subtract, if negative) to the unacknowledged ones."""
-
-    def get_open_mask(self, index: int) -> int | None:
-        """Return the messages of a batch that are still to be delivered, as bits; None: all."""
 
     def ack(self, consumer: "Consumer", ids: Iterable[MessageIdData]) -> None:
         """Acknowledge messages one by one."""
@@ -99,7 +111,7 @@ class Consumer:
     """
 
     def __init__(
-        self, connection: Connection, command: CommandSubscribe, subscription: SubscriptionLike
+        self, connection: Connection, command: CommandSubscribe, subscription: BaseSubscription
     ) -> None:
         self.connection = connection
         self.subscription = subscription

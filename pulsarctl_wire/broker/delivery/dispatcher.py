@@ -8,61 +8,57 @@ A dispatcher reads from `read_index` on. It never starts by itself: `Subscriptio
 there may be something to deliver, that is after FLOW, new entries, acknowledgements and changes of consumers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
 from pulsarctl_wire.broker.basics.settings import Settings
-from pulsarctl_wire.broker.delivery.consumer import Consumer
+from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
 from pulsarctl_wire.broker.storage.compaction import Compaction
 from pulsarctl_wire.broker.storage.cursor import Cursor
 from pulsarctl_wire.broker.storage.log import Entry, Log
+from pulsarctl_wire.broker.tenancy.limits import UNLIMITED
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
 _READ_AHEAD: Final = 500
 """Entries that are read from storage at a time."""
 
 
-class Source(Protocol):
-    """What a dispatcher delivers from: a subscription and its topic's log."""
+class Source(BaseSubscription):
+    """What a dispatcher delivers from: the subscription's part that reads the log of a topic."""
 
-    log: Log
-    cursor: Cursor
-    compaction: Compaction
-    scheduler: Scheduler
-    settings: Settings
-    topic_name: str
-    partition: int
-    dispatch_quota: int
-    """The number of messages that the rates allow now."""
-    blocked: bool
-    """Whether too many messages are unacknowledged: then nothing new is read."""
-    has_announced_end: bool
-    """Whether consumers were told of the end of a terminated topic."""
+    def __init__(self, topic: Any, name: str, cursor: Cursor) -> None:
+        super().__init__(topic, name)
+        self.scheduler: Scheduler = topic.scheduler
+        self.settings: Settings = topic.settings
+        self.log: Log = topic.log
+        self.compaction: Compaction = topic.compaction
+        self.cursor = cursor
+        self.dispatch_quota = UNLIMITED
+        """The number of messages that the rates allow now."""
+        self.blocked = False
+        """Whether too many messages are unacknowledged: then nothing new is read."""
+        self.has_announced_end: bool = topic.is_end_unreadable
+        """Whether consumers were told of the end of a terminated topic."""
+        self.is_aborted: Callable[[int, MessageMetadata], bool] = topic.is_aborted
+        self.has_pending_ack: Callable[[int], bool] = lambda index: False
+        """Returns whether a transaction hides an entry, as it has acknowledged it."""
 
     @property
     def readable(self) -> int:
         """The index before which consumers may see entries."""
+        return int(self.topic.readable)
 
     @property
     def terminated(self) -> bool:
         """Whether the topic takes no more messages."""
-
-    def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
-        """Return whether an entry was sent in a transaction that was aborted."""
-
-    def has_pending_ack(self, index: int) -> bool:
-        """Return whether a transaction hides an entry, as it has acknowledged it."""
+        return bool(self.topic.terminated)
 
     def skip(self, index: int) -> None:
-        """Acknowledge an entry that no consumer may see."""
-
-    def dispatch_soon(self) -> None:
-        """Have `dispatch` called, once the current call is done."""
-
-    def check_end(self) -> None:
-        """Announce the end of the topic, if everything is acknowledged."""
+        """Acknowledge, as the broker itself, an entry that no consumer may see."""
+        self.cursor.ack(index)
+        self.check_end()
 
 
 class Dispatcher:
@@ -71,7 +67,7 @@ class Dispatcher:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.log, self.cursor = source.log, source.cursor
-        self.consumers: list[Consumer] = []
+        self.consumers = source.consumers
         self.read_index = self.cursor.mark
         self.redelivered: dict[int, int] = {}
         self._buffer: dict[int, Entry] = {}

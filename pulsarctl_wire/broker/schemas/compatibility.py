@@ -22,29 +22,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from pulsarctl_wire.broker.schemas.avro import (
-    JavaError,
-    Node,
-    Parsed,
-    Steps,
-    TooComplex,
-    Unparsable,
-    are_equal,
-    parse,
-    read_json,
-)
-from pulsarctl_wire.broker.schemas.avro_rules import can_read
+from pulsarctl_wire.broker.schemas.avro import JavaError, Parsed, Reading, Steps, TooComplex, parse
 from pulsarctl_wire.broker.schemas.kinds import (
     CLIENT_TYPES,
     TOPIC_TYPES,
     SchemaPart,
     find_root_message,
-    get_old_id,
-    parse_old_json,
+    is_old_json,
     split_key_value,
 )
+from pulsarctl_wire.views.cache import schema_json
 
-_MAX_NODES: Final = 100_000  # of a schema
 _MAX_STEPS: Final = 400_000  # of a check, with one version
 _STEPS_PER_VERSION: Final = 20_000  # for each version
 _AVRO: Final = ("AVRO", "JSON", "PROTOBUF")  # that are parsed as Avro
@@ -118,8 +106,8 @@ def find_incompatibility(
 def find_version(versions: Sequence[Schema], schema: Schema) -> int | None:
     """Return the index of the version with this schema; AVRO, JSON, PROTOBUF are compared as Avro."""
     try:
-        return _Check("FULL", len(versions)).find([_part(version) for version in versions], _part(schema))
-    except (Unparsable, JavaError, TooComplex, RecursionError):
+        return _find([_part(version) for version in versions], _part(schema))
+    except (ValueError, JavaError, TooComplex, RecursionError):
         return None
 
 
@@ -130,9 +118,37 @@ def _part(schema: Schema) -> SchemaPart:
     )
 
 
-@lru_cache(128)
-def _parse_cached(data: bytes) -> Parsed:
-    return parse(data, Steps(_MAX_NODES))
+_parse_cached = lru_cache(128)(parse)
+
+
+def _parse(part: SchemaPart) -> Parsed:
+    is_short = len(part.data) <= _MAX_CACHED_BYTES
+    return (_parse_cached if is_short else parse)(part.data)
+
+
+def _find(versions: list[SchemaPart], candidate: SchemaPart) -> int | None:
+    """Return the index of the version that equals a schema, if any. Raises ValueError, JavaError."""
+    is_avro = candidate.kind in _AVRO
+    key = _identify(candidate, is_avro)
+    keys = [_identify(version, is_avro) for version in versions]
+    return keys.index(key) if key in keys else None
+
+
+def _identify(part: SchemaPart, is_avro: bool) -> tuple[str, str | bytes]:
+    if not is_avro or part.kind not in _AVRO:
+        return part.kind, part.data
+    parsed = _parse(part)
+    if parsed.bad_default:
+        raise JavaError(parsed.bad_default)
+    return part.kind, parsed.outline
+
+
+def _is_avro(part: SchemaPart) -> bool:
+    try:
+        _parse(part)
+    except ValueError:
+        return False
+    return True
 
 
 class _Check:
@@ -141,7 +157,6 @@ class _Check:
     def __init__(self, strategy: str, versions: int) -> None:
         self._strategy = strategy
         self._steps = Steps(_MAX_STEPS + versions * _STEPS_PER_VERSION)
-        self._parsed_schemas: dict[bytes, Parsed] = {}
 
     def check_producer(self, versions: list[SchemaPart], candidate: SchemaPart) -> Incompatibility | None:
         try:
@@ -151,9 +166,9 @@ class _Check:
         except JavaError as error:
             return Incompatibility("thrown", str(error))
         try:
-            if not versions or self.find(versions, candidate) is not None:
+            if not versions or _find(versions, candidate) is not None:
                 return None
-        except (Unparsable, JavaError) as error:
+        except (ValueError, JavaError) as error:
             return Incompatibility("failed", str(error))
         return (
             self._check_all(versions, candidate)
@@ -171,35 +186,6 @@ class _Check:
             self._strategy = "BACKWARD"
             return self._check_latest(versions[-1], candidate)
         return self._check_all(versions, candidate)
-
-    def find(self, versions: list[SchemaPart], candidate: SchemaPart) -> int | None:
-        """Return the index of the version that equals a schema, if any. Raises Unparsable, JavaError."""
-        if candidate.kind not in _AVRO:
-            key = candidate.kind, candidate.data
-            return next((index for index, part in enumerate(versions) if (part.kind, part.data) == key), None)
-        node = self._parse_valid(candidate)
-        for index, version in enumerate(versions):
-            if version.kind in _AVRO:
-                other = self._parse_valid(version)
-                if version.kind == candidate.kind and are_equal(node, other, self._steps):
-                    return index
-        return None
-
-    def _parse(self, part: SchemaPart) -> Parsed:
-        if part.is_null:
-            raise JavaError("java.lang.NullPointerException")
-        if part.data not in self._parsed_schemas:
-            is_short = len(part.data) <= _MAX_CACHED_BYTES
-            self._parsed_schemas[part.data] = (
-                _parse_cached(part.data) if is_short else parse(part.data, Steps(_MAX_NODES))
-            )
-        return self._parsed_schemas[part.data]
-
-    def _parse_valid(self, part: SchemaPart) -> Node:
-        parsed = self._parse(part)
-        if parsed.bad_default:
-            raise JavaError(parsed.bad_default)
-        return parsed.node
 
     def _check_latest(self, latest: SchemaPart, candidate: SchemaPart) -> Incompatibility | None:
         if self._strategy == "ALWAYS_COMPATIBLE":
@@ -242,23 +228,24 @@ class _Check:
 
     def _check_avro(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
         try:
-            nodes = [self._parse(version).node for version in versions]
-            node = self._parse(candidate).node
-        except Unparsable as error:
+            types = [_parse(version).type for version in versions]
+            kind = _parse(candidate).type
+        except ValueError as error:
             raise _Incompatible(f"org.apache.avro.SchemaParseException: {error}") from None
         is_forward, is_backward = (
             self._strategy.startswith((direction, "FULL")) for direction in ("FORWARD", "BACKWARD")
         )
-        for former, version in zip(reversed(nodes), reversed(versions), strict=True):
-            if is_forward and not can_read(node, former, self._steps):
+        reading = Reading(self._steps)
+        for former, version in zip(reversed(types), reversed(versions), strict=True):
+            if is_forward and not reading.can_read(kind, former):
                 raise _Incompatible(self._unreadable_text(candidate, version))
-            if is_backward and not can_read(former, node, self._steps):
+            if is_backward and not reading.can_read(former, kind):
                 raise _Incompatible(self._unreadable_text(version, candidate))
             if not is_forward and not is_backward:
                 raise _Incompatible(self._unreadable_text(candidate, candidate))
 
     def _unreadable_text(self, writer: SchemaPart, reader: SchemaPart) -> str:
-        texts = [_format(read_json(part.data)[0])[:2000] for part in (writer, reader)]
+        texts = [_format(schema_json(part.data))[:2000] for part in (writer, reader)]
         return (
             f"Error during schema compatibility check with strategy {self._strategy}: "
             f"org.apache.avro.SchemaValidationException: Unable to read schema: \n{texts[0]}\n"
@@ -266,21 +253,12 @@ class _Check:
         )
 
     def _check_json(self, version: SchemaPart, candidate: SchemaPart) -> None:
-        if self._is_avro(version) and self._is_avro(candidate):
+        if _is_avro(version) and _is_avro(candidate):
             self._check_avro([version], candidate)
-            return
-        if not self._is_avro(version) and not _is_old_json(version):
-            return  # no schema of either form: it may be replaced
-        if not self._is_avro(candidate) and not _is_old_json(candidate):
+        elif (_is_avro(version) or is_old_json(version.data)) and not (
+            _is_avro(candidate) or is_old_json(candidate.data)
+        ):  # what has neither form may be replaced
             raise _Incompatible("Unknown schema format")
-        if self._is_avro(version) or self._is_avro(candidate):
-            return
-        first, second = get_old_id(parse_old_json(version.data)), get_old_id(parse_old_json(candidate.data))
-        if first is None:
-            raise JavaError("JsonSchema.getId() is null")
-        if first != second:
-            texts = [part.data.decode(errors="replace")[:2000] for part in (version, candidate)]
-            raise _Incompatible(f"Incompatible Schema from {texts[0]} + to {texts[1]}")
 
     def _check_key_value(self, versions: list[SchemaPart], candidate: SchemaPart) -> None:
         key, value = split_key_value(candidate)
@@ -301,13 +279,6 @@ class _Check:
             raise _Incompatible("Unknown SchemaCompatibilityStrategy.")
         if names[0] != names[1]:
             raise _Incompatible("Protobuf root message isn't allow change!")
-
-    def _is_avro(self, part: SchemaPart) -> bool:
-        try:
-            self._parse(part)
-        except Unparsable:
-            return False
-        return True
 
     def _validate(self, part: SchemaPart) -> None:
         """Raise _Invalid if a schema is not well-formed, JavaError where the broker does not expect it."""
@@ -336,18 +307,12 @@ class _Check:
     def _validate_avro(self, part: SchemaPart) -> None:
         invalid = f"Invalid schema definition data for {part.kind} schema caused by "
         try:
-            node = self._parse(part).node
-        except Unparsable as error:
-            if part.kind != "JSON":
-                raise _Invalid(f"{invalid}org.apache.avro.SchemaParseException: {error}") from None
-            try:
-                parse_old_json(part.data)
-            except ValueError as other:
-                raise _Invalid(f"{invalid}{other}") from None
-            return
-        except JavaError as error:
-            raise _Invalid(f"{invalid}{error}") from None
-        if part.kind == "AVRO" and node.kind == "union":
+            kind = _parse(part).type
+        except ValueError as error:
+            if part.kind == "JSON" and is_old_json(part.data):
+                return
+            raise _Invalid(f"{invalid}org.apache.avro.SchemaParseException: {error}") from None
+        if part.kind == "AVRO" and kind["type"] == "union":
             raise _Invalid("Avro schema typed [UNION] is not supported")
 
 
@@ -365,11 +330,3 @@ def _format(value: Any, margin: str = "\n") -> str:
     if isinstance(value, list) and value:
         return f"[ {', '.join(_format(item, margin) for item in value)} ]"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _is_old_json(part: SchemaPart) -> bool:
-    try:
-        parse_old_json(part.data)
-    except ValueError:
-        return False
-    return True

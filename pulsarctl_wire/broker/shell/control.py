@@ -18,7 +18,7 @@ A unix socket takes them as lines (net/control.py), HTTP as POST /pwire/advance 
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.broker.basics.names import InvalidName, parse_topic
@@ -46,7 +46,8 @@ async def answer(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]
     if handler is None:
         raise SettingsError(f"{request.get('do')}: not one of {', '.join(_REQUESTS)}")
     try:
-        return await handler(server, request)
+        answered = handler(server, request)
+        return await (server.run(answered) if request["do"] in _IN_CORE else answered)
     except (Refused, InvalidName) as error:
         raise SettingsError(str(error)) from None
 
@@ -68,36 +69,27 @@ async def _advance(server: "Server", request: Mapping[str, Any]) -> dict[str, An
 
 async def _housekeeping(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     for broker in server.cluster.brokers:
-        await server.run(housekeeping.run(broker))
+        await housekeeping.run(broker)
     return {}
 
 
 async def _compact(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
-    async def compact() -> None:
-        topic = _persistent(await _load_topic(server, request))
-        if topic.compaction.status == "RUNNING":
-            raise SettingsError(f"{topic.name.full} is being compacted already")
-        await topic.compaction.run()
-
-    await server.run(compact())
+    topic = _persistent(await _load_topic(server, request))
+    if topic.compaction.status == "RUNNING":
+        raise SettingsError(f"{topic.name.full} is being compacted already")
+    await topic.compaction.run()
     return {}
 
 
 async def _unload(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
-    async def unload() -> None:
-        topic = await _load_topic(server, request)
-        await server.cluster.broker_of(topic).unload(topic)
-
-    await server.run(unload())
+    topic = await _load_topic(server, request)
+    await server.cluster.broker_of(topic).unload(topic)
     return {}
 
 
 async def _terminate(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
-    async def terminate() -> list[int]:
-        topic = await _load_topic(server, request)
-        return list(await _persistent(topic).terminate())
-
-    return {"last": await server.run(terminate())}
+    topic = await _load_topic(server, request)
+    return {"last": list(await _persistent(topic).terminate())}
 
 
 async def _load_topic(server: "Server", request: Mapping[str, Any]) -> AnyTopic:
@@ -124,11 +116,7 @@ async def _cut(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _move(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]:
     name, owner = parse_topic(str(request.get("topic", ""))), _broker(server, request.get("broker"))
-
-    async def move() -> None:
-        await server.cluster.unload_bundle(name, owner, tell=True)
-
-    await server.run(move())
+    await server.cluster.unload_bundle(name, owner, tell=True)
     return {}
 
 
@@ -139,11 +127,7 @@ async def _migrate(server: "Server", request: Mapping[str, Any]) -> dict[str, An
             raise SettingsError(f"{url[:200]}: it must begin with {scheme}")
     if not any(urls):
         raise SettingsError("give service_url or service_url_tls, where the topic has moved to")
-
-    async def migrate() -> None:
-        (await _load_topic(server, request)).migrate(*urls)
-
-    await server.run(migrate())
+    (await _load_topic(server, request)).migrate(*urls)
     return {}
 
 
@@ -188,16 +172,23 @@ async def _faults(server: "Server", request: Mapping[str, Any]) -> dict[str, Any
     return await answer_faults(server, server.faults, request)
 
 
-_REQUESTS: Final[dict[str, Callable[["Server", Mapping[str, Any]], Awaitable[dict[str, Any]]]]] = {
-    "state": _state,
-    "advance": _advance,
+Handler = Callable[["Server", Mapping[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
+
+_IN_CORE: Final[dict[str, Handler]] = {
     "housekeeping": _housekeeping,
     "compact": _compact,
     "unload": _unload,
     "terminate": _terminate,
-    "cut": _cut,
     "move": _move,
     "migrate": _migrate,
+}
+"""Requests whose handlers are coroutines of the core."""
+
+_REQUESTS: Final[dict[str, Handler]] = {
+    "state": _state,
+    "advance": _advance,
+    **_IN_CORE,
+    "cut": _cut,
     "kill": _kill,
     "start": _start,
     "restart": _restart,

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pulsarctl_wire.broker.storage.journal import LOG_BITS, Commit, ReadRequest, StorageError
 from pulsarctl_wire.errors import InUse, SettingsError
@@ -35,25 +35,6 @@ _INSERTS: Final = {
 }
 
 Entries = list[tuple[int, bytes]]
-
-
-class Storage(Protocol):
-    """Storage of commits. `commit` and `read` may be called from different threads."""
-
-    def rows(self) -> list[tuple[str, str, str]]:
-        """Return all rows: table, key, value."""
-
-    def ends(self) -> dict[int, int]:
-        """Return log number -> index after its last entry."""
-
-    def commit(self, commit: Commit) -> None:
-        """Make a commit durable."""
-
-    def read(self, read: ReadRequest) -> Entries:
-        """Read entries."""
-
-    def close(self) -> None:
-        """Close storage."""
 
 
 class Memory:
@@ -222,6 +203,10 @@ class Sqlite:
         self._reader.close()
         self._writer.close()
         self._lock.close()
+
+
+Storage = Memory | Sqlite
+"""Storage of commits. `commit` and `read` may be called from different threads."""
 
 
 class Worker:

@@ -3,45 +3,13 @@
 Both levels are stored with the names that Pulsar's admin API has for them (`TopicPolicies`, `Policies`).
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.tenancy.limits import Rate
 from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
-
-# key -> name of the topic's policy, and of the namespace's
-_NAMES: Final[dict[str, tuple[str, str]]] = {
-    "automatic subscriptions": ("autoSubscriptionCreationOverride", "autoSubscriptionCreationOverride"),
-    "backlog quotas": ("backLogQuotaMap", "backlog_quota_map"),
-    "compaction threshold": ("compactionThreshold", "compaction_threshold"),
-    "deduplication": ("deduplicationEnabled", "deduplicationEnabled"),
-    "dispatch rate": ("dispatchRate", "topicDispatchRate"),
-    "encryption": ("", "encryption_required"),
-    "inactive topics": ("inactiveTopicPolicies", "inactive_topic_policies"),
-    "max consumers": ("maxConsumerPerTopic", "max_consumers_per_topic"),
-    "max consumers of subscription": ("maxConsumersPerSubscription", "max_consumers_per_subscription"),
-    "max message size": ("maxMessageSize", ""),
-    "max producers": ("maxProducerPerTopic", "max_producers_per_topic"),
-    "max subscriptions": ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
-    "max unacked": ("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
-    "max unacked of subscription": (
-        "maxUnackedMessagesOnSubscription",
-        "max_unacked_messages_per_subscription",
-    ),
-    "publish rate": ("publishRate", "publishMaxMessageRate"),
-    "retention": ("retentionPolicies", "retention_policies"),
-    "schema compatibility": ("schemaCompatibilityStrategy", "schema_compatibility_strategy"),
-    "schema updates": ("", "is_allow_auto_update_schema"),
-    "schema validation": ("schemaValidationEnforced", "schema_validation_enforced"),
-    "subscribe rate": ("subscribeRate", "clusterSubscribeRate"),
-    "subscription types": ("subscriptionTypesEnabled", "subscription_types_enabled"),
-    "subscription dispatch rate": ("subscriptionDispatchRate", "subscriptionDispatchRate"),
-    "subscription expiration": ("", "subscription_expiration_time_minutes"),
-    "ttl": ("messageTTLInSeconds", "message_ttl_in_seconds"),
-}
-_BY_CLUSTER: Final = {"publish rate", "dispatch rate", "subscribe rate", "subscription dispatch rate"}
-"""Policies that a namespace has for each cluster."""
+from pulsarctl_wire.broker.tenancy.policy_names import resolve_policy
 
 
 class Retention(NamedTuple):
@@ -110,24 +78,19 @@ class TopicPolicies:
         """Read the topic's own policies again."""
         self.own = self._namespaces.get_topic_policies(self._name)
 
-    def get(self, key: str) -> Any:
-        """Return a policy by its key in this module; None if neither the topic nor its namespace has it."""
-        of_topic, of_namespace = _NAMES[key]
-        if of_topic and (value := self.own.get(of_topic)) is not None:
-            return value
-        value = self._namespaces.get_policies(self._name.namespace).get(of_namespace)
-        if value is not None and key in _BY_CLUSTER:
-            return value.get(self._settings.clusterName)
-        return value
+    def get(self, name: str) -> Any:
+        """Return the policy that counts, by its name in namespaces; None if it is not set."""
+        inherited = self._namespaces.get_policies(self._name.namespace)
+        return resolve_policy(inherited, self.own, name, self._settings.clusterName)
 
-    def get_limit(self, key: str, default: int) -> int:
+    def get_limit(self, name: str, default: int) -> int:
         """Return a numeric policy; `default` if it is not set."""
-        value = self.get(key)
+        value = self.get(name)
         return default if value is None else int(value)
 
     def get_retention(self) -> Retention:
         """Return how long acknowledged entries are kept."""
-        policy = self.get("retention")
+        policy = self.get("retention_policies")
         if policy is None:
             settings = self._settings
             return Retention(settings.defaultRetentionTimeInMinutes, settings.defaultRetentionSizeInMB)
@@ -135,7 +98,7 @@ class TopicPolicies:
 
     def get_quotas(self) -> list[Quota]:
         """Return the backlog quotas of a topic: one in bytes, one in seconds."""
-        policies, settings = self.get("backlog quotas") or {}, self._settings
+        policies, settings = self.get("backlog_quota_map") or {}, self._settings
         size, limit_gb = settings.backlogQuotaDefaultLimitBytes, settings.backlogQuotaDefaultLimitGB
         default: dict[str, Any] = {
             "limitSize": int(limit_gb * 2**30) if limit_gb > 0 else size,
@@ -150,9 +113,9 @@ class TopicPolicies:
 
     def make_send_rules(self) -> SendRules:
         """Return the rules for SENDs to a topic."""
-        max_bytes = self.get_limit("max message size", 0)
+        max_bytes = self.get_limit("maxMessageSize", 0)
         return SendRules(
-            bool(self.get("encryption")),
+            bool(self.get("encryption_required")),
             max_bytes if max_bytes < self._settings.maxMessageSize else 0,
             self._get_max_delay_ms(),
             self._deduplicates(),
@@ -164,15 +127,15 @@ class TopicPolicies:
         settings = self._settings
         rates = (
             Rate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte),
-            self._dispatch_rate("dispatch rate"),
-            self._dispatch_rate("subscription dispatch rate"),
+            self._dispatch_rate("topicDispatchRate"),
+            self._dispatch_rate("subscriptionDispatchRate"),
         )
         default = settings.maxUnackedMessagesPerSubscription
-        return DispatchRules(rates, self.get_limit("max unacked of subscription", default))
+        return DispatchRules(rates, self.get_limit("max_unacked_messages_per_subscription", default))
 
     def can_create_subscription(self) -> bool:
         """Return whether a client's use may create a subscription."""
-        policy = self.get("automatic subscriptions")
+        policy = self.get("autoSubscriptionCreationOverride")
         default = self._settings.allowAutoSubscriptionCreation
         return default if policy is None else bool(policy["allowAutoSubscriptionCreation"])
 
@@ -180,7 +143,7 @@ class TopicPolicies:
         """Return the longest delivery delay; 0: no limit."""
         if not self._name.is_persistent:
             return 0
-        policy = self._namespaces.get_policy(self._name, "delayed_delivery_policies")
+        policy = self.get("delayed_delivery_policies")
         if policy is not None:
             return policy.get("maxDeliveryDelayInMillis") or 0 if policy.get("active") else 0
         settings = self._settings
@@ -188,12 +151,12 @@ class TopicPolicies:
 
     def _deduplicates(self) -> bool:
         """Return whether SENDs with a known sequence id are dropped."""
-        policy = self.get("deduplication")
+        policy = self.get("deduplicationEnabled")
         return self._settings.brokerDeduplicationEnabled if policy is None else bool(policy)
 
     def get_publish_rate(self) -> Rate:
         """Return the publish rate of a topic."""
-        policy = self.get("publish rate") or {}
+        policy = self.get("publishMaxMessageRate") or {}
         settings = self._settings
         return Rate(
             policy.get("publishThrottlingRateInMsg", settings.maxPublishRatePerTopicInMessages),
@@ -211,7 +174,7 @@ class TopicPolicies:
                 period,
             )
         settings = self._settings
-        if key == "dispatch rate":
+        if key == "topicDispatchRate":
             return Rate(
                 settings.dispatchThrottlingRatePerTopicInMsg, settings.dispatchThrottlingRatePerTopicInByte
             )

@@ -1,12 +1,21 @@
 """A non-persistent topic: messages go to the consumers that have permits now, or nowhere."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
+
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, to_int32
+from pulsarctl_wire.broker.delivery.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    BaseSubscription,
+    Consumer,
+    to_int32,
+)
 from pulsarctl_wire.broker.delivery.key_ranges import KeyRanges, make_key_ranges, sticky_key
 from pulsarctl_wire.broker.storage.log import Entry, Position
 from pulsarctl_wire.broker.topics.subscribe_checks import check_can_join
@@ -18,20 +27,14 @@ _MESSAGE_ID: Final = Position(0, 0)
 """The id of every message."""
 
 
-class NonPersistentSubscription:
+@mypyc_attr(native_class=False)  # its base is not compiled
+class NonPersistentSubscription(BaseSubscription):
     """A subscription of a non-persistent topic: sends each message at once, or drops it."""
 
     def __init__(self, topic: "NonPersistentTopic", name: str, kind: int) -> None:
-        self.topic = topic
-        self.topic_name, self.partition = topic.name.full, topic.partition
-        self.name = name
+        super().__init__(topic, name)
         self.kind = kind
-        self.consumers: list[Consumer] = []
-        self.max_unacked = 0
         self.dropped = 0
-        self.past_messages_out = 0
-        self.past_bytes_out = 0
-        self.is_throttled = False
         self._turn = 0
         self._key_ranges: KeyRanges | None = None
 
@@ -110,50 +113,6 @@ class NonPersistentSubscription:
             yield end
         yield from takewhile(lambda index: priorities[index] == own, range(priorities.index(own), turn))
         yield from range(end + 1, len(priorities))
-
-    def disconnect(self, *, except_for: Consumer | None = None, **close_fields: Any) -> None:
-        """Remove all consumers; send CLOSE_CONSUMER to them, `except_for` one."""
-        for consumer in list(self.consumers):
-            self.remove(consumer)
-            if consumer is not except_for:
-                consumer.connection.close_consumer(consumer.id, **close_fields)
-
-    async def delete(self, *, requester: Consumer | None, force: bool) -> None:
-        """Delete the subscription. Raises Refused if any but `requester` are connected, unless `force`."""
-        if not force and any(consumer is not requester for consumer in self.consumers):
-            raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
-        self.disconnect(except_for=requester)
-        self.topic.subscriptions.pop(self.name, None)
-
-    # -- no-ops: nothing is kept
-
-    def dispatch_soon(self) -> None:
-        """Do nothing: there is never anything to deliver later."""
-
-    def check_end(self) -> None:
-        """Do nothing: there is no end."""
-
-    def wake(self) -> None:
-        """Do nothing: new permits only count for new messages."""
-
-    def on_delivered(self, messages: int, size: int) -> None:
-        """Do nothing: no rate limits deliveries."""
-
-    def count_unacked(self, messages: int) -> None:
-        """Do nothing: no message is ever acknowledged."""
-
-    def get_open_mask(self, index: int) -> int | None:
-        """Return None: nothing is delivered in part."""
-        return None
-
-    def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Do nothing: there is nothing to acknowledge."""
-
-    def ack_until(self, consumer: Consumer, message_id: MessageIdData) -> None:
-        """Do nothing: there is nothing to acknowledge."""
-
-    def redeliver(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Do nothing: there is nothing to send again."""
 
 
 class NonPersistentTopic(Topic[NonPersistentSubscription]):

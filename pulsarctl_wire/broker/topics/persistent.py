@@ -10,9 +10,9 @@ from pulsarctl_wire.broker.storage.compaction import COMPACTION_SUBSCRIPTION
 from pulsarctl_wire.broker.storage.cursor import Cursor, load_cursor
 from pulsarctl_wire.broker.storage.log import Position, signed
 from pulsarctl_wire.broker.tenancy.policies import Quota
-from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.broker.topics.stored_topic import StoredTopic
 from pulsarctl_wire.broker.topics.subscription import Subscription
+from pulsarctl_wire.broker.topics.topic import Environment
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
@@ -109,7 +109,7 @@ class PersistentTopic(StoredTopic[Subscription]):
     def _create(self, command: CommandSubscribe, name: str) -> Subscription:
         if command.durable and not self.policies.can_create_subscription():
             raise Refused("SubscriptionNotFound", "Subscription does not exist")
-        limit = self.policies.get_limit("max subscriptions", self.settings.maxSubscriptionsPerTopic)
+        limit = self.policies.get_limit("max_subscriptions_per_topic", self.settings.maxSubscriptionsPerTopic)
         if limit and len(self.subscriptions) >= limit:
             text = f"Exceed the maximum number of subscriptions of the topic: {self.name.full}"
             raise Refused("NotAllowedError", text)

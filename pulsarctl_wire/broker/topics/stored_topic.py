@@ -10,8 +10,7 @@ from pulsarctl_wire.broker.storage.journal import Row
 from pulsarctl_wire.broker.storage.log import Entry, Ledger, Log, signed
 from pulsarctl_wire.broker.storage.transactions import TransactionBuffer, id_of
 from pulsarctl_wire.broker.tenancy.limits import Limiter
-from pulsarctl_wire.broker.topics.environment import Environment
-from pulsarctl_wire.broker.topics.topic import Producer, S, Topic
+from pulsarctl_wire.broker.topics.topic import Environment, Producer, S, Topic
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY
 from pulsarctl_wire.wire.PulsarApi_pb2 import BrokerEntryMetadata, CommandSend, MessageIdData, MessageMetadata

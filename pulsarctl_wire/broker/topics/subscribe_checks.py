@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, Consumer, SubscriptionLike
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, BaseSubscription, Consumer
 from pulsarctl_wire.broker.topics.topic import Topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode
 
@@ -19,7 +19,7 @@ _DEDUPLICATION: Final = "pulsar.dedup"
 def check_subscribe(topic: Topic[Any], connection: Connection, command: CommandSubscribe, name: str) -> None:
     """Check name, type, limits and rate for a SUBSCRIBE. Raises Refused."""
     consumers = topic.consumers
-    limit = topic.policies.get_limit("max consumers", topic.settings.maxConsumersPerTopic)
+    limit = topic.policies.get_limit("max_consumers_per_topic", topic.settings.maxConsumersPerTopic)
     if limit and len(consumers) >= limit:
         raise Refused("ConsumerBusy", "Topic reached max consumers limit")
     is_checked = topic.settings.strictlyVerifySubscriptionName and name not in topic.subscriptions
@@ -43,7 +43,9 @@ def _check_type(topic: Topic[Any], command: CommandSubscribe) -> None:
     kind = CommandSubscribe.SubType.Name(command.subType)
     if kind == "Key_Shared" and kind not in topic.settings.subscriptionTypesEnabled:
         raise Refused("NotAllowedError", "Key_Shared subscription is disabled by broker.")
-    if kind not in (topic.policies.get("subscription types") or topic.settings.subscriptionTypesEnabled):
+    if kind not in (
+        topic.policies.get("subscription_types_enabled") or topic.settings.subscriptionTypesEnabled
+    ):
         text = f"Topic[{{{topic.name.full}}}] doesn't support {kind} sub type!"
         raise Refused("NotAllowedError", text)
 
@@ -52,7 +54,7 @@ def _check_rate(topic: Topic[Any], connection: Connection, command: CommandSubsc
     settings = topic.settings
     limit = settings.subscribeThrottlingRatePerConsumer
     seconds = settings.subscribeRatePeriodPerConsumerInSecond
-    if policy := topic.policies.get("subscribe rate"):
+    if policy := topic.policies.get("clusterSubscribeRate"):
         limit = policy.get("subscribeThrottlingRatePerConsumer", -1)
         seconds = policy.get("ratePeriodInSecond", seconds)
     client = connection.host, connection.text(command.consumer_name), command.consumer_id
@@ -82,7 +84,7 @@ def _check_matches(consumer: Consumer, other: Consumer) -> None:
     raise Refused("ConsumerBusy", f"Subscription is of different type. Active {text}.")
 
 
-async def check_can_join(subscription: SubscriptionLike, topic: Topic[Any], consumer: Consumer) -> None:
+async def check_can_join(subscription: BaseSubscription, topic: Topic[Any], consumer: Consumer) -> None:
     """Raise Refused if a consumer cannot join; first waits for an Exclusive consumer's sign of life."""
     if subscription.consumers:
         _check_matches(consumer, subscription.consumers[0])
@@ -91,6 +93,6 @@ async def check_can_join(subscription: SubscriptionLike, topic: Topic[Any], cons
         if is_alive or subscription.consumers:
             raise Refused("ConsumerBusy", "Exclusive consumer is already connected")
     default = topic.settings.maxConsumersPerSubscription
-    limit = topic.policies.get_limit("max consumers of subscription", default)
+    limit = topic.policies.get_limit("max_consumers_per_subscription", default)
     if limit and len(subscription.consumers) >= limit:
         raise Refused("ConsumerBusy", "Subscription reached max consumers limit")

@@ -1,12 +1,12 @@
 """A subscription of a persistent topic: its cursor, its consumers, and their requests."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Completion
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, Consumer
-from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher
+from pulsarctl_wire.broker.delivery.dispatcher import Dispatcher, Source
 from pulsarctl_wire.broker.delivery.key_shared import KeyShared
 from pulsarctl_wire.broker.delivery.shared import Shared
 from pulsarctl_wire.broker.delivery.single_active import SingleActive
@@ -21,34 +21,23 @@ _MAX_UNTHROTTLED_BACKLOG: Final = 1000
 """With more entries in its backlog, a subscription is throttled even if others are not."""
 
 
-class Subscription:
+class Subscription(Source):
     """A subscription, whose consumers are all of the type `kind` while there are any."""
 
     def __init__(self, topic: StoredTopic["Subscription"], name: str, cursor: Cursor) -> None:
-        self.topic = topic
-        self.topic_name, self.partition = topic.name.full, topic.partition
-        self.scheduler, self.settings, self.journal = topic.scheduler, topic.settings, topic.journal
-        self.log, self.compaction = topic.log, topic.compaction
-        self.name = name
-        self.cursor = cursor
-        self.kind: int | None = None
+        super().__init__(topic, name, cursor)
+        self.topic: StoredTopic[Subscription] = topic
+        self.journal = topic.journal
         self.dispatcher: Dispatcher | None = None
         self.transactions = PendingAcks(self)
-        self.is_aborted = topic.is_aborted
-        self.has_pending_ack, self.get_open_mask = (
-            self.transactions.has_pending_ack,
-            self.transactions.get_open_mask,
-        )
-        self.has_announced_end = topic.is_end_unreadable
+        self.has_pending_ack = self.transactions.has_pending_ack
+        self.get_open_mask = self.transactions.get_open_mask
         self.is_stored = False
         """Whether it is stored; until then, no client may learn that it exists."""
         self.reset_stored: Completion[None] | None = None
         """Done when the last reset is stored; consumers that join wait for it, as in Pulsar."""
         self.expired_messages = 0
         self.last_expired_ms = self.last_moved_ms = 0
-        self.past_messages_out = 0
-        """Messages sent to consumers that have left; likewise bytes."""
-        self.past_bytes_out = 0
         self.last_ms: dict[str, int] = {}
         """The latest `Consumer.last_…` times of consumers that have left."""
         self._is_dispatch_due = False
@@ -57,29 +46,10 @@ class Subscription:
         self._limiter = Limiter(topic.scheduler)
         self._rates: list[tuple[Limiter, Rate]] = []
         self._throttled_until = 0
-        self.dispatch_quota = UNLIMITED
-        """The number of messages that the rates allow now."""
         self.unacked = 0
         """Messages delivered and not acknowledged."""
-        self.blocked = False
-        """Whether `unacked` is too high: then nothing new is read."""
         self._max_total_unacked = 0  # blocks from here on; 0: never
         self.seeks = 0
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Its consumers."""
-        return [] if self.dispatcher is None else self.dispatcher.consumers
-
-    @property
-    def readable(self) -> int:
-        """The index before which consumers may see entries."""
-        return self.topic.readable
-
-    @property
-    def terminated(self) -> bool:
-        """Whether the topic takes no more messages."""
-        return self.topic.terminated
 
     @property
     def full_name(self) -> str:
@@ -96,7 +66,9 @@ class Subscription:
         """The most unacknowledged messages that a consumer may have; 0: no limit."""
         if not self.cursor.durable:
             return 0
-        return self.topic.policies.get_limit("max unacked", self.settings.maxUnackedMessagesPerConsumer)
+        return self.topic.policies.get_limit(
+            "max_unacked_messages_per_consumer", self.settings.maxUnackedMessagesPerConsumer
+        )
 
     @property
     def backlog(self) -> int:
@@ -153,16 +125,6 @@ class Subscription:
         self.past_bytes_out += consumer.bytes_out
         for name in ("last_flow_ms", "last_sent_ms", "last_acked_ms"):
             self.last_ms[name] = max(self.last_ms.get(name, 0), getattr(consumer, name))
-
-    def disconnect(
-        self, *, except_for: Consumer | None = None, only: Consumer | None = None, **close_fields: Any
-    ) -> None:
-        """Remove all consumers, or `only` one; send CLOSE_CONSUMER to them, `except_for` one."""
-        for consumer in list(self.consumers):
-            if only is None or consumer is only:
-                self.remove(consumer)
-                if consumer is not except_for:
-                    consumer.connection.close_consumer(consumer.id, **close_fields)
 
     # -- dispatching
 
@@ -333,11 +295,6 @@ class Subscription:
                 self.cursor.set_open(index, open_mask)
         self._record_ack(consumer, mark)
 
-    def skip(self, index: int) -> None:
-        """Acknowledge, as the broker itself, an entry that no consumer may see."""
-        self.cursor.ack(index)
-        self.check_end()
-
     def expire(self, index: int) -> None:
         """Acknowledge all entries before an index, as they are too old."""
         backlog = self.backlog
@@ -432,11 +389,8 @@ class Subscription:
 
     async def delete(self, *, requester: Consumer | None, force: bool) -> None:
         """Delete the subscription. Raises Refused if any but `requester` are connected, unless `force`."""
-        if not force and any(consumer is not requester for consumer in self.consumers):
-            raise Refused("MetadataError", "Unconnected or shared consumer attempting to unsubscribe")
-        self.disconnect(except_for=requester)
+        await super().delete(requester=requester, force=force)
         self.stop()
-        self.topic.subscriptions.pop(self.name, None)
         self.topic.past_messages_out += self.past_messages_out
         self.topic.past_bytes_out += self.past_bytes_out
         self.forget()

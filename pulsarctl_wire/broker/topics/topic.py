@@ -6,18 +6,20 @@ counts them. Source: b/AbstractTopic (4.0).
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, java_refusal
 from pulsarctl_wire.broker.basics.scheduler import Completion, Scheduler
+from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.clients.connection import Connection
-from pulsarctl_wire.broker.delivery.consumer import Consumer, SubscriptionLike
-from pulsarctl_wire.broker.schemas.registry import SchemaRefused, StoredSchema, from_wire
+from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
+from pulsarctl_wire.broker.schemas.registry import SchemaRefused, Schemas, StoredSchema, from_wire
 from pulsarctl_wire.broker.storage.journal import Journal
+from pulsarctl_wire.broker.storage.log import Cache
 from pulsarctl_wire.broker.tenancy.limits import Limiter, SubscribeLimiter
+from pulsarctl_wire.broker.tenancy.namespaces import Namespaces
 from pulsarctl_wire.broker.tenancy.policies import DispatchRules, SendRules, TopicPolicies, get_broker_rate
-from pulsarctl_wire.broker.topics.environment import Environment
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandProducer,
@@ -29,7 +31,40 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
 )
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
 
-S = TypeVar("S", bound=SubscriptionLike)
+_CACHE_BYTES: Final = 16 * 1024 * 1024
+
+
+class Environment:
+    """What all topics of a broker share. `ends` maps each stored log to the index after its last entry."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: Settings,
+        scheduler: Scheduler,
+        journal: Journal,
+        namespaces: Namespaces,
+        schemas: Schemas,
+        ends: dict[int, int],
+    ) -> None:
+        self.number = number
+        """The number of the broker in its cluster."""
+        self.settings = settings
+        self.scheduler = scheduler
+        self.journal = journal
+        self.namespaces = namespaces
+        self.schemas = schemas
+        self.ends = ends
+        self.cache = Cache(_CACHE_BYTES)
+        self.publish_limiter = Limiter(scheduler)
+        self.dispatch_limiter = Limiter(scheduler)
+        interceptors = ",".join(settings.brokerEntryMetadataInterceptors)
+        self.adds_timestamp = "AppendBrokerTimestamp" in interceptors
+        self.adds_index = "AppendIndex" in interceptors
+        self.adds_metadata = self.adds_timestamp or self.adds_index
+
+
+S = TypeVar("S", bound=BaseSubscription)
 
 _FENCED = java_refusal("ServiceNotReady", "Topic is temporarily unavailable", "TopicFencedException")
 
@@ -165,7 +200,7 @@ class Topic(Generic[S]):
 
     def check_producer_limit(self) -> None:
         """Raise Refused if the topic has its maximum of producers."""
-        limit = self.policies.get_limit("max producers", self.settings.maxProducersPerTopic)
+        limit = self.policies.get_limit("max_producers_per_topic", self.settings.maxProducersPerTopic)
         if limit and len(self.producers) >= limit:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
 
@@ -231,7 +266,7 @@ class Topic(Generic[S]):
 
     def _add_schema(self, schema: WireSchema) -> StoredSchema:
         schemas, data = self.environment.schemas, from_wire(schema)
-        updates = self.policies.get("schema updates")
+        updates = self.policies.get("is_allow_auto_update_schema")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
             return schemas.add(self.name, data, self.strategy, self.scheduler.time_ms)
         if (version := schemas.find(self.name, data)) is not None:
@@ -240,7 +275,7 @@ class Topic(Generic[S]):
 
     def check_no_schema(self) -> None:
         """Raise SchemaRefused if producers must have a schema."""
-        enforced = self.policies.get("schema validation") or self.settings.isSchemaValidationEnforced
+        enforced = self.policies.get("schema_validation_enforced") or self.settings.isSchemaValidationEnforced
         if enforced and self.environment.schemas.get(self.name) is not None:
             text = "Producers cannot connect or send message without a schema to topics with a schema"
             text = f"{text}when SchemaValidationEnforced is enabled"  # Pulsar's text has no blank here either
@@ -276,7 +311,9 @@ class Topic(Generic[S]):
     @property
     def strategy(self) -> str:
         """The schema compatibility strategy, by Pulsar's name."""
-        strategy: str = self.policies.get("schema compatibility") or self.settings.schemaCompatibilityStrategy
+        strategy: str = (
+            self.policies.get("schema_compatibility_strategy") or self.settings.schemaCompatibilityStrategy
+        )
         return strategy
 
     def check_open(self) -> None:

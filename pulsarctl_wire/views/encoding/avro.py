@@ -20,20 +20,14 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from pulsarctl_wire.views import avro
+from pulsarctl_wire.views.avro_schema import LOGICAL, Resolver, Type
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
 from pulsarctl_wire.views.content import MAX_DEPTH, MAX_REASON, ValueBudget, quote
-from pulsarctl_wire.views.encoding import iso
-from pulsarctl_wire.views.encoding.decimals import decimal_bytes, decode_base64, parse_number, scale_of
+from pulsarctl_wire.views.encoding import values
 from pulsarctl_wire.views.encoding.texts import misfit, read_json
+from pulsarctl_wire.views.encoding.values import decimal_bytes, decode_base64, parse_number, scale_of
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.varint import varint
-
-_Type = dict[str, Any]
-"""A type with all names resolved: see `_Resolver`."""
-
-_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_LOGICAL = "logicalType"
 
 _BITS = {"int": 32, "long": 64}
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -47,18 +41,18 @@ _MAX_TRIED = 10_000  # values that may be tried for defaults and unions, besides
 def _times() -> dict[tuple[str, str], tuple[Callable[[str], int | None], str]]:
     """Map logical types of int and long to the function that parses their text, and an example."""
     times: dict[tuple[str, str], tuple[Callable[[str], int | None], str]] = {
-        ("int", "date"): (iso.parse_date, "2023-11-14"),
-        ("int", "time-millis"): (partial(iso.parse_time, unit=1_000_000), "22:13:20.125"),
-        ("long", "time-micros"): (partial(iso.parse_time, unit=1_000), "22:13:20.000125"),
+        ("int", "date"): (values.parse_date, "2023-11-14"),
+        ("int", "time-millis"): (partial(values.parse_time, unit=1_000_000), "22:13:20.125"),
+        ("long", "time-micros"): (partial(values.parse_time, unit=1_000), "22:13:20.000125"),
     }
     for unit, nanos in (("millis", 1_000_000), ("micros", 1_000), ("nanos", 1)):
         years = ", from 1678 to 2261" if unit == "nanos" else ""  # the range of 64 bits
         example = f"2023-11-14T22:13:20.125, in whole {unit}{years}"
         times["long", f"timestamp-{unit}"] = (
-            partial(iso.parse_timestamp, unit=nanos),
+            partial(values.parse_timestamp, unit=nanos),
             example.replace(",", "Z,", 1),
         )
-        local = partial(iso.parse_timestamp, unit=nanos, zoned=False)
+        local = partial(values.parse_timestamp, unit=nanos, zoned=False)
         times["long", f"local-timestamp-{unit}"] = local, example
     return times
 
@@ -66,72 +60,22 @@ def _times() -> dict[tuple[str, str], tuple[Callable[[str], int | None], str]]:
 _TIMES = _times()
 
 
-class _Resolver:
-    """A resolver of the names in a schema, the same as in the view's compiler.
-
-    Every type becomes an object: a primitive ``{"type": "int"}``, a union ``{"type": "union", "branches":
-    [...]}``. A type's name becomes the object that defines the type, so an object may contain itself.
-    """
-
-    def __init__(self) -> None:
-        self.types: dict[str, _Type] = {}
-
-    def resolve(self, schema: Any, namespace: str) -> _Type:
-        if isinstance(schema, str):
-            if schema in _PRIMITIVES:
-                return {"type": schema}
-            return self.types.get(_full_name(schema, namespace)) or self.types[schema]
-        if isinstance(schema, list):
-            branches = [self.resolve(branch, namespace) for branch in schema]
-            if any(branch["type"] == "union" for branch in branches):
-                raise _unusable("it has a union directly in a union")
-            return {"type": "union", "branches": branches}
-        kind = schema["type"]
-        if kind in ("record", "error", "enum", "fixed"):
-            return self.define(kind, schema, namespace)
-        if kind == "array":
-            return {"type": kind, "items": self.resolve(schema["items"], namespace)}
-        if kind == "map":
-            return {"type": kind, "values": self.resolve(schema["values"], namespace)}
-        if isinstance(kind, str) and kind in _PRIMITIVES:
-            return {"type": kind, **_logical(schema)}
-        return self.resolve(kind, namespace)
-
-    def define(self, kind: str, schema: dict[str, Any], namespace: str) -> _Type:
-        own_namespace = schema.get("namespace")
-        full_name = _full_name(schema["name"], namespace if own_namespace is None else own_namespace)
-        resolved = self.types[full_name] = {"type": kind, "name": full_name}
-        if kind == "enum":
-            resolved["symbols"] = schema["symbols"]
-        elif kind == "fixed":
-            resolved |= {"size": schema["size"], **_logical(schema)}
-        else:
-            resolved["type"] = "record"
-            inner = full_name.rpartition(".")[0]
-            resolved["fields"] = [
-                {**part, "type": self.resolve(part["type"], inner)} for part in schema["fields"]
-            ]
-        return resolved
-
-
-def _full_name(name: str, namespace: str) -> str:
-    return name if "." in name or not namespace else f"{namespace}.{name}"
-
-
-def _logical(schema: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(schema.get(_LOGICAL), str):
-        return {}
-    return {key: schema[key] for key in (_LOGICAL, "scale", "precision") if key in schema}
-
-
-def _compile(schema: PulsarApi_pb2.Schema) -> _Type:
-    avro.compile_schema(schema)  # raises if the schema is invalid; from here on it is well formed
+def _compile(schema: PulsarApi_pb2.Schema) -> Type:
     resolver = _Resolver()
-    root = resolver.resolve(schema_json(schema.schema_data), "")
+    root = resolver.resolve(schema_json(schema.schema_data))
     if schema.type == PulsarApi_pb2.Schema.Avro:
         for name, resolved in resolver.types.items():
             _check_symbols(name, resolved.get("symbols", []))
     return root
+
+
+class _Resolver(Resolver):
+    def resolve(self, schema: Any, namespace: str = "", depth: int = 0) -> Type:
+        """Refuse also unions that only the view accepts."""
+        resolved = super().resolve(schema, namespace, depth)
+        if any(branch["type"] == "union" for branch in resolved.get("branches", ())):
+            raise _unusable("it has a union directly in a union")
+        return resolved
 
 
 def _check_symbols(name: str, symbols: list[str]) -> None:
@@ -203,7 +147,7 @@ class _Values:
     def __init__(self, budget: ValueBudget) -> None:
         self.budget = budget
 
-    def value(self, schema: _Type, value: Any, path: str, depth: int) -> bytes:
+    def value(self, schema: Type, value: Any, path: str, depth: int) -> bytes:
         self.budget.values -= 1
         if self.budget.values < 0:
             raise _TooMany
@@ -218,20 +162,20 @@ class _Values:
         nested: bytes = getattr(self, _CONTAINERS[kind])(schema, value, path, depth + 1)
         return nested
 
-    def null(self, schema: _Type, value: Any, path: str) -> bytes:
+    def null(self, schema: Type, value: Any, path: str) -> bytes:
         if value is not None:
             raise misfit(path, value, "null")
         return b""
 
-    def boolean(self, schema: _Type, value: Any, path: str) -> bytes:
+    def boolean(self, schema: Type, value: Any, path: str) -> bytes:
         if not isinstance(value, bool):
             raise misfit(path, value, "true or false")
         return bytes([value])
 
-    def integer(self, schema: _Type, value: Any, path: str) -> bytes:
+    def integer(self, schema: Type, value: Any, path: str) -> bytes:
         bits = _BITS[schema["type"]]
         expected, integer = f"an integer of {bits} bits", value
-        time = _TIMES.get((schema["type"], schema.get(_LOGICAL, "")))
+        time = _TIMES.get((schema["type"], schema.get(LOGICAL, "")))
         if time is not None:
             read, example = time
             expected = f"{example}, or the stored integer"
@@ -240,7 +184,7 @@ class _Values:
             raise misfit(path, value, expected)
         return _encode_long(integer)
 
-    def real(self, schema: _Type, value: Any, path: str) -> bytes:
+    def real(self, schema: Type, value: Any, path: str) -> bytes:
         number = float(value) if isinstance(value, str) and value in _NO_NUMBERS else _finite(value)
         try:
             if number is not None:
@@ -249,7 +193,7 @@ class _Values:
             pass
         raise misfit(path, value, f"a number within the range of {schema['type']}")
 
-    def string(self, schema: _Type, value: Any, path: str) -> bytes:
+    def string(self, schema: Type, value: Any, path: str) -> bytes:
         if not isinstance(value, str):
             raise misfit(path, value, "text in double quotes")
         try:
@@ -257,18 +201,18 @@ class _Values:
         except UnicodeEncodeError:
             raise misfit(path, value, "text without lone surrogates") from None
 
-    def raw(self, schema: _Type, value: Any, path: str) -> bytes:
-        is_decimal = schema.get(_LOGICAL) == "decimal"
+    def raw(self, schema: Type, value: Any, path: str) -> bytes:
+        is_decimal = schema.get(LOGICAL) == "decimal"
         data = decimal_bytes(schema, value) if is_decimal else decode_base64(value)
         if data is None:
             raise misfit(path, value, _decimal(schema) if is_decimal else "bytes in base64")
         return _encode_sized(data)
 
-    def fixed(self, schema: _Type, value: Any, path: str) -> bytes:
-        size, logical = schema["size"], schema.get(_LOGICAL)
+    def fixed(self, schema: Type, value: Any, path: str) -> bytes:
+        size, logical = schema["size"], schema.get(LOGICAL)
         data: bytes | None
         if (size, logical) == (12, "duration"):
-            expected, data = "a duration such as P1M2DT3.004S", _text(value, iso.parse_duration)
+            expected, data = "a duration such as P1M2DT3.004S", _text(value, values.parse_duration)
         elif (size, logical) == (16, "uuid"):
             expected, data = "a UUID", _text(value, _uuid)
         elif logical == "decimal":
@@ -282,21 +226,21 @@ class _Values:
             raise misfit(path, value, expected)
         return data
 
-    def symbol(self, schema: _Type, value: Any, path: str) -> bytes:
+    def symbol(self, schema: Type, value: Any, path: str) -> bytes:
         if not isinstance(value, str) or value not in schema["symbols"]:
             raise misfit(path, value, f"one of {_join(schema['symbols'])}")
         return _encode_long(schema["symbols"].index(value))
 
-    def array(self, schema: _Type, value: Any, path: str, depth: int) -> bytes:
+    def array(self, schema: Type, value: Any, path: str, depth: int) -> bytes:
         if not isinstance(value, list):
             raise misfit(path, value, "a list")
         kind = schema["items"]
         return _encode_block([self.value(kind, item, f"{path}[{n}]", depth) for n, item in enumerate(value)])
 
-    def mapping(self, schema: _Type, value: Any, path: str, depth: int) -> bytes:
+    def mapping(self, schema: Type, value: Any, path: str, depth: int) -> bytes:
         if not isinstance(value, dict):
             raise misfit(path, value, "an object")
-        kind = schema["values"]
+        kind = schema["items"]
         return _encode_block(
             [
                 self.string(schema, name, path) + self.value(kind, item, _path(path, name), depth)
@@ -304,7 +248,7 @@ class _Values:
             ]
         )
 
-    def record(self, schema: _Type, value: Any, path: str, depth: int) -> bytes:
+    def record(self, schema: Type, value: Any, path: str, depth: int) -> bytes:
         names = [field["name"] for field in schema["fields"]]
         if not isinstance(value, dict):
             raise misfit(path, value, f"an object with {_join(names)}")
@@ -322,14 +266,14 @@ class _Values:
         return b"".join(pieces)
 
     def encode_missing(self, field: dict[str, Any], path: str, depth: int) -> bytes:
-        kind: _Type = field["type"]
+        kind: Type = field["type"]
         if "default" in field:
             return _Defaults(self.budget).value(kind, field["default"], path, depth)
         if any(branch["type"] == "null" for branch in kind.get("branches", [kind])):
             return self.value(kind, None, path, depth)
         raise ValueError(f"the field {quote(path, MAX_REASON)} is missing and has no default: give it")
 
-    def union(self, branches: list[_Type], value: Any, path: str, depth: int) -> bytes:
+    def union(self, branches: list[Type], value: Any, path: str, depth: int) -> bytes:
         kinds = [branch["type"] for branch in branches]
         if value is None and "null" in kinds:
             return _encode_long(kinds.index("null"))
@@ -342,7 +286,7 @@ class _Values:
         return _encode_long(index) + encoded
 
     def find_fitting(
-        self, branches: list[_Type], value: Any, path: str, depth: int
+        self, branches: list[Type], value: Any, path: str, depth: int
     ) -> tuple[list[tuple[int, int, bytes]], list[ValueError]]:
         """Find rank, index and bytes of the branches that ``value`` fits; and the errors of the others.
 
@@ -365,12 +309,12 @@ class _Values:
                 named_errors.append(error)
         return matches, named_errors or errors
 
-    def branch_names(self, branch: _Type) -> tuple[str, ...]:
+    def branch_names(self, branch: Type) -> tuple[str, ...]:
         """Return the names of a branch in Avro's JSON encoding: with and without its namespace."""
         return (_name(branch), _name(branch).rpartition(".")[2])
 
     def choose(
-        self, branches: list[_Type], fitting: list[tuple[int, int, bytes]], value: Any, path: str
+        self, branches: list[Type], fitting: list[tuple[int, int, bytes]], value: Any, path: str
     ) -> tuple[int, bytes]:
         """Choose the branch that is meant. Returns its index and bytes; ValueError if that is ambiguous."""
         if not self.is_strict:
@@ -389,10 +333,10 @@ class _Defaults(_Values):
 
     is_strict = False
 
-    def raw(self, schema: _Type, value: Any, path: str) -> bytes:
+    def raw(self, schema: Type, value: Any, path: str) -> bytes:
         return _encode_sized(self.characters(value, path))
 
-    def fixed(self, schema: _Type, value: Any, path: str) -> bytes:
+    def fixed(self, schema: Type, value: Any, path: str) -> bytes:
         data = self.characters(value, path)
         if len(data) != schema["size"]:
             raise misfit(path, value, "a value, as the schema's default has the wrong size")
@@ -404,7 +348,7 @@ class _Defaults(_Values):
         except (TypeError, UnicodeEncodeError):
             raise misfit(path, value, "a value, as the schema's default has the wrong type") from None
 
-    def real(self, schema: _Type, value: Any, path: str) -> bytes:
+    def real(self, schema: Type, value: Any, path: str) -> bytes:
         # The schema's JSON was parsed with floats; only numbers that the user typed keep their digits.
         return super().real(schema, Decimal(value) if isinstance(value, float) else value, path)
 
@@ -414,11 +358,11 @@ class _JsonValues(_Values):
 
     is_strict = False
 
-    def integer(self, schema: _Type, value: Any, path: str) -> bytes:
-        return b"" if _LOGICAL in schema and value is not None else super().integer(schema, value, path)
+    def integer(self, schema: Type, value: Any, path: str) -> bytes:
+        return b"" if LOGICAL in schema and value is not None else super().integer(schema, value, path)
 
-    def raw(self, schema: _Type, value: Any, path: str) -> bytes:
-        if value is None or (_LOGICAL not in schema and not isinstance(value, str)):
+    def raw(self, schema: Type, value: Any, path: str) -> bytes:
+        if value is None or (LOGICAL not in schema and not isinstance(value, str)):
             raise misfit(path, value, "bytes as text")
         return b""
 
@@ -427,7 +371,7 @@ class _JsonValues(_Values):
     def encode_missing(self, field: dict[str, Any], path: str, depth: int) -> bytes:
         return b"" if "default" in field else super().encode_missing(field, path, depth)
 
-    def branch_names(self, branch: _Type) -> tuple[str, ...]:
+    def branch_names(self, branch: Type) -> tuple[str, ...]:
         return ()
 
 
@@ -462,14 +406,14 @@ def _decimal(schema: dict[str, Any]) -> str:
     return f"a decimal with at most {scale} digits after the point{digits}"
 
 
-def _rank(branch: _Type, value: object) -> int:
+def _rank(branch: Type, value: object) -> int:
     """Return a branch's rank for a value: for a number, the lowest rank wins. Equal ranks are ambiguous."""
     if _is_integer(value) or isinstance(value, Decimal):
-        return _LOGICAL_RANK if _LOGICAL in branch else _RANKS.get(branch["type"], 0)
+        return _LOGICAL_RANK if LOGICAL in branch else _RANKS.get(branch["type"], 0)
     return 1 if branch["type"] == "float" else 0
 
 
-def _name(branch: _Type) -> str:
+def _name(branch: Type) -> str:
     """Return the name of a union's branch in Avro's JSON encoding, and in errors."""
     return str(branch.get("name", branch["type"]))
 

@@ -117,7 +117,7 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
 
     pool = DescriptorPool()
     try:
-        for file in _order_files(files):
+        for file in order_files(files):
             pool.AddSerializedFile(file.SerializePartialToString())
         return _Type(pool, GetMessageClass(pool.FindMessageTypeByName(root)), unknown)
     except CycleError:
@@ -126,8 +126,8 @@ def _type(files: FileDescriptorSet, root: str, unknown: frozenset[str] = frozens
         raise ValueError(f"the schema's descriptors are inconsistent: {error}; {_PROTOC}") from None
 
 
-def _order_files(files: FileDescriptorSet) -> list[FileDescriptorProto]:
-    """Return each file once, after the files that it imports, as a pool requires."""
+def order_files(files: FileDescriptorSet) -> list[FileDescriptorProto]:
+    """Return each file once, after the files that it imports, as a pool requires. Raises CycleError."""
     by_name = {file.name: file for file in reversed(files.file)}
     order = TopologicalSorter({name: file.dependency for name, file in by_name.items()})
     return [by_name[name] for name in order.static_order() if name in by_name]
