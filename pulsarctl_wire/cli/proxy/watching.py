@@ -146,8 +146,7 @@ class WatchRun:
             self._sinks.append(self._tap())
         self._sinks.append(self._not_shown)
         if options.metrics:
-            from pulsarctl_wire.cli.proxy.metrics import SnapshotCollector
-            from pulsarctl_wire.cli.scraping import serve
+            from pulsarctl_wire.cli.metrics import SnapshotCollector, serve
 
             url = serve(options.metrics, SnapshotCollector(self._snapshot), stack)
             console.warn(f"metrics at {url}")
