@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 from broker.probe import SETTINGS
 
-import pulsarctl_wire
-from pulsarctl_wire.broker.basics.settings import (
-    FIELDS,
-    Settings,
-    notes_on,
-    parse_settings,
-    pulsar_names,
-    read_conf,
-)
+from pulsarctl_wire.broker.basics import setting_names
+from pulsarctl_wire.broker.basics.settings import FIELDS, Settings, notes_on, parse_settings, read_conf
 from pulsarctl_wire.errors import SettingsError
 
-PACKAGE = Path(pulsarctl_wire.__file__).parent
+PACKAGE = Path(setting_names.__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +86,7 @@ def test_lines_without_effect_are_told() -> None:
     assert notes_on({"loadBalancerEnabled": "true"}) == [
         "settings of Pulsar without effect here: loadBalancerEnabled"
     ]
-    many = dict.fromkeys(sorted(pulsar_names() - FIELDS.keys())[:20], "1")
+    many = dict.fromkeys(sorted(setting_names.NAMES - FIELDS.keys())[:20], "1")
     assert notes_on(many)[0].endswith(" and 12 more")
     assert notes_on({"keepAliveSeconds": "5"}) == [
         "keepAliveSeconds: Pulsar has no such setting; did you mean keepAliveIntervalSeconds?"

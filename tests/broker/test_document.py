@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pulsarctl_wire.broker.admin.namespaces import MAX_BUNDLES
-from pulsarctl_wire.broker.basics.settings import FIELDS, Settings, pulsar_names
+from pulsarctl_wire.broker.basics.setting_names import NAMES
+from pulsarctl_wire.broker.basics.settings import FIELDS, Settings
 from pulsarctl_wire.broker.clients.connection import MAX_UNSENT_BYTES
 from pulsarctl_wire.broker.cluster import state
 from pulsarctl_wire.broker.shell import faulty, http
@@ -21,7 +22,7 @@ def test_its_settings_have_an_effect_or_are_shown_as_without() -> None:
     named = set(re.findall(r"\b[a-z]+[A-Z]\w+\b", " ".join(re.findall(r"`([^`\n]*)`", DOCUMENT))))
     known = named & FIELDS.keys()
     assert {"maxMessageSize", "transactionCoordinatorEnabled", "tlsCertificateFilePath"} <= known
-    assert "numIOThreads" in pulsar_names() - FIELDS.keys()
+    assert "numIOThreads" in NAMES - FIELDS.keys()
 
 
 def test_each_field_of_the_state_is_described() -> None:

@@ -5,7 +5,6 @@ What that file does not set has the default of Pulsar's ServiceConfiguration. Ti
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,19 +243,13 @@ def _wrong(name: str, value: object, expected: str) -> SettingsError:
     return SettingsError(f"{name}={text[:200]}: it must be {expected}")
 
 
-@cache
-def pulsar_names() -> frozenset[str]:
-    """Return all setting names of Pulsar 4.0.8: fields of ServiceConfiguration, lines of its *.conf files."""
-    from importlib.resources import files
-
-    return frozenset((files(__package__) / "setting_names.txt").read_text("utf-8").split())
-
-
 def unknown_in(lines: Mapping[str, object]) -> list[str]:
     """Return a note about each line that not even Pulsar knows."""
     if lines.keys() <= FIELDS.keys():
         return []
-    names = pulsar_names() | FIELDS.keys()
+    from pulsarctl_wire.broker.basics.setting_names import NAMES
+
+    names = NAMES | FIELDS.keys()
     return [_unknown(name, names) for name in lines if name not in names]
 
 
@@ -264,7 +257,9 @@ def notes_on(lines: Mapping[str, object]) -> list[str]:
     """Return notes about lines that have no effect here."""
     if not lines:
         return []
-    unused_names = pulsar_names() - FIELDS.keys()
+    from pulsarctl_wire.broker.basics.setting_names import NAMES
+
+    unused_names = NAMES - FIELDS.keys()
     ineffective = [name for name, value in lines.items() if name in unused_names and value not in ("", None)]
     notes = unknown_in(lines)
     if ineffective:

@@ -29,7 +29,7 @@ from pulsarctl_wire.table.columns import (
     text_array,
     texts_at,
 )
-from pulsarctl_wire.table.parquet import GATHERED
+from pulsarctl_wire.table.groups import GATHERED
 from pulsarctl_wire.wire.detail import ALL
 
 

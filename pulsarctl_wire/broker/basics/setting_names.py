@@ -1,3 +1,11 @@
+"""All setting names of Pulsar 4.0.8, to tell settings without effect here from misspelled ones.
+
+They are the fields of ServiceConfiguration and the lines of broker.conf and standalone.conf.
+"""
+
+from typing import Final
+
+_NAMES: Final = """
 acknowledgmentAtBatchIndexLevelEnabled activeConsumerFailoverConsistentHashing
 activeConsumerFailoverDelayTimeMillis additionalServletDirectory additionalServlets
 additionalSystemCursorNames advertisedAddress advertisedListeners aggregatePublisherStatsByProducerName
@@ -209,3 +217,6 @@ webSocketPingDurationSeconds webSocketPulsarClientMemoryLimitInMB webSocketServi
 webSocketSessionIdleTimeoutMillis zooKeeperAllowReadOnlyOperations zooKeeperCacheExpirySeconds
 zooKeeperOperationTimeoutSeconds zookeeperServers zookeeperSessionExpiredPolicy
 zooKeeperSessionTimeoutMillis
+"""
+
+NAMES: Final = frozenset(_NAMES.split())
