@@ -95,7 +95,7 @@ class InjectOptions:
     faults: FaultOptions = group(FaultOptions, control="Unix socket for pwire broker ctl; '' for no socket.")
 
 
-app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker, for tests and development.")
+app = typer.Typer(name="broker", cls=Group)
 app.add_typer(ctl.app, name="ctl")
 
 

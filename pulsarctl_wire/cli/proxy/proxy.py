@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.net.sockets import Socket
 
 
-app = typer.Typer(
-    name="proxy", cls=Group, help="Forward connections to a cluster, show the traffic, and inject faults."
-)
+app = typer.Typer(name="proxy", cls=Group)
 ctl = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_args_is_help=True)
 ctl.add_typer(fault_commands(RunningProxy), name="fault")
 app.add_typer(ctl, name="ctl")
