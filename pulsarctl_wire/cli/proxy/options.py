@@ -154,7 +154,7 @@ class FaultOptions:
         from pulsarctl_wire.faults.text import parse_fault, parse_scenario
 
         seed = self.seed
-        wanted: list[Fault] = []
+        entries: list[Fault] = []
         if self.scenario:
             path = self.scenario
             try:
@@ -162,13 +162,13 @@ class FaultOptions:
             except (OSError, UnicodeDecodeError) as error:
                 why = getattr(error, "strerror", None) or "it is not UTF-8 text"
                 console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
-            found = parse_scenario(text)
-            seed = found.seed if seed is None else seed
-            wanted += found.faults
-        wanted += map(parse_fault, self.fault)
+            scenario = parse_scenario(text)
+            seed = scenario.seed if seed is None else seed
+            entries += scenario.faults
+        entries += map(parse_fault, self.fault)
         faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, make_test)
-        for fault in wanted:
-            faults.add(fault)
+        for entry in entries:
+            faults.add(entry)
         return faults
 
 

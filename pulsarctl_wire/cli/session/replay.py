@@ -221,20 +221,20 @@ def recorded_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.net.replay.replay import ConnectionEnded
 
-    ended: list[ConnectionEnded] = []
+    endings: list[ConnectionEnded] = []
 
     def note(ending: EndedConnection) -> None:
         if ending.by_broker is not None:
-            ended.append(ConnectionEnded(ending.connection, ending.by_broker, ending.last_ns))
+            endings.append(ConnectionEnded(ending.connection, ending.by_broker, ending.last_ns))
 
     decoder = Decoder(join_chunks=False, on_end=note)
     for events in sources.read(decoder):
-        last = [each for each in ended if events and each.connection is events[0].connection]
-        yield from (each for each in ended if each not in last)
+        index = events[0].connection.index if events else -1
+        yield from (each for each in endings if each.connection.index != index)
         yield from events
-        yield from last  # these events were waiting for the end
-        ended.clear()
-    yield from ended
+        yield from (each for each in endings if each.connection.index == index)  # these are its last events
+        endings.clear()
+    yield from endings
     for events in decoder.finish():
         yield from events
 
