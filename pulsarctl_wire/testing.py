@@ -346,10 +346,10 @@ class Broker:
 
 def _new_faults() -> Faults:
     """Faults that can be limited to topics, and by filters."""
-    from pulsarctl_wire.cli.proxy.injecting import tester
+    from pulsarctl_wire.cli.proxy.options import make_test
     from pulsarctl_wire.faults.lanes import Faults
 
-    return Faults(0, tester)
+    return Faults(0, make_test)
 
 
 class _Outcome:

@@ -14,7 +14,7 @@ from planted import NUMBERS, PLANTED
 from pwire_run import pwire
 
 from pulsarctl_wire.capture import Decoder, open_source
-from pulsarctl_wire.cli.proxy.metrics import SnapshotCollector
+from pulsarctl_wire.cli.metrics import SnapshotCollector
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.framing.stream import FrameStream

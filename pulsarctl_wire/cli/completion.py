@@ -54,7 +54,7 @@ def faults(incomplete: str) -> list[tuple[str, str]]:
 
 def terms(incomplete: str) -> list[str]:
     """What `explain` knows; in lower case if `incomplete` is."""
-    from pulsarctl_wire.manual.explain import everything
+    from pulsarctl_wire.manual.explanations import everything
 
     return _last_of_list([each.name for each in everything()], incomplete)
 

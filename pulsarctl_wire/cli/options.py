@@ -11,12 +11,17 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.cli.signature import argument, flag, option, several
 from pulsarctl_wire.errors import FilterError, SettingsError
 
 LOOPBACK: Final = "127.0.0.1"
 """The address to listen on if only a port is given, so that nobody else can connect by default."""
 
+SOURCES: Final = partial(
+    argument,
+    "SOURCE...",
+    "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
+)
 MAX_FRAME_SIZE: Final = partial(
     option,
     "--max-frame-size BYTES",

@@ -1,12 +1,16 @@
-"""`--record`: writes what connections carry as a capture."""
+"""`--record` and `--trace`: sinks that write what connections carry as a capture, and show their frames."""
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.wire.frame import Connection
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.framing.redaction import Redactor
 from pulsarctl_wire.wire.session.ledgers import LedgerState
 from pulsarctl_wire.wire.session.sinks import Sink
@@ -100,3 +104,18 @@ class RecordingSink(Sink):
         except OSError as error:
             self.failed = True
             self._say(f"--record {self._path}: {error.strerror}; {self._what} goes on unrecorded")
+
+
+class Trace(Sink):
+    """Shows the frames of links, by default on stderr, with the renderers of `decode`."""
+
+    def __init__(self, output: str, *, show_secrets: bool, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        recorder = Recorder(show_secrets=show_secrets)
+        self._render = console.event_renderer(self._stream, output, recorder, Clock())
+
+    def events(self, events: list[Event]) -> None:
+        """Show the events, after flushing stdout."""
+        sys.stdout.flush()
+        self._stream.buffer.writelines(self._render(events))
+        self._stream.buffer.flush()

@@ -74,7 +74,8 @@ NAMES: Final = [name for verbs in _PACKAGES.values() for name in verbs]
 
 _SHARED_MODULES: Final = {
     "read": "consume",
-    **dict.fromkeys(("partitions", "topics"), "lookup"),
+    "sql": "report",
+    **dict.fromkeys(("partitions", "topics", "watch"), "lookup"),
     **dict.fromkeys(("seek", "unsubscribe", "last-id", "consumer-stats"), "inspect"),
 }
 """The modules of verbs that share one."""

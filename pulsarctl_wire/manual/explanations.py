@@ -1,29 +1,68 @@
-"""Everything that can be explained: from the protocol's tables, the rules, and the manual's texts."""
+"""Everything that can be explained, by name or number: from the protocol's tables, the rules, and the texts.
+
+A page of a text begins with its name, a colon, and what the thing is. Its sections are indented by two, and
+the lines that continue them by four:
+
+    FLOW: Grants a consumer's permits.
+      sent: after SUBSCRIBE,
+        and while messages are consumed.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.checks.rule import read_paragraphs
-from pulsarctl_wire.manual import errors, fields, services, sessions, values, versions
-from pulsarctl_wire.manual.pages import Page
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.commands import ANSWERED_WITHOUT_ID, BODIES, NAMES, NUMBERS, REQUESTS, TO_BROKER
 from pulsarctl_wire.wire.server_errors import FINAL, MEANINGS
 
-MESSAGES: Final[Mapping[str, Any]] = PulsarApi_pb2.DESCRIPTOR.message_types_by_name
-"""Descriptors of all messages of the schema by name."""
+Page = dict[str, str]
+"""Sections by label, each as one line; "about" is the first."""
 
-_COMMANDS: Final[dict[str, Page]] = {**sessions.COMMANDS, **services.COMMANDS}
+
+def read_pages(text: str) -> dict[str, Page]:
+    """Return the pages of `text` by name."""
+    pages: dict[str, Page] = {}
+    page, label = Page(), ""
+    for line in filter(None, text.splitlines()):
+        if line.startswith("    "):
+            page[label] += f" {line.strip()}"
+            continue
+        name, _, words = line.strip().partition(": ")
+        label = name
+        if not line.startswith(" "):
+            page, label = pages.setdefault(name, Page()), "about"
+        page[label] = words
+    return pages
+
+
+def _load(name: str) -> dict[str, Page]:
+    return read_pages((files(__package__) / f"{name}.txt").read_text("utf-8"))
+
+
+COMMANDS: Final = _load("commands")
+ERRORS: Final = _load("errors")
+VERSIONS: Final = _load("versions")
+MESSAGES: Final = _load("messages")
+"""Pages of messages but those of commands."""
+ENUMS: Final = _load("enums")
+"""Pages of enums, and of values as ENUM.VALUE."""
+FIELDS: Final = _load("fields")
+"""Pages of fields as OWNER.FIELD, where OWNER is a command or a message, or FIELD for all others."""
+
+_MESSAGES: Final[Mapping[str, Any]] = PulsarApi_pb2.DESCRIPTOR.message_types_by_name
 _ANSWERS: Final = {**ANSWERED_WITHOUT_ID, **{number: how.answers for number, how in REQUESTS.items()}}
 _WAYS: Final = {True: "to the broker", False: "by the broker", None: "both ways"}
 _BASE: Final[Any] = PulsarApi_pb2.BaseCommand.DESCRIPTOR
 _SINCE: Final = {
-    name: version for version, page in versions.PAGES.items() for name in page.get("adds", "").split(", ")
+    name: version for version, page in VERSIONS.items() for name in page.get("adds", "").split(", ")
 }
 """Command, field or value -> the protocol version that added it, if it did not come with a feature flag."""
 
@@ -83,7 +122,7 @@ def _rules_about(name: str) -> str:
 
 def _commands() -> Iterator[Named]:
     for number, name in NAMES.items():
-        page, message = _COMMANDS[name], _BASE.fields_by_number[number].message_type
+        page, message = COMMANDS[name], _BASE.fields_by_number[number].message_type
         asked = ", ".join(NAMES[each] for each, answers in _ANSWERS.items() if number in answers)
         answers = ", ".join(sorted((NAMES[each] for each in _ANSWERS.get(number, ())), key=_errors_last))
         replies = [answers or ("" if asked else "nothing"), page.get("answer", "")]
@@ -108,8 +147,8 @@ def _errors_last(command: str) -> tuple[bool, int]:
 
 def _errors() -> Iterator[Named]:
     for error in PulsarApi_pb2.ServerError.DESCRIPTOR.values:
-        name, number, page = error.name, error.number, errors.PAGES[error.name]
-        java, result = errors.JAVA.get(name), f"Result{errors.CPP.get(name, name)}"
+        name, number, page = error.name, error.number, ERRORS[error.name]
+        java, result = page.get("java"), f"Result{page.get('cpp', name)}"
         sections = {
             "sent to": page["gets"],
             "clients": page["clients"],
@@ -128,7 +167,7 @@ def _errors() -> Iterator[Named]:
 
 def _versions() -> Iterator[Named]:
     for version in PulsarApi_pb2.ProtocolVersion.DESCRIPTOR.values:
-        name, number, page = version.name, version.number, versions.PAGES[version.name]
+        name, number, page = version.name, version.number, VERSIONS[version.name]
         sections = {"adds": page.get("adds"), "older peers": page["below"]}
         spellings = [f"ProtocolVersion.{name}", f"{number}"]
         spellings += [f"{word} {number}" for word in ("version", "protocol version", "protocol")]
@@ -141,7 +180,7 @@ def _enums() -> Iterator[Named]:
     for owner, field in _all_fields():
         if field.enum_type is not None:
             uses.setdefault(field.enum_type.full_name, []).append(f"{owner}.{field.name}")
-    nested = [enum for message in MESSAGES.values() for enum in message.enum_types]
+    nested = [enum for message in _MESSAGES.values() for enum in message.enum_types]
     enums = [*PulsarApi_pb2.DESCRIPTOR.enum_types_by_name.values(), *nested]
     shared = [name for name, count in Counter(enum.name for enum in enums).items() if count > 1]
     for enum in enums:
@@ -149,7 +188,7 @@ def _enums() -> Iterator[Named]:
         full = enum.full_name.removeprefix("pulsar.proto.")
         sections = {"used in": ", ".join(uses.get(enum.full_name, ()))}
         members = _values_of(enum)
-        about = values.ENUMS[enum.name]["about"]
+        about = ENUMS[enum.name]["about"]
         yield _made("enum", f"{owner}{enum.name}", None, about, sections, members), _suffixes(full)
         if enum.name in ("ServerError", "ProtocolVersion") or enum.containing_type is _BASE:
             continue
@@ -162,9 +201,9 @@ def _enums() -> Iterator[Named]:
 
 
 def _messages() -> Iterator[Named]:
-    for name, message in MESSAGES.items():
+    for name, message in _MESSAGES.items():
         if name not in _OWNERS:
-            about = values.MESSAGES[name]["about"]
+            about = MESSAGES[name]["about"]
             yield _made("message", name, None, about, {}, _members_of(message)), []
 
 
@@ -177,7 +216,7 @@ def _fields() -> Iterator[Named]:
         about = _about_field(owner, field.name)
         sections = {"type": _type_of(field), "since": _SINCE.get(place)}
         found = _made("field", place, field.number, about, sections, members)
-        places.setdefault((field.name, place if place in fields.PAGES else ""), []).append(found)
+        places.setdefault((field.name, place if place in FIELDS else ""), []).append(found)
         yield found, [f"{field.containing_type.name}.{field.name}"]
     for (name, _), alike in places.items():
         rows = [Member(each.name, each.number or 0, each.sections["type"], "") for each in alike]
@@ -185,8 +224,8 @@ def _fields() -> Iterator[Named]:
         yield alike[0] if len(alike) == 1 else shared, [name]
 
 
-def everything() -> Iterator[Named]:
-    """All explanations: of one kind after the other, each enum before its values."""
+def _named() -> Iterator[Named]:
+    """Make all explanations: of one kind after the other, each enum before its values."""
     for make in (_rules, _commands, _errors, _versions, _enums, _messages, _fields):
         yield from make()
 
@@ -196,7 +235,7 @@ def everything() -> Iterator[Named]:
 
 def _all_fields() -> Iterator[tuple[str, Any]]:
     """All fields with their owners (names of commands and messages), without the commands of BaseCommand."""
-    for message in MESSAGES.values():
+    for message in _MESSAGES.values():
         for field in message.fields:
             if message is not _BASE or field.message_type is None:
                 yield _shown(message), field
@@ -225,7 +264,7 @@ def _values_of(enum: Any) -> list[Member]:
 
 
 def _about_field(owner: str, name: str) -> str:
-    return fields.PAGES.get(f"{owner}.{name}", fields.PAGES.get(name, {})).get("about", "")
+    return FIELDS.get(f"{owner}.{name}", FIELDS.get(name, {})).get("about", "")
 
 
 def _about_error(name: str) -> str:
@@ -236,10 +275,10 @@ def _about_value(enum: Any, name: str) -> str:
     if enum.name == "ServerError":
         return _about_error(name)
     if enum.name == "ProtocolVersion":
-        return versions.PAGES[name]["about"]
+        return VERSIONS[name]["about"]
     if enum.containing_type is _BASE:
-        return _COMMANDS[name]["about"]
-    return values.VALUES.get(f"{enum.name}.{name}", {}).get("about", "")
+        return COMMANDS[name]["about"]
+    return ENUMS.get(f"{enum.name}.{name}", {}).get("about", "")
 
 
 def _type_of(field: Any) -> str:
@@ -261,3 +300,67 @@ def _suffixes(name: str) -> list[str]:
     """ "A.B.C" -> A.B.C, B.C, C."""
     parts = name.split(".")
     return [".".join(parts[at:]) for at in range(len(parts))]
+
+
+# -- looking up
+
+
+def explanations_of(term: str) -> list[Explanation]:
+    """All that `term` may mean; nothing if it is unknown.
+
+    Case and separators do not matter. But if names are spelled exactly like `term`, only those count.
+    """
+    found = _index().get(_squeezed(term)) or _at_path(term.removeprefix("fields.").split("."))
+    exact = [each for spelled, each in found if spelled == term]
+    return _once(exact or [each for _, each in found])
+
+
+def everything() -> list[Explanation]:
+    """All that can be explained."""
+    return _once([each for found in _index().values() for _, each in found])
+
+
+def names() -> list[str]:
+    """All names that can be looked up, without numbers; those of the explanations themselves come last."""
+    spellings = (spelled for found in _index().values() for spelled, _ in found)
+    others = [spelled for spelled in spellings if " " not in spelled and not spelled.isdigit()]
+    return [*others, *(each.name for each in everything())]
+
+
+def _once(found: list[Explanation]) -> list[Explanation]:
+    return list({id(each): each for each in found}.values())
+
+
+_IGNORED: Final = re.compile(r"[\s_\-=:()#]")
+_PREFIXES: Final = re.compile(r"^(pulsar\.proto\.|org\.apache\.pulsar\.client\.api\.)")
+
+
+def _squeezed(name: str) -> str:
+    """A name without what distinguishes SEND_RECEIPT, send-receipt and sendReceipt; Java's $ is a dot."""
+    return _PREFIXES.sub("", _IGNORED.sub("", name[:200]).replace("$", ".").lower())
+
+
+@cache
+def _index() -> dict[str, list[tuple[str, Explanation]]]:
+    """Squeezed name -> what has it, each with the name as it is spelled."""
+    index: dict[str, list[tuple[str, Explanation]]] = {}
+    for explanation, spellings in _named():
+        for spelled in dict.fromkeys([explanation.name, *spellings]):
+            index.setdefault(_squeezed(spelled), []).append((spelled, explanation))
+    return index
+
+
+def _at_path(parts: list[str]) -> list[tuple[str, Explanation]]:
+    """The field at the end of a path through messages: message_id.ledgerId; metadata.uuid, as in our JSON."""
+    first = "MessageMetadata" if parts[0] == "metadata" else parts[0]
+    found = _index().get(_squeezed(first), [])
+    for part in parts[1:]:
+        owners = sorted({owner for _, each in found for owner in _owners(each)})
+        found = [named for owner in owners for named in _index().get(_squeezed(f"{owner}.{part}"), [])]
+    return found
+
+
+def _owners(found: Explanation) -> list[str]:
+    """The messages that a name before a dot stands for: itself, or the types of a field."""
+    types = [found.sections.get("type", ""), *(each.type for each in found.members)]
+    return [found.name, *(text.split()[1].rstrip(",") for text in types if text)]

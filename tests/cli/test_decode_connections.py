@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from pwire_run import SAMPLES, decode
 from segments import Tcp, captured, pcap
 
-from pulsarctl_wire.cli.capture.connections import ConnectionLines
+from pulsarctl_wire.cli.capture.job import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
 from pulsarctl_wire.record import CONNECTION_NAMES
 from pulsarctl_wire.wire.frame import Connection

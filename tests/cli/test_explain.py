@@ -9,7 +9,7 @@ import pytest
 from pwire_run import pwire
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.manual.explain import everything
+from pulsarctl_wire.manual.explanations import everything
 from pulsarctl_wire.wire.commands import NUMBERS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()

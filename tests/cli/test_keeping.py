@@ -24,7 +24,7 @@ class Kept:
         self._said, self.say = os.pipe()
         sock = stack.enter_context(socket.socket())
         bound: Watch = lambda start: watch(self, start)  # noqa: E731
-        self.watcher = Watcher(bound, self.ring, sock)
+        self.watcher = Watcher(bound, self.ring, sock.close)
         os.close(self.say)
         self.ring.use_in_proxy()
 

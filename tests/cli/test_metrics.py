@@ -20,10 +20,10 @@ from proxied import until
 from segments import conversation, send
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.cli import scraping
+from pulsarctl_wire.cli import metrics
 from pulsarctl_wire.cli.console import EXIT_USAGE
+from pulsarctl_wire.cli.metrics import SnapshotCollector
 from pulsarctl_wire.cli.options import host_port
-from pulsarctl_wire.cli.proxy.metrics import SnapshotCollector
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -36,7 +36,7 @@ START = 1_700_000_000 * 10**9
 
 
 def serve(address: str, snapshot: Callable[[], Snapshot], stack: ExitStack) -> str:
-    return scraping.serve(address, SnapshotCollector(snapshot), stack)
+    return metrics.serve(address, SnapshotCollector(snapshot), stack)
 
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -291,8 +291,8 @@ def test_a_connection_that_is_reset_is_no_news(stack: ExitStack, capsys: pytest.
 def test_who_neither_asks_nor_leaves_is_given_up(
     stack: ExitStack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scraping._TIMEOUT == 10
-    monkeypatch.setattr(scraping, "_TIMEOUT", 0.01)
+    assert metrics._TIMEOUT == 10
+    monkeypatch.setattr(metrics, "_TIMEOUT", 0.01)
     url = serve(":0", lambda: counted([])[1], stack)
     for sent in (b"", b"GET /metrics HTTP/1.1\r\n"):
         with connected(url) as sock, suppress(ConnectionError):
@@ -339,7 +339,7 @@ def test_those_that_say_nothing_keep_nobody_from_the_metrics(
     before = threading.active_count()
     url = serve(":0", lambda: counted([])[1], stack)
     with ExitStack() as idle:
-        socks = [idle.enter_context(connected(url)) for _ in range(3 * scraping.MAX_CONNECTIONS)]
+        socks = [idle.enter_context(connected(url)) for _ in range(3 * metrics.MAX_CONNECTIONS)]
         for sock in socks[::2]:
             with suppress(ConnectionError):
                 sock.sendall(b"GET / HTTP/1.1\r\nSlow")

@@ -14,7 +14,6 @@ import pytest
 from pwire_run import SAMPLES, Pcap, Run, pwire
 from segments import build, message, receipt
 
-from pulsarctl_wire.capture.sources import Decoder
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.session.replay import Report, recorded_events
@@ -44,7 +43,7 @@ def recorded(path: Path) -> list[list[Step]]:
     """What there is to be played of a capture, by connection."""
     connections: dict[int, list[Step]] = {}
     with ExitStack() as stack:
-        for event in recorded_events(Sources([str(path)], stack, bar=False), Decoder()):
+        for event in recorded_events(Sources([str(path)], stack, bar=False)):
             index = event.connection.index
             if isinstance(event, Frame) and event.to_broker:
                 first = event.type == NUMBERS["CONNECT"]

@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pulsarctl_wire.capture import series
-from pulsarctl_wire.cli.data.following import FollowCollector
-from pulsarctl_wire.cli.scraping import serve
+from pulsarctl_wire.cli.metrics import FollowCollector, serve
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.files.splits import Input

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,12 +16,10 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.broker import ctl
-from pulsarctl_wire.cli.broker.options import DataOptions, InjectOptions, PlaceOptions
 from pulsarctl_wire.cli.command import Group
 from pulsarctl_wire.cli.options import LOOPBACK
-from pulsarctl_wire.cli.proxy.injecting import faults_of
-from pulsarctl_wire.cli.proxy.options import ENDING, FaultOptions, WatchOptions, check
-from pulsarctl_wire.cli.signature import takes
+from pulsarctl_wire.cli.proxy.options import ENDING, FaultOptions, WatchOptions, announce_faults, check
+from pulsarctl_wire.cli.signature import flag, group, option, several, takes
 
 if TYPE_CHECKING:
     from asyncio import Event
@@ -28,12 +27,75 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.basics.settings import Settings
     from pulsarctl_wire.broker.cluster.cluster import Broker
     from pulsarctl_wire.broker.shell.running import Plan, Running, Sockets
-    from pulsarctl_wire.cli.broker.watched import Watched
+    from pulsarctl_wire.cli.proxy.watching import Watched
     from pulsarctl_wire.faults.lanes import Faults
 
+WHERE, DATA, SETTINGS = "Where", "Topics and data", "Settings"
 _LOOK: Final = 0.5  # seconds between two looks at the parent, where it cannot be waited for
 
-app = typer.Typer(name="broker", cls=Group, help="Run an embedded Pulsar broker, for tests and development.")
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """Where the broker listens, and who ends it."""
+
+    host: str | None = option(
+        "--host HOST", "Address to listen on.", WHERE, show_default=f"bindAddress of --conf, or {LOOPBACK}"
+    )
+    port: int | None = option(
+        "--port -p PORT",
+        "Port of the binary protocol; 0: any.",
+        WHERE,
+        min=0,
+        max=65_535,
+        show_default="6650",
+    )
+    http_port: int | None = option(
+        "--http-port PORT", "Port of the admin API; 0: any.", WHERE, min=0, max=65_535, show_default="8080"
+    )
+    tls_port: int | None = option(
+        "--tls-port PORT", "Port of pulsar+ssl://; 0: any.", WHERE, min=0, max=65_535
+    )
+    https_port: int | None = option(
+        "--https-port PORT", "Port of https://; 0: any.", WHERE, min=0, max=65_535
+    )
+    brokers: int = option(
+        "--brokers N", "A cluster of several brokers, with ports in a row.", WHERE, default=1, min=1, max=100
+    )
+    json: bool = flag("--json", "Print a line of JSON on stdout when ready: URLs and process id.", WHERE)
+    exit_with_parent: bool = flag("--exit-with-parent", "End when the process that started it ends.", WHERE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """What is stored, where, and how the broker behaves."""
+
+    data: str | None = option(
+        "--data DIR",
+        "Directory of the data, which stays. Default: a temporary one.",
+        DATA,
+        show_default=False,
+    )
+    memory: bool = flag("--memory", "Keep the data in memory.", DATA)
+    partitions: list[str] = several(
+        "--partitions TOPIC=N", "Have this partitioned topic from the start.", DATA
+    )
+    no_auto_create: bool = flag("--no-auto-create", "Topics have to be created by the admin API.", DATA)
+    conf: str | None = option(
+        "--conf FILE", "A file such as Pulsar's standalone.conf.", SETTINGS, show_default=False
+    )
+    set_: list[str] = several(
+        "--set KEY=VALUE", "A line of standalone.conf: brokerDeduplicationEnabled=true.", SETTINGS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectOptions:
+    """Which faults to inject."""
+
+    faults: FaultOptions = group(FaultOptions, control="Unix socket for pwire broker ctl; '' for no socket.")
+
+
+app = typer.Typer(name="broker", cls=Group)
 app.add_typer(ctl.app, name="ctl")
 
 
@@ -59,19 +121,19 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
     check(watching)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_serve` handles them
     settings = _settings(data)
-    faults = faults_of(injecting) if injecting.fault or injecting.scenario else None
+    faults = injecting.make_faults() if injecting.fault or injecting.scenario else None
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
-        from pulsarctl_wire.broker.shell.running import bind
+        from pulsarctl_wire.broker.shell.running import bind, close_all
         from pulsarctl_wire.net.sockets import allow_many_sockets
 
         allow_many_sockets()
         sockets = bind(plan)
         watched = None
         if watching.is_needed:
-            from pulsarctl_wire.cli.broker.watched import Watched
+            from pulsarctl_wire.cli.proxy.watching import Watched
 
-            watched = stack.enter_context(Watched(watching, sockets))
+            watched = stack.enter_context(Watched(watching, partial(close_all, sockets)))
         import asyncio
 
         run = _Run(plan, sockets, place, injecting, parent)
@@ -182,12 +244,15 @@ async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> N
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if place.exit_with_parent:
         _end_with(run.parent, over)
-    tap, note = (None, console.warn) if watched is None else (watched.tap, watched.note)
+    tap, note = None, console.warn
     if watched is not None:
-        watched.follow()
+        from pulsarctl_wire.net.proxy.tap import RingTap
+
+        tap, note = RingTap(watched.ring), watched.ring.note
+        watched.follow(tap.restart, "the broker")
     running = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
     running.server.faults = faults
-    running.server.new_faults = partial(faults_of, run.injecting)
+    running.server.new_faults = run.injecting.make_faults
     listening = None
     try:
         await running.open()
@@ -242,13 +307,8 @@ def _announce(running: Running, place: PlaceOptions) -> None:
         from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
         console.warn(f"clients have to trust {ensure_ca(find_ca_directory(os.environ))[0]}")
-    faults = running.server.faults
-    if faults is not None:
-        from pulsarctl_wire.faults.text import format_fault
-
-        for rule in faults.list_rules():
-            console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
-        console.warn(f"seed {faults.seed}")
+    if running.server.faults is not None:
+        announce_faults(running.server.faults)
     console.warn("ready; Ctrl-C ends it")
 
 

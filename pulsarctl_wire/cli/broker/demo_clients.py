@@ -7,7 +7,7 @@ from typing import Final
 
 from pulsarctl_wire.broker.shell.running import Plan, Running, bind
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.session.trace import Trace
+from pulsarctl_wire.cli.recording import Trace
 from pulsarctl_wire.errors import RequestTimeout
 from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.producer import Publisher

@@ -10,12 +10,13 @@ from pulsarctl_wire.cli.options import (
     BUFFER,
     MAX_FRAME_SIZE,
     OUTPUT,
+    SOURCES,
     WIDE,
     TimeFormat,
     only_interface,
     size_of,
 )
-from pulsarctl_wire.cli.signature import argument, flag, group, option, several
+from pulsarctl_wire.cli.signature import flag, group, option, several
 
 RULES, SHOW, READ = "Which rules", "How to show findings", "How to read"
 
@@ -24,11 +25,7 @@ RULES, SHOW, READ = "Which rules", "How to show findings", "How to read"
 class DoctorOptions:
     """The command line of `doctor`; docs/cli.md describes its options."""
 
-    sources: list[str] = argument(
-        "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
-        default=list,
-    )
+    sources: list[str] = SOURCES(default=list)
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
     checking: CheckOptions = group(CheckOptions, RULES)
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")

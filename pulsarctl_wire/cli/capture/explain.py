@@ -38,7 +38,7 @@ def explain(options: ExplainOptions) -> None:
 
     Without a TERM, list what can be explained.
     """
-    from pulsarctl_wire.manual.explain import everything, explanations_of, names
+    from pulsarctl_wire.manual.explanations import everything, explanations_of, names
 
     found: list[Explanation] = []
     for term in _joined(options.terms):
@@ -63,7 +63,7 @@ def explain(options: ExplainOptions) -> None:
 
 def _joined(words: list[str]) -> Iterator[str]:
     """The terms. A number may belong to the words before it, as in `command 7` and `protocol version 12`."""
-    from pulsarctl_wire.manual.explain import explanations_of
+    from pulsarctl_wire.manual.explanations import explanations_of
 
     at = 0
     while at < len(words):

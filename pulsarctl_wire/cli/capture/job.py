@@ -4,8 +4,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
@@ -20,7 +21,7 @@ from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.findings import verdict
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
-from pulsarctl_wire.record import CONNECTION_NAMES, Recorder, connection_record
+from pulsarctl_wire.record import CONNECTION_NAMES, Record, Recorder, connection_record
 from pulsarctl_wire.render.events import Render
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
@@ -30,10 +31,66 @@ from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.state import State, TopicState
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.cli.capture.connections import ConnectionLines
+MAX_WAITING_LINES: Final = 65_536
+"""Maximum number of lines that wait for earlier connections, which are still open."""
 
 _GATHERED: Final = 64  # events that are counted and shown together
+
+
+@dataclass
+class ConnectionLines:
+    """Writes the connections that pass all `tests`, in the order of their first packets.
+
+    A line waits until all earlier connections have ended; if more than `waiting` lines wait, all are written.
+    `count` more lines are to be written, -1: all. `seen` counts all connections, `chosen` those that pass.
+    """
+
+    render: Callable[[Record], bytes]
+    tests: list[Callable[[Any], bool]]
+    write: Callable[[bytes], object]
+    _: KW_ONLY
+    count: int
+    waiting: int = MAX_WAITING_LINES
+    seen: int = field(default=0, init=False)
+    chosen: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._waiting: dict[int, bytes] = {}
+        self._next = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `count` lines were written."""
+        return self.count == 0
+
+    def add(self, ending: EndedConnection) -> None:
+        """Add a connection that has ended."""
+        index = ending.connection.index
+        chosen = all(test(ending) for test in self.tests)
+        self.seen += 1
+        self.chosen += chosen
+        line = self.render(connection_record(ending)) if chosen else b""
+        if index < self._next:
+            self._put(line)  # `flush` has already written later ones
+            return
+        self._waiting[index] = line
+        while self._next in self._waiting:
+            self._put(self._waiting.pop(self._next))
+            self._next += 1
+        if len(self._waiting) > self.waiting:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all waiting lines."""
+        for index in sorted(self._waiting):
+            self._put(self._waiting[index])
+            self._next = max(self._next, index + 1)
+        self._waiting.clear()
+
+    def _put(self, line: bytes) -> None:
+        if line and self.count:
+            self.count -= 1
+            self.write(line)
 
 
 class DecodeJob:
@@ -82,9 +139,7 @@ class DecodeJob:
             return select.Expression(text, connection_record, names=CONNECTION_NAMES)
         return select.Expression(text, recorder)
 
-    def _listing(self) -> "ConnectionLines":
-        from pulsarctl_wire.cli.capture.connections import MAX_WAITING_LINES, ConnectionLines
-
+    def _listing(self) -> ConnectionLines:
         options = self.options
         return ConnectionLines(
             self._connection_renderer(),
@@ -284,7 +339,7 @@ class DecodeJob:
             if left == 0:
                 return
 
-    def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: "ConnectionLines") -> None:
+    def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: ConnectionLines) -> None:
         """Show connections as they end; at the end, or when interrupted, also those that are still open."""
         try:
             for events in batches:

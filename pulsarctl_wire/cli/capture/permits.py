@@ -10,8 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, WIDE, TimeFormat
-from pulsarctl_wire.cli.signature import argument, option, several
+from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
+from pulsarctl_wire.cli.signature import option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ _TABLE_ROWS = 30
 class PermitsOptions:
     """The command line of `permits`."""
 
-    sources: list[str] = argument(
-        "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
-        default=list,
-    )
+    sources: list[str] = SOURCES(default=list)
     subscriptions: list[str] = several(
         "--subscription NAME",
         "Only consumers of this subscription.",

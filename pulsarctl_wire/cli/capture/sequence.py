@@ -10,8 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, TIME, WIDE, SelectOptions, TimeFormat
-from pulsarctl_wire.cli.signature import argument, flag, group, option
+from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, TIME, WIDE, SelectOptions, TimeFormat
+from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
     from pulsarctl_wire.wire.frame import Event
@@ -26,10 +26,7 @@ _MAX_ROWS: Final = 2_000
 class SequenceOptions:
     """The command line of `sequence`; docs/cli.md describes its options."""
 
-    sources: list[str] = argument(
-        "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
-    )
+    sources: list[str] = SOURCES()
     output: Literal["text", "svg", "html"] = OUTPUT(default="text")
     html: str | None = option("--html FILE", "Write the diagram as an HTML page.")
     selecting: SelectOptions = group(SelectOptions)

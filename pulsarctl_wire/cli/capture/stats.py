@@ -11,8 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT
-from pulsarctl_wire.cli.signature import argument, flag, option, several
+from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT, SOURCES
+from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.render.text import Paint, did_you_mean
 from pulsarctl_wire.stats.rows import NAMES
 
@@ -28,11 +28,7 @@ _GATHERED: Final = 64  # events that are counted together
 class StatsOptions:
     """The command line of `stats`; an empty `by` means all kinds that occur."""
 
-    sources: list[str] = argument(
-        "SOURCE...",
-        "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
-        default=list,
-    )
+    sources: list[str] = SOURCES(default=list)
     output: Literal["table", "json"] = OUTPUT(default="table")
     by: list[str] = several(
         "--by WHAT",

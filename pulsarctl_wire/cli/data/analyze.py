@@ -172,8 +172,7 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
 
         status = Status(show=show)
         if options.metrics is not None:
-            from pulsarctl_wire.cli.data.following import FollowCollector
-            from pulsarctl_wire.cli.scraping import serve
+            from pulsarctl_wire.cli.metrics import FollowCollector, serve
 
             console.warn(f"metrics at {serve(options.metrics, FollowCollector(status), stack)}")
         (directory,) = options.inputs

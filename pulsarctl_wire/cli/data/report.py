@@ -1,4 +1,4 @@
-"""`pwire report`: runs predefined reports on captured traffic."""
+"""`pwire report` and `pwire sql`: run predefined reports and queries on captured traffic."""
 
 import csv
 import os
@@ -32,6 +32,8 @@ _LEAST: Final = 20
 """Columns of text on a terminal are not narrowed below this many cells."""
 Output = Literal["table", "json", "csv", "parquet", "html"]
 """How a report is shown."""
+Dialect = Literal["duckdb", "spark", "trino"]
+"""Whose SQL is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +224,40 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
         console.write_page(html, table_page(rows, columns, f"{name}: {title}"), options.sources)
         return
     write(made, output, options.top)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlOptions(SourceOptions):
+    """The command line of `sql`."""
+
+    arguments: list[str] = argument(
+        "SOURCE... QUERY",
+        "Captures or tables, as for pwire report, and a query on frames, gaps, exchanges…",
+    )
+    ddl: Dialect | None = option(
+        "--ddl DIALECT", "Print SQL that makes the views of reports, for duckdb, spark or trino: no QUERY."
+    )
+    output: Output = option("-o --output", "Output format: table, json, csv or parquet.", default="table")
+    top: int | None = TOP()
+
+
+def sql(options: SqlOptions) -> None:
+    """Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1"."""
+    if options.ddl:
+        console.require("sqlglot")
+        with opened(options.arguments, options) as tables:
+            sys.stdout.write(tables.ddl(options.ddl))
+        return
+    *sources, query = options.arguments
+    if not sources:
+        console.fail('sql: name a SOURCE and a query: pwire sql SOURCE... "select … from frames"')
+    if options.output == "html":
+        console.fail("sql: use -o table, json, csv or parquet")
+    if os.path.exists(query):
+        text = f"sql: {query} is a file; the query comes last: SOURCE... 'select … from frames'"
+        console.fail(text)
+    with opened(sources, options) as tables:
+        write(tables.sql(query), options.output, options.top)
 
 
 # -- rows on stdout

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from mmap import mmap
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.proxy.options import ENDING
@@ -52,20 +52,13 @@ Watch = Callable[[Start], int]
 """Watches until the proxy ends; returns the exit code."""
 
 
-class Closable(Protocol):
-    """A socket, or several."""
-
-    def close(self) -> object:
-        """Close it in this process."""
-
-
 class Watcher:
     """The watcher processes, as seen by the proxy or broker. If the first cannot start, the command ends.
 
-    They close their copy of `sock`, the socket for clients.
+    They call `close`, which closes their copies of the sockets for clients.
     """
 
-    def __init__(self, watch: Watch, ring: TapRing, sock: Closable) -> None:
+    def __init__(self, watch: Watch, ring: TapRing, close: Callable[[], object]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         self._pipe, writing = os.pipe()
@@ -73,7 +66,7 @@ class Watcher:
         self._keeper = os.fork()
         if self._keeper == 0:
             os.close(self._pipe)
-            sock.close()
+            close()
             ring.use_in_watcher()
             _end(_Keeper(watch, ring, writing).run)
         os.close(writing)

@@ -1,12 +1,14 @@
-"""The options of `proxy`: forwarding, watching (tap, recording, counters) and fault injection."""
+"""The options of `proxy`, many of which `broker` has, too: forwarding, watching the traffic, faults."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.findings import CheckOptions
@@ -14,6 +16,8 @@ from pulsarctl_wire.cli.options import WIDE, DisplayOptions, Output, RotateOptio
 from pulsarctl_wire.cli.signature import flag, group, option, several
 
 if TYPE_CHECKING:
+    from pulsarctl_wire.faults.base import Fault
+    from pulsarctl_wire.faults.lanes import Faults
     from pulsarctl_wire.net.settings import Settings
 
 WHERE, CLUSTER, TLS = "Where", "Whole clusters", "TLS"
@@ -141,6 +145,53 @@ class FaultOptions:
     control: str | None = option(
         "--control PATH", "Unix socket for pwire proxy ctl; '' for no socket.", FAULTS
     )
+
+    def make_faults(self) -> Faults:
+        """Return the faults of `--fault` and `--scenario`. Raises SettingsError, FilterError."""
+        from random import SystemRandom
+
+        from pulsarctl_wire.faults.lanes import Faults
+        from pulsarctl_wire.faults.text import parse_fault, parse_scenario
+
+        seed = self.seed
+        entries: list[Fault] = []
+        if self.scenario:
+            path = self.scenario
+            try:
+                text = Path(path).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+                console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
+            scenario = parse_scenario(text)
+            seed = scenario.seed if seed is None else seed
+            entries += scenario.faults
+        entries += map(parse_fault, self.fault)
+        faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, make_test)
+        for entry in entries:
+            faults.add(entry)
+        return faults
+
+
+def make_test(fault: Fault) -> Callable[[Any], bool] | None:
+    """Return the test for a fault's topics and filter, which work as in decode. Raises FilterError."""
+    from pulsarctl_wire.cli.capture import select
+
+    tests = select.tests(SelectOptions(topics=list(fault.topic)))
+    if fault.filter:
+        from pulsarctl_wire.record import Recorder
+
+        recorder = Recorder(show_secrets=True)
+        tests.append(select.Expression(fault.filter, recorder, f"{fault.name}: filter"))
+    return (lambda frame: all(test(frame) for test in tests)) if tests else None
+
+
+def announce_faults(faults: Faults) -> None:
+    """Print the faults, and the seed of their random choices."""
+    from pulsarctl_wire.faults.text import format_fault
+
+    for rule in faults.list_rules():
+        console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
+    console.warn(f"seed {faults.seed}")
 
 
 def check(options: WatchOptions) -> None:

@@ -20,26 +20,45 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
+from pulsarctl_wire.cli.ctl import RunningProxy, fault_commands, write
 from pulsarctl_wire.cli.options import host_port
-from pulsarctl_wire.cli.proxy import ctl
-from pulsarctl_wire.cli.proxy.options import ENDING, FaultOptions, ForwardOptions, WatchOptions, check
+from pulsarctl_wire.cli.proxy.options import (
+    ENDING,
+    FaultOptions,
+    ForwardOptions,
+    WatchOptions,
+    announce_faults,
+    check,
+)
 from pulsarctl_wire.cli.signature import takes
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.render.text import count_of, human_bytes
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.proxy.keeping import Watcher
+    from pulsarctl_wire.cli.proxy.watching import Watched
     from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
-    from pulsarctl_wire.net.proxy.tap import TapRing
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import Socket
 
 
-app = typer.Typer(
-    name="proxy", cls=Group, help="Forward connections to a cluster, show the traffic, and inject faults."
-)
-app.add_typer(ctl.app, name="ctl")
-app.command("faults", cls=Command)(ctl.faults)
+app = typer.Typer(name="proxy", cls=Group)
+ctl = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_args_is_help=True)
+ctl.add_typer(fault_commands(RunningProxy), name="fault")
+app.add_typer(ctl, name="ctl")
+
+
+@app.command(cls=Command)
+def faults() -> None:
+    """List the kinds of faults, with their parameters."""
+    from pulsarctl_wire.faults import FAULTS
+    from pulsarctl_wire.faults.base import Fault
+
+    def parameters(fault: type[Fault]) -> str:
+        listed = fault.list_parameters()
+        return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in listed)
+
+    listed = [f"{each.name}\n  {each.describe()}\n{parameters(each)}\n" for each in FAULTS]
+    write("".join(listed) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
 
 
 def proxy(
@@ -56,32 +75,23 @@ app.callback(invoke_without_command=True)(takes(proxy))
 
 def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
     """Check everything, fork the watcher, forward until a signal comes; returns the exit code."""
-    from pulsarctl_wire.cli.proxy.injecting import faults_of
     from pulsarctl_wire.net.sockets import allow_many_sockets
 
     allow_many_sockets()
-    faults = faults_of(injecting)
+    faults = injecting.make_faults()
     plan = _plan(forwarding)
     check(watching)
     import asyncio
 
-    from pulsarctl_wire.cli.proxy.keeping import Watcher
-    from pulsarctl_wire.cli.proxy.watching import watch
+    from pulsarctl_wire.cli.proxy.watching import Watched
     from pulsarctl_wire.net.proxy.proxy import Proxy
-    from pulsarctl_wire.net.proxy.tap import TapRing
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
-    ring = TapRing(wants_bytes=watching.is_needed)
-    watcher = Watcher(partial(watch, watching, ring), ring, sock)
-    ring.use_in_proxy()
-    try:
-        proxy = Proxy(plan, faults, ring)
-        asyncio.run(_forward(forwarding, injecting.control, proxy, ring, sock, watcher))
-    finally:
-        ring.end()
-        code = watcher.wait()
-    return code
+    with Watched(watching, sock.close) as watched:
+        proxy = Proxy(plan, faults, watched.ring)
+        asyncio.run(_forward(forwarding, injecting.control, proxy, sock, watched))
+    return watched.code
 
 
 def _listen(address: Address) -> Socket:
@@ -180,23 +190,24 @@ def _ports(text: str | None) -> range:
 
 
 async def _forward(
-    options: ForwardOptions, control: str | None, proxy: Proxy, ring: TapRing, sock: Socket, watcher: Watcher
+    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched: Watched
 ) -> None:
     """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
     import asyncio
 
     from pulsarctl_wire.net.control import Control, ensure_directory
+    from pulsarctl_wire.net.fault_control import answer_faults
 
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(lambda loop, context: proxy.note(_bug(context)))
-    loop.add_reader(watcher.fileno(), partial(_check_watcher, watcher, ring, proxy))
+    watched.follow(proxy.restart_tap, "forwarding")
     for number in ENDING:
         loop.add_signal_handler(number, over.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     address = await proxy.open(sock)
     if control is None:
         control = str(ensure_directory(os.environ) / f"proxy-{address.port}.sock")
-    listening = Control(Path(control), partial(ctl.answer, proxy)) if control else None
+    listening = Control(Path(control), partial(answer_faults, proxy, proxy.faults)) if control else None
     if listening is not None:
         await listening.open()
     with suppress(OSError):  # stderr may be closed
@@ -212,21 +223,7 @@ async def _forward(
     to_clients, to_brokers = map(human_bytes, proxy.carried)
     refused = "".join(f"; {number} refused: {why}" for why, number in proxy.refused.items())
     carried = f"{to_brokers} to brokers, {to_clients} to clients"
-    ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refused}")
-
-
-def _check_watcher(watcher: Watcher, ring: TapRing, proxy: Proxy) -> None:
-    """Callback for the watcher's pipe: another watcher has started, or none reads the ring any more."""
-    import asyncio
-    import threading
-
-    if watcher.news():
-        proxy.restart_tap()
-        return
-    asyncio.get_running_loop().remove_reader(watcher.fileno())
-    ring.wants_bytes = False
-    text = "the watcher has ended; forwarding goes on without it"
-    threading.Thread(target=console.warn, args=(text,), daemon=True).start()  # as stderr may block
+    watched.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refused}")
 
 
 def _bug(context: dict[str, Any]) -> str:
@@ -241,8 +238,7 @@ def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import ANY_HOST
 
-    plan, faults = proxy.plan, proxy.faults
-
+    plan = proxy.plan
     host = plan.advertise or (platform.node() if address.host in ANY_HOST else address.host)
     url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
     console.warn(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
@@ -251,9 +247,5 @@ def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
 
         directory = Path(options.ca_dir) if options.ca_dir else find_ca_directory(os.environ)
         console.warn(f"clients have to trust {ensure_ca(directory)[0]}")
-    for rule in faults.list_rules():
-        from pulsarctl_wire.faults.text import format_fault
-
-        console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
-    if faults:
-        console.warn(f"seed {faults.seed}")
+    if proxy.faults:
+        announce_faults(proxy.faults)

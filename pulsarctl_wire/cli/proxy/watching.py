@@ -12,19 +12,21 @@ the proxy drops data at the ring. If the reader of stdout is too slow, the watch
 are counted and reported.
 """
 
+import asyncio
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.findings import Sayer, verdict
 from pulsarctl_wire.cli.options import schema_of
-from pulsarctl_wire.cli.proxy.keeping import Start
+from pulsarctl_wire.cli.proxy.keeping import Start, Watcher
 from pulsarctl_wire.cli.proxy.options import WatchOptions
 from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
 from pulsarctl_wire.cli.recording import RecordingSink
@@ -40,6 +42,8 @@ from pulsarctl_wire.wire.session.ledgers import LedgerState
 from pulsarctl_wire.wire.session.sinks import Follower, Sink
 
 if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
+
     from pulsarctl_wire.checks.doctor import Doctor
     from pulsarctl_wire.cli.proxy.live_table import LiveTable
 
@@ -47,6 +51,43 @@ _TICK: Final = 0.25  # seconds
 _SAY: Final = 1_000_000_000  # ns between two lines about missed frames
 _CATCH_UP: Final = 3.0  # time limit for reading the rest of the ring at the end, in seconds
 _NICE: Final = 10
+
+
+class Watched:
+    """A ring with a watcher's process; at the end of the context it has ended, with the exit code `code`.
+
+    It must be started before there are threads. `close` closes the copies of sockets in that process.
+    """
+
+    def __init__(self, options: WatchOptions, close: Callable[[], object]) -> None:
+        self.ring = TapRing(wants_bytes=options.is_needed)
+        self.code = 0
+        self._watcher = Watcher(partial(watch, options, self.ring), self.ring, close)
+        self.ring.use_in_proxy()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.ring.end()
+        self.code = self._watcher.wait()
+
+    def follow(self, restart: Callable[[], object], what: str) -> None:
+        """From now on notice, in the event loop, what becomes of the watcher.
+
+        `restart` is called when another one has started; `what` goes on without one, says a warning.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._watcher.fileno(), self._on_news, restart, what)
+
+    def _on_news(self, restart: Callable[[], object], what: str) -> None:
+        if self._watcher.news():
+            restart()
+            return
+        asyncio.get_running_loop().remove_reader(self._watcher.fileno())
+        self.ring.wants_bytes = False
+        text = f"the watcher has ended; {what} goes on without it"
+        threading.Thread(target=console.warn, args=(text,), daemon=True).start()  # as stderr may block
 
 
 def watch(options: WatchOptions, ring: TapRing, start: Start) -> int:
@@ -105,8 +146,7 @@ class WatchRun:
             self._sinks.append(self._tap())
         self._sinks.append(self._not_shown)
         if options.metrics:
-            from pulsarctl_wire.cli.proxy.metrics import SnapshotCollector
-            from pulsarctl_wire.cli.scraping import serve
+            from pulsarctl_wire.cli.metrics import SnapshotCollector, serve
 
             url = serve(options.metrics, SnapshotCollector(self._snapshot), stack)
             console.warn(f"metrics at {url}")

@@ -1,7 +1,7 @@
 """`pwire replay`: sends the client side of a capture to a broker again, and shows how its answers differ.
 
-A thread (`ReaderThread`) reads the capture as a stream, and hands its frames to `net.replay`; `Ends` adds
-where connections ended. Differences go to stdout as they are found, everything else to stderr.
+A thread (`ReaderThread`) reads the capture as a stream, and hands its frames to `net.replay`. Differences go
+to stdout as they are found, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ from pulsarctl_wire.render.text import Paint, clean, count_of
 if TYPE_CHECKING:
     import asyncio
 
-    from pulsarctl_wire.capture.files import RawPacket
-    from pulsarctl_wire.capture.halves import Tcp
-    from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.capture.reading import Sources
     from pulsarctl_wire.net.replay.comparison import ReplayTotals
     from pulsarctl_wire.net.replay.differences import Difference
     from pulsarctl_wire.net.replay.remap import Names
     from pulsarctl_wire.net.replay.replay import ConnectionEnded, Replay
     from pulsarctl_wire.wire.frame import Event, Frame
+    from pulsarctl_wire.wire.session.ending import EndedConnection
 
 NAMES = "Renaming"
 _MAX_EVENTS: Final = 256  # handed over together
@@ -78,7 +76,6 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     Message ids, transaction ids, producer names and schema versions are replaced by this broker's. A frame is
     sent only after the answers that preceded it in the capture have come. Exit code 9: the answers differ.
     """
-    from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.cli.capture.reading import Sources, captures_of
     from pulsarctl_wire.cli.capture.select import by_connection
     from pulsarctl_wire.net.replay.replay import Pace, Replay
@@ -95,7 +92,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     with ExitStack() as stack:
         thread = ReaderThread(stack)
         read = Sources(captures_of(options.sources), stack, bar=False, flush=thread.hand_over, buffered=False)
-        events: Iterator[Event | ConnectionEnded] = recorded_events(read, Decoder(join_chunks=False))
+        events: Iterator[Event | ConnectionEnded] = recorded_events(read)
         if wanted is not None:
             events = (event for event in events if wanted(event))  # type: ignore[arg-type]
         playing = Replay(
@@ -219,53 +216,27 @@ class ReaderThread:
         self._turn.release()
 
 
-def recorded_events(sources: Sources, decoder: Decoder) -> Iterator[Event | ConnectionEnded]:
-    """The events of the sources, and a `ConnectionEnded` where each connection ended."""
-    ends = Ends(decoder)
+def recorded_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
+    """Yield the events of the sources, and a `ConnectionEnded` where a side closed its connection."""
+    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.net.replay.replay import ConnectionEnded
+
+    endings: list[ConnectionEnded] = []
+
+    def note(ending: EndedConnection) -> None:
+        if ending.by_broker is not None:
+            endings.append(ConnectionEnded(ending.connection, ending.by_broker, ending.last_ns))
+
+    decoder = Decoder(join_chunks=False, on_end=note)
     for events in sources.read(decoder):
-        yield from ends.before(decoder.packets)
+        index = events[0].connection.index if events else -1
+        yield from (each for each in endings if each.connection.index != index)
         yield from events
-    yield from ends.before(decoder.packets + 1)
+        yield from (each for each in endings if each.connection.index == index)  # these are its last events
+        endings.clear()
+    yield from endings
     for events in decoder.finish():
         yield from events
-
-
-class Ends:
-    """Watches the packets of a decoder for connections that end, and who closed them."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        from pulsarctl_wire.capture.packets import Dissector
-
-        self._dissector = Dissector()
-        self._reassembler = decoder.reassembler
-        self._closing: dict[int, tuple[Tcp, bool, int | None, int]] = {}
-        decoder.tee = self._packet
-
-    def _packet(self, number: int, packet: RawPacket) -> None:
-        """Note a FIN or RST; the sender of a connection's first one has closed it."""
-        from pulsarctl_wire.capture.packets import FIN, RST
-
-        time_ns, link, data, length = packet
-        segment = self._dissector.segment(link, data, length)
-        if segment is None or not segment[3] & (FIN | RST):
-            return
-        tcp = self._reassembler.connection(segment[0])
-        if tcp is None:
-            return
-        sender = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
-        index = tcp.state.connection.index
-        first = self._closing.get(index)
-        by_broker = first[1] if first else not sender.stream.to_broker
-        self._closing[index] = tcp, by_broker, time_ns, number
-
-    def before(self, packet: int) -> Iterator[ConnectionEnded]:
-        """The connections that ended before this packet and were not yielded yet."""
-        from pulsarctl_wire.net.replay.replay import ConnectionEnded
-
-        for index, (tcp, by_broker, time_ns, number) in list(self._closing.items()):
-            if tcp.ended and number < packet:
-                del self._closing[index]
-                yield ConnectionEnded(tcp.state.connection, by_broker, time_ns)
 
 
 # ---- The report ----

@@ -97,8 +97,7 @@ class Session:
         options = self.options
         if not (options.trace or options.trace_form or options.record or more):
             return None
-        from pulsarctl_wire.cli.recording import RecordingSink
-        from pulsarctl_wire.cli.session.trace import Trace
+        from pulsarctl_wire.cli.recording import RecordingSink, Trace
         from pulsarctl_wire.wire.session.sinks import Follower
 
         sinks: list[Sink] = []
