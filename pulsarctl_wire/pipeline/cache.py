@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pulsarctl_wire import __version__
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.counting import SPLIT, cores, pool
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.paths import reason
 from pulsarctl_wire.pipeline.files.private import cache_directory

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Result, Totals, decoded_in_order
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.pipeline.storage.finish import Finished
@@ -53,7 +53,7 @@ class Run:
         resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
         self._store = self._table.beside() if resumed.rebuild else self._table
         self._settings = resumed.settings
-        self._progress = resumed.progress or new_progress(options, self._settings, inputs)
+        self._progress = resumed.progress or new_progress(self._settings, inputs)
         self.rebuild = resumed.rebuild
         """Why the table is made again, or None."""
         self.notes = resumed.notes
@@ -113,7 +113,6 @@ class Finishing:
         self._workers = workers
         self._settings = settings
         self._totals = progress.totals
-        self._partition_by = progress.options.partition_by
         self._round = Round(settings.drafts)
         self._submitted: list[tuple[Round, list[Future[Finished]]]] = []
         self._finished: list[str] = []
@@ -132,8 +131,7 @@ class Finishing:
         done, self._round = self._round, Round(self._settings.drafts)
         if done.places:
             done.close()
-            target = self._store.out, self._partition_by, self._store.number
-            calls = [(place, self._settings, *target) for place in done.places]
+            calls = [(place, self._settings, self._store.out, self._store.number) for place in done.places]
             self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
             self._wait(1)
 

@@ -27,8 +27,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.decode import unread
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Totals
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress, Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_progress
 from pulsarctl_wire.pipeline.files.inputs import is_capture, list_inputs, span
 from pulsarctl_wire.pipeline.files.splits import Input, Split, plan_all
@@ -107,15 +107,15 @@ def follow(
     """
     store = Store(out, format)
     store.follow(options)
-    settings = options.settings(store.drafts)
+    settings = Settings(store.drafts, options)
     spark.dataSource.register(Rotated)
     stream = (
         spark.readStream.format(Rotated.name())
-        .options(**stream_options(directory, options.split_size, settings))
+        .options(**stream_options(directory, settings))
         .load()
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
-        .transformWithStateInPandas(StitchProcessor(options, settings), _STITCHED, "Append", "None")
+        .transformWithStateInPandas(StitchProcessor(settings), _STITCHED, "Append", "None")
     )
     said: set[str] = set()
 
@@ -126,8 +126,8 @@ def follow(
 
     with _left_out(directory, say_once):
         status = status or Status()
-        status.waiting = partial(_waiting, store, RotatedReader(directory, options.split_size, settings))
-        batches = _Batches(store, settings, options, SparkWorkers(spark), status)
+        status.waiting = partial(_waiting, store, RotatedReader(directory, settings))
+        batches = _Batches(store, settings, SparkWorkers(spark), status)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -141,9 +141,7 @@ def follow(
         if progress is None:
             return Totals()
         if finish:
-            end = progress.stitcher.close()
-            target = store.out, options.partition_by, store.number, options.detail
-            finish_split("end", end, store.drafts, *target)
+            finish_split("end", progress.stitcher.close(), settings, store.out, store.number)
             store.finish(progress)
         return progress.totals
 
@@ -168,7 +166,6 @@ class _Batches:
 
     store: Store
     settings: Settings
-    options: Options
     workers: SparkWorkers
     status: Status
     last: Progress | None = None
@@ -180,14 +177,15 @@ class _Batches:
         places = [Place(*row[:-1]) for row in rows if row.name]
         if places:
             self._begin(min(place.name for place in places))
-        target = store.out, self.options.partition_by, store.number
-        calls = [(place, self.settings, *target) for place in places]
+        calls = [(place, self.settings, store.out, store.number) for place in places]
         for each in self.workers.submit(finish_at, calls, sys.maxsize):
             self.status.count(*each.result())
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
-                self.last.options = self.options  # directories may have been changed since the query began
+                self.last.options = (
+                    self.settings.options
+                )  # directories may have been changed since the query began
                 store.save(self.last)
                 self.status.totals, self.status.files = self.last.totals, self.last.file
                 self.status.show(self.last.totals)
@@ -200,7 +198,7 @@ class _Batches:
     def _begin(self, first: str) -> None:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
         if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
-            self.store.discard(first, self.options)
+            self.store.discard(first, self.settings.options)
         before = self.last
         with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
             before = before or self.store.saved()
@@ -229,9 +227,9 @@ class _Part(InputPartition):
     problem: str | None
 
 
-def stream_options(directory: str, split_size: int, settings: Settings) -> dict[str, str]:
-    """The options of `Rotated`; `split_size` is in bytes."""
-    return {"path": directory, "split_size": str(split_size), "settings": saved.dump(settings).hex()}
+def stream_options(directory: str, settings: Settings) -> dict[str, str]:
+    """Return the options of `Rotated`."""
+    return {"path": directory, "settings": saved.dump(settings).hex()}
 
 
 class Rotated(DataSource):
@@ -249,7 +247,7 @@ class Rotated(DataSource):
     def streamReader(self, schema: "StructType") -> "RotatedReader":
         """A reader."""
         settings = saved.load(bytes.fromhex(self.options["settings"]), Settings, "the option settings")
-        return RotatedReader(self.options["path"], int(self.options["split_size"]), settings)
+        return RotatedReader(self.options["path"], settings)
 
 
 class _File(NamedTuple):
@@ -289,10 +287,9 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(
-        self, directory: str, split_size: int, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self, directory: str, settings: Settings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._directory = directory
-        self._split_size = split_size
         self._settings = settings
         self._clock = clock
         self._files: dict[str, _File] = {}  # captures or not, by their paths
@@ -347,7 +344,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for problem, some in groupby(batch, itemgetter(2)):
             inputs, times, _ = zip(*some, strict=True)
             alone = (Split(file, 0, each) for file, each in enumerate(inputs))
-            splits = plan_all(inputs, self._split_size) if problem is None else alone
+            splits = plan_all(inputs, self._settings.options.split_size) if problem is None else alone
             parts += [
                 _Part(each._replace(file=first + each.file), times[each.file : each.next_file], problem)
                 for each in splits
@@ -437,7 +434,6 @@ def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
 class StitchProcessor(StatefulProcessor):
     """Stitches splits; yields where it is written how to finish each, and finally the state."""
 
-    options: Options
     settings: Settings
 
     def init(self, handle: Any) -> None:
@@ -453,7 +449,7 @@ class StitchProcessor(StatefulProcessor):
         if self._state.exists():
             progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
-            progress = new_progress(self.options, self.settings)
+            progress = new_progress(self.settings)
         stitched = Round(self.settings.drafts)
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
             decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)

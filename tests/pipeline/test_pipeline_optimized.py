@@ -22,7 +22,7 @@ from pyarrow.fs import LocalFileSystem
 
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.reports.sql import Choice

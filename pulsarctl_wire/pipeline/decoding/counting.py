@@ -10,15 +10,8 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.pipeline.decoding.decode import decode
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import (
-    Options,
-    Progress,
-    Result,
-    Totals,
-    decoded_in_order,
-    room_for,
-)
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress, Result, Totals, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names, Reread, Stitcher, StitchResult
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.wire.frame import Event
@@ -98,9 +91,9 @@ class CountJob(Generic[C]):
         split_size: int,
     ) -> None:
         self._new = new
-        self._settings = Settings(max_frame_size=max_frame_size)
+        self._settings = Settings(options=Options(split_size, max_frame_size))
         self._stitcher = _CountStitcher(self._settings, new)
-        self._progress = Progress(inputs, Options(split_size, max_frame_size), stitcher=self._stitcher)
+        self._progress = Progress(inputs, self._settings.options, stitcher=self._stitcher)
         self.counts = new()
         """The counts of all splits so far."""
         self.packets = self.cut_packets = self.dropped_packets = 0

@@ -4,46 +4,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pulsarctl_wire.pipeline.decoding.decode import reread
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Problem, Settings
-from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split, plan, plan_all
-from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
-from pulsarctl_wire.wire.ranges import Count, UInt64, one_of
-
-PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
-"""What a table can be partitioned by."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to make a table.
-
-    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
-    partitions.py); the others are those of `TableBuilder`.
-    """
-
-    split_size: UInt64 = SPLIT_SIZE
-    max_frame_size: UInt64 | None = None
-    payload: bool = False
-    cluster: str | None = None
-    messages: MessageOptions | None = None
-    partition_by: tuple[Annotated[str, one_of(PARTITIONS)], ...] = ()
-    host: str | None = None
-    detail: Detail = ALL
-
-    def settings(self, drafts: str) -> Settings:
-        """The settings of splits whose drafts are in the directory `drafts`."""
-        return Settings(
-            drafts,
-            self.max_frame_size,
-            self.payload,
-            cluster=self.cluster,
-            messages=self.messages,
-            host=self.host,
-            detail=self.detail,
-        )
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Options, Problem, Settings
+from pulsarctl_wire.pipeline.files.splits import Input, Split, plan, plan_all
+from pulsarctl_wire.wire.ranges import Count, UInt64
 
 
 class Begun(NamedTuple):

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from pulsarctl_wire.pipeline.decoding.decode import decode
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.output import written
@@ -23,9 +23,9 @@ from pulsarctl_wire.wire.ranges import Count, one_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
 
-def new_progress(options: Options, settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
+def new_progress(settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
     """The progress of a new table."""
-    return Progress(list(inputs), options, version=VERSION, stitcher=TableStitcher(settings))
+    return Progress(list(inputs), settings.options, version=VERSION, stitcher=TableStitcher(settings))
 
 
 def decode_split(split: Split, settings: Settings) -> Decoded:
@@ -34,7 +34,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     system, paths = draft_of(settings.drafts, split.name)
     with ExitStack() as files:
         rows = _Rows(
-            new_builder(settings, split.sources),
+            new_builder(settings.options, split.sources),
             lambda table: files.enter_context(written(system, paths[table])),
         )
         try:
@@ -60,15 +60,15 @@ def delete_draft(directory: str, name: str) -> None:
             system.delete_file(path)
 
 
-def new_builder(about: Settings | Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
+def new_builder(options: Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
     """A new builder of rows."""
     return TableBuilder(
         sources,
-        payload=about.payload,
-        cluster=about.cluster,
-        messages=about.messages,
-        host=about.host,
-        detail=about.detail,
+        payload=options.payload,
+        cluster=options.cluster,
+        messages=options.messages,
+        host=options.host,
+        detail=options.detail,
     )
 
 
@@ -126,7 +126,7 @@ class TableStitcher(Stitcher):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, lambda ending: self._rows.end(ending))
-        self._settings = settings
+        self._options = settings.options
         self._rows = self._new_rows()
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
@@ -142,7 +142,7 @@ class TableStitcher(Stitcher):
         return Stitched({}, self._rows.numbered(first, numbers), 0)
 
     def _new_rows(self) -> "_EdgeRows":
-        return _EdgeRows(new_builder(self._settings, self.names))
+        return _EdgeRows(new_builder(self._options, self.names))
 
 
 class _EdgeRows(_Rows):

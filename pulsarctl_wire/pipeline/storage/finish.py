@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ArrowException
 
+from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
@@ -30,7 +31,6 @@ from pulsarctl_wire.table.columns import (
     texts_at,
 )
 from pulsarctl_wire.table.groups import GATHERED
-from pulsarctl_wire.wire.detail import ALL
 
 
 class Finished(NamedTuple):
@@ -44,24 +44,22 @@ class Finished(NamedTuple):
 def finish_split(
     name: str,
     stitched: Stitched,
-    drafts: str,
+    settings: Settings,
     out: str,
-    partition_by: Sequence[str] = (),
     generation: int = 1,
-    detail: str = ALL,
 ) -> Finished:
     """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
-    With `partition_by`, they are in directories by the values of these columns. `detail` is noted in them.
     Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
     """
+    options = settings.options
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        columns = described(schema, detail)
-        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, partition_by)
+        columns = described(schema, options.detail)
+        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, options.partition_by)
         try:
-            for batch in finished_rows(name, stitched, drafts, table):
+            for batch in finished_rows(name, stitched, settings.drafts, table):
                 file.write(batch)
         except BaseException:
             file.discard()

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import PARTITIONS
+from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
 from pulsarctl_wire.pipeline.files.output import written
 
 _JOURNAL: Final = "progress/merge"

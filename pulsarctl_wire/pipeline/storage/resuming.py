@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.edges import Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.files.splits import Input
 from pulsarctl_wire.pipeline.storage.continuing import begun, continued, late, lost, partly_read
 from pulsarctl_wire.table import VERSION

@@ -18,8 +18,8 @@ from typing import Any, Final
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.edges import Settings
-from pulsarctl_wire.pipeline.decoding.progress import Begun, Options, Progress
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Begun, Progress
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.output import written
 from pulsarctl_wire.pipeline.files.paths import absolute, reason
@@ -152,7 +152,7 @@ class Store:
             self.system.move(f"{self.path}/progress/{_STATES[1]}", f"{self.path}/progress/{_REDONE}")
         if progress is not None:
             leave_gone(progress, inputs)
-        settings = options.settings(self.drafts)
+        settings = Settings(self.drafts, options)
         if (before := self._begun()) is not None:
             settings = settings._replace(stand_in=before.settings.stand_in)
         fits = before == Begun(VERSION, settings)

@@ -125,14 +125,12 @@ class Round:
             self._file.close()
 
 
-def finish_at(
-    place: Place, settings: Settings, out: str, partition_by: tuple[str, ...], generation: int
-) -> Finished:
+def finish_at(place: Place, settings: Settings, out: str, generation: int) -> Finished:
     """Finish the split that a file of `Round` tells about, as `finish_split` does."""
     system, path = filesystem(place.path)
     with system.open_input_file(path) as file:
         stitched = saved.load(file.read_at(place.size, place.at), Stitched, place.path)
-    return finish_split(place.name, stitched, settings.drafts, out, partition_by, generation, settings.detail)
+    return finish_split(place.name, stitched, settings, out, generation)
 
 
 def delete_decoded(drafts: str, names: Iterable[str]) -> None:
