@@ -28,8 +28,7 @@ from pulsarctl_wire.table.columns import (
     of_topics,
     texts_at,
 )
-from pulsarctl_wire.table.metadata import hash_of, unusual_fields
-from pulsarctl_wire.table.odd import Examiner
+from pulsarctl_wire.table.metadata import Examiner, hash_of, unusual_fields
 from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (

@@ -13,8 +13,7 @@ from pulsarctl_wire.pipeline.decoding.decode import decode
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.table import TABLES, VERSION, TableBuilder
 from pulsarctl_wire.table.columns import number_array, number_values, replaced

@@ -1,7 +1,9 @@
-"""The file systems of paths and URIs: pyarrow's, or fsspec's where pyarrow has none."""
+"""The file systems of paths and URIs: pyarrow's, or fsspec's where pyarrow has none; files written whole."""
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import Any, BinaryIO, cast
 
 from pyarrow import ArrowException, ArrowNotImplementedError, fs
@@ -52,6 +54,32 @@ def open_uri(uri: str) -> BinaryIO:
         return cast(BinaryIO, system.open_input_file(inside))
     except ArrowException as error:
         raise OSError(reason(error)) from error
+
+
+def unfinished(path: str) -> str:
+    """A name for the file at `path` until it is complete.
+
+    No other process has the same: Spark may run a task twice at a time.
+    """
+    return f"{path}.{token_hex(8)}.unfinished"
+
+
+@contextmanager
+def written(system: Any, path: str) -> Iterator[Any]:
+    """A stream to write a file of a pyarrow filesystem; if the block raises, there is no file.
+
+    Raises OSError if it cannot be written.
+    """
+    temporary = unfinished(path)
+    stream = system.open_output_stream(temporary)
+    try:
+        with stream:
+            yield stream
+    except BaseException:
+        with suppress(ArrowException, OSError):
+            system.delete_file(temporary)
+        raise
+    system.move(temporary, path)
 
 
 class Listing:

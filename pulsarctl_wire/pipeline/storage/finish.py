@@ -16,8 +16,7 @@ from pyarrow import ArrowException
 from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import unfinished, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, written
 from pulsarctl_wire.pipeline.storage.generations import tagged
 from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
 from pulsarctl_wire.table import TABLES, RowGroups, described, writer
@@ -30,7 +29,7 @@ from pulsarctl_wire.table.columns import (
     text_array,
     texts_at,
 )
-from pulsarctl_wire.table.groups import GATHERED
+from pulsarctl_wire.table.parquet import GATHERED
 
 
 class Finished(NamedTuple):

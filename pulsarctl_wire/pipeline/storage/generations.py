@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory, written
 
 FILE: Final = "generation"
 """The file of the current generation, in the directory `progress`."""

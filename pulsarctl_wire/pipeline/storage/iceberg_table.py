@@ -23,8 +23,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 from pyiceberg.transforms import IdentityTransform
 
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 
 _HINT: Final = "version-hint.text"
 _SKIPPED_BY: Final = ("time_ns", "connection")

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import written
 
 _JOURNAL: Final = "progress/merge"
 _LARGEST: Final = 1024 * 1024 * 1024

@@ -20,12 +20,10 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Begun, Progress
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.paths import absolute, reason
 from pulsarctl_wire.pipeline.files.splits import Input, inputs_of
 from pulsarctl_wire.pipeline.storage import generations, saved
-from pulsarctl_wire.pipeline.storage.continuing import begun
 from pulsarctl_wire.pipeline.storage.finish import write_empty
 from pulsarctl_wire.pipeline.storage.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.storage.logs import Logs
@@ -33,6 +31,7 @@ from pulsarctl_wire.pipeline.storage.partitions import partitioned
 from pulsarctl_wire.pipeline.storage.resuming import (
     Rebuild,
     Resumed,
+    begun,
     difference,
     furthest,
     last,

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, decode_split, delete_draft
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.splits import Split
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import Finished, finish_split

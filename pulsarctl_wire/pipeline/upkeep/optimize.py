@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.paths import reason
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store

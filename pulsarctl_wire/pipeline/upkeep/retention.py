@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import written
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
