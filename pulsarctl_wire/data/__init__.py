@@ -46,34 +46,34 @@ class Result:
     """The maximum number of rows."""
 
     def answer(self) -> Answer:
-        """The names of its columns, and its rows one after the other. Raises WireError if the query fails."""
+        """Return the names of its columns, and its rows one after the other. Raises WireError."""
         return self.engine.query(self.query, self.most)
 
     def rows(self) -> list[Row]:
-        """All rows, as dictionaries."""
+        """Return all rows, as dictionaries."""
         return self.engine.rows(self.query, self.most)
 
     def arrow(self) -> Any:
-        """All rows, as a `pyarrow.Table`."""
+        """Return all rows, as a `pyarrow.Table`."""
         from pulsarctl_wire.table.schema import for_pandas
 
         found = self.engine.arrow(self.query, self.most)
         return found.replace_schema_metadata(for_pandas(found.schema).metadata)
 
     def pandas(self) -> Any:
-        """All rows, as a `pandas.DataFrame`. Integers stay exact beside nulls: their type is `Int64`."""
+        """Return all rows as a `pandas.DataFrame`. Integers stay exact beside nulls: they are `Int64`."""
         require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
-        """All rows, as a `polars.DataFrame`."""
+        """Return all rows, as a `polars.DataFrame`."""
         require("polars")
         import polars
 
         return polars.from_arrow(self.arrow())
 
     def lazy(self) -> Any:
-        """The rows as the engine's own type: a `DuckDBPyRelation`, or a `DataFrame` of Spark."""
+        """Return the rows as the engine's own type: a `DuckDBPyRelation`, or a `DataFrame` of Spark."""
         return self.engine.lazy(self.query, self.most)
 
 
@@ -112,7 +112,7 @@ class Tables:
         window: tuple[int, int] | None = None,
         against: tuple[int, int] | None = None,
     ) -> Result:
-        """A report of docs/reports.md; `bucket` is a text such as "1s", or ns, windows are times in ns.
+        """Return a report of docs/reports.md; `bucket` is a text such as "1s", or ns; windows are in ns.
 
         Raises QueryError.
         """
@@ -129,7 +129,7 @@ class Tables:
         return Result(self.engine, REPORTS[name].sql(options), top)
 
     def sql(self, query: str) -> Result:
-        """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
+        """Return the result of a query in the engine's SQL, over tables and views (`reports/views.py`)."""
         return Result(self.engine, query)
 
     def ddl(self, dialect: Dialect) -> str:
@@ -207,7 +207,7 @@ def _window(window: tuple[int, int] | None) -> Window | None:
 
 
 def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:
-    """The tables at `paths`, looked for again if a file vanished between being listed and being read."""
+    """Find the tables at `paths`, again if a file vanished between being listed and being read."""
     try:
         return find(paths)
     except CaptureError as error:
@@ -217,7 +217,7 @@ def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:
 
 
 def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:
-    """The sources, with a table in place of all captures, or of each."""
+    """Return the sources, with a table in place of all captures, or of each."""
     captures = [source for source in sources if not is_table(source)]
     if apart:
         return [table_of([source], say) if source in captures else source for source in sources]

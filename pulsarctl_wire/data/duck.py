@@ -72,7 +72,7 @@ class DuckEngine(Engine):
         self._database.close()
 
     def _part(self, name: str, files: Files, schema: Any, taken: int) -> str:
-        """The rows of some files with all columns of `schema`, of the right types: missing ones are null."""
+        """Select the rows of some files with all columns of `schema`, of its types: missing ones are null."""
         ours = {field.name: duckdb.type(_type(field.type)) for field in schema}
         if not files.paths:
             columns = ", ".join(f"CAST(NULL AS {type_}) AS {_quoted(each)}" for each, type_ in ours.items())
@@ -131,7 +131,7 @@ class DuckEngine(Engine):
             return pa.Table.from_pylist(list(diagnose(self._in_order(sql))), schema=FINDINGS)
 
     def _in_order(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of `findings.events`, sorted a stretch at a time: the next one while this one is read."""
+        """Yield the rows of `findings.events`, sorted a stretch at a time, the next one meanwhile."""
         following: Future[pa.Table] | None = None
         with ThreadPoolExecutor(1) as executor:
             for condition in self._stretches(sql):
@@ -159,7 +159,7 @@ class DuckEngine(Engine):
         return list(starmap(between, pairwise(bounds)))
 
     def _beside(self) -> Any:
-        """A connection for one result: while it is read, others may be."""
+        """Return a connection for one result: while it is read, others may be."""
         connection = self._database.cursor()
         for name, dataset in self._datasets.items():
             connection.register(name, dataset)
@@ -216,7 +216,7 @@ def _dataset(files: Files) -> Any:
 
 
 def _completed(name: str, found: Any, wanted: Any, taken: int) -> str | None:
-    """What a column must be read as, if not as it is; `found` is its type in the files, None if missing.
+    """Return what to read a column as, if not as it is; `found` is its type in the files, None if missing.
 
     If the column `partial` is missing it is false: all frames count as whole.
     """

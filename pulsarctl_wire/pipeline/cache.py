@@ -38,7 +38,7 @@ _FINDINGS: Final = "findings.parquet"
 
 
 def directory() -> Path:
-    """The directory of what is kept; only its owner can read it."""
+    """Return the directory of what is kept; only its owner can read it."""
     path = cache_directory() / "tables"
     path.mkdir(mode=0o700, exist_ok=True)
     return path
@@ -60,7 +60,7 @@ def table_of(
     max_frame_size: int | None = None,
     payload: bool = False,
 ) -> str:
-    """The directory of a table of `captures`, made if need be. `say` gets notes about problems with them.
+    """Return the directory of a table of `captures`, made if need be. `say` gets notes about problems.
 
     `max_frame_size` is in bytes; with `payload` the table has payloads. Raises CaptureError if nothing of the
     captures can be read, OSError if the table cannot be written.
@@ -81,7 +81,7 @@ def table_of(
 
 
 def findings_in(files: Sequence[str], how: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
-    """What the doctor finds in tables of local files, kept or made by `make`; `how` says how they are read.
+    """Return the findings in tables of local files, kept or made by `make`; `how` says how they are read.
 
     They are made anew if a file or the rules have changed, or if they cannot be kept.
     """
@@ -104,14 +104,14 @@ def findings_in(files: Sequence[str], how: Sequence[Any], make: Callable[[], pa.
 
 
 def _rules_changed_ns() -> int:
-    """When a file of the rules, or of what they rely on, was last changed."""
+    """Return when a file of the rules, or of what they rely on, was last changed (ns)."""
     package = Path(__file__).parents[1]
     files = [file for name in ("checks", "wire") for file in (package / name).iterdir() if file.is_file()]
     return max(file.stat().st_mtime_ns for file in files)
 
 
 def _key(inputs: Sequence[Input], options: Options) -> str:
-    """A name for the table that is made so of these captures."""
+    """Return a name for the table that is made so of these captures."""
     files = [[each.name, each.path, each.size, each.modified_ns, each.sides] for each in inputs]
     return _name([VERSION, astuple(options), *files])
 

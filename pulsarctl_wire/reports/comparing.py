@@ -15,7 +15,7 @@ _CHANGE: Final = 0.1
 
 
 def compare(options: Options) -> str:
-    """What differs between the first table and the others, or two windows, by kind, what is clear first.
+    """Select what differs between the first table and the others, or two windows, the clear first.
 
     Counts are clear if they differ by more than chance, latencies if there are enough of them.
     """
@@ -83,7 +83,7 @@ _DAYS: Final = 3
 
 
 def unusual(options: Options) -> str:
-    """What lies outside of what is usual at this time of day, by topic and hour, the largest factor first.
+    """Select what is unusual at this time of day, by topic and hour, the largest factor first.
 
     A whole bucket of the window is compared with those of other days at the same time. The first and the
     last bucket of the table may be incomplete, and are no part of the baseline. Raises QueryError without
@@ -132,7 +132,7 @@ def unusual(options: Options) -> str:
 
 
 def _measured(window: Window, against: Window | None, width: int) -> str:
-    """The buckets of the window and of its baseline, and what is measured in each: `buckets`, `measured`."""
+    """Select the buckets of the window and its baseline, and what is measured in each, as views."""
     whole = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
     inside = whole.format(window, width)
     outside = f"(start_ns + {width} <= {window.since} OR start_ns >= {window.until})"

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     values: Iterator[Iterable[Any]]
 
     def rows(self) -> Iterator[Row]:
-        """The rows."""
+        """Return the rows."""
         return (dict(zip(self.columns, row, strict=True)) for row in self.values)
 
 
@@ -78,15 +78,15 @@ class Engine(ABC):
         return self._again(lambda: _begun(self._run(self._ready(sql, most))))
 
     def rows(self, sql: str, most: int | None = None) -> list[Row]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return self._again(lambda: self._rows(self._ready(sql, most)))
 
     def arrow(self, sql: str, most: int | None = None) -> Any:
-        """The rows of a query as a `pyarrow.Table`."""
+        """Return the rows of a query as a `pyarrow.Table`."""
         return self._again(lambda: self._arrow(self._ready(sql, most)))
 
     def lazy(self, sql: str, most: int | None = None) -> Any:
-        """A query as the engine's own type, which has not run yet: it does not start over."""
+        """Return a query that has not run yet, as the engine's own type: it does not start over."""
         return self._again(lambda: self._lazy(self._ready(sql, most)))
 
     def keep(self, name: str, sql: str) -> None:
@@ -101,7 +101,7 @@ class Engine(ABC):
         self._unmade.discard(name)
 
     def _again(self, attempt: Callable[[], T], left: int = MAX_AGAIN) -> T:
-        """What `attempt` gives; it starts over with the files that the table has by now if one vanished."""
+        """Run `attempt`; start over with the files that the table has by now if one vanished."""
         try:
             if not self._is_open:
                 self._open(self._found)

@@ -36,19 +36,19 @@ _OF_TCP: Final = f"""
 
 
 def findings(options: Options) -> str:
-    """What the doctor finds, by cluster."""
+    """Select what the doctor finds, by cluster."""
     return """
         SELECT * FROM findings ORDER BY cluster, first_ns, last_ns, rule, connection, topic, subscription,
             producer_id, consumer_id, message_id, sequence_id, uuid"""
 
 
 def servers(choice: Choice) -> str:
-    """The addresses that servers name, in all rows that the doctor gets."""
+    """Return the addresses that servers name, in all rows that the doctor gets."""
     return f"SELECT * FROM ({named_servers(_labelled('frames', choice))}) ORDER BY 1, 2, 3"
 
 
 def events(choice: Choice, clusters: Mapping[str, int]) -> str:
-    """All rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
+    """Return all rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
 
     Of `choice` only the label counts: rules need all frames.
     """
@@ -83,7 +83,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
 
 
 def between(since: tuple[str, int], until: tuple[str, int]) -> str:
-    """The condition for the rows of `events` from one (cluster, `at_ns`) on that come before another."""
+    """Return the condition for the rows of `events` from one (cluster, `at_ns`) on, up to another."""
     (first, from_ns), (last, to_ns) = (literal(since[0]), since[1]), (literal(until[0]), until[1])
     if first == last:
         return f"cluster = {first} AND at_ns >= {from_ns} AND at_ns < {to_ns}"
@@ -92,7 +92,7 @@ def between(since: tuple[str, int], until: tuple[str, int]) -> str:
 
 
 def _known(choice: Choice) -> str:
-    """The connections, with the time when another one began to use their addresses."""
+    """Return the connections, with the time when another one began to use their addresses."""
     return f"""
         known AS (
             SELECT c.*, lead(c.time_ns) OVER (

@@ -53,7 +53,7 @@ class Overview:
 
 
 def bucket_width(span_ns: int) -> int:
-    """A round width in ns that gives at most `BUCKETS` buckets for a span of time."""
+    """Return a round width in ns that gives at most `BUCKETS` buckets for a span of time."""
     enough = (width for width in WIDTHS if span_ns < width * BUCKETS)
     return next(enough, -(-span_ns // (WIDTHS[-1] * BUCKETS)) * WIDTHS[-1])
 

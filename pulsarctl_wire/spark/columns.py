@@ -15,13 +15,13 @@ from pulsarctl_wire.pipeline.files.paths import absolute, is_uri
 
 
 def spark_uri(path: str) -> str:
-    """A path or URI for Spark, whose Hadoop calls the scheme s3 s3a, and has no escapes in URIs."""
+    """Return a path or URI for Spark, whose Hadoop calls s3 s3a, and has no escapes in URIs."""
     found = absolute(path)
     return re.sub(r"^s3n?://", "s3a://", unquote(found)) if is_uri(found) else found
 
 
 def plain(schema: Any) -> Any:
-    """An Arrow schema with texts instead of dictionaries, which Spark does not have."""
+    """Return an Arrow schema with texts instead of dictionaries, which Spark does not have."""
 
     def of(type_: Any) -> Any:
         if pa.types.is_dictionary(type_):
@@ -34,7 +34,7 @@ def plain(schema: Any) -> Any:
 
 
 def spark_type(schema: Any) -> StructType:
-    """The Spark type of the rows of an Arrow schema of ours."""
+    """Return the Spark type of the rows of an Arrow schema of ours."""
     found: StructType = from_arrow_schema(plain(schema))
     return found
 

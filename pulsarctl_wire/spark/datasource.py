@@ -39,17 +39,17 @@ class Captures(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "pwire"
 
     def schema(self) -> StructType:
-        """The columns of docs/tables.md."""
+        """Return the columns of docs/tables.md."""
         from pulsarctl_wire.spark.columns import spark_type
 
         return spark_type(self._columns())
 
     def reader(self, schema: StructType) -> "_Reader":
-        """A reader of the captures in `path`."""
+        """Return a reader of the captures in `path`."""
         made = {
             "max_frame_size": self._number("max_frame_size"),
             "payload": self.options.get("payload", "false").lower() == "true",
@@ -57,7 +57,7 @@ class Captures(DataSource):
         return _Reader(self._rows(schema), self._paths(), made)
 
     def streamReader(self, schema: StructType) -> "_Follower":
-        """A reader of the table in `path`, which follows a directory."""
+        """Return a reader of the table in `path`, which follows a directory."""
         paths = self._paths()
         if len(paths) != 1:
             raise CaptureError("name one table: load(PATH)")
@@ -120,7 +120,7 @@ class _Rows:
     until: int | None
 
     def file(self, path: str) -> list[_File]:
-        """What to read of a file: nothing, if by its statistics no rows fit."""
+        """Return what to read of a file: nothing, if by its statistics no rows fit."""
         found = self._fragment(path).split_by_row_group(self._condition())
         groups = [group.id for each in found for group in each.row_groups]
         return [_File(path, groups)] if groups else []
@@ -158,7 +158,7 @@ class _Rows:
             yield from rows.select(self.columns).to_batches()
 
     def _range(self, file: _File) -> range:
-        """Which rows of a merged file are those of the inputs that are wanted."""
+        """Find the rows of a merged file that are those of the inputs of a `_File`."""
         import pyarrow.parquet as pq
 
         from pulsarctl_wire.pipeline.files.filesystems import filesystem
@@ -204,7 +204,7 @@ class _Reader(DataSourceReader):
     made: dict[str, Any]
 
     def partitions(self) -> list[_File]:
-        """The row groups of the table."""
+        """Return the row groups of the table."""
         from pulsarctl_wire.pipeline.cache import table_of
         from pulsarctl_wire.pipeline.storage.store import Store
 
@@ -213,7 +213,7 @@ class _Reader(DataSourceReader):
         return [replace(each, groups=[group]) for each in files for group in each.groups]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows, as Arrow batches."""
+        """Return the rows, as Arrow batches."""
         # If there are no files, Spark has a partition of its own.
         return self.rows.read(partition) if isinstance(partition, _File) else iter(())
 
@@ -236,7 +236,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": 0, "complete": False}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on read only what the table has now."""
+        """Read only what the table has now, from now on."""
         self._last = self._now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return now
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_File]:
-        """The files of the table between two offsets."""
+        """Return the files of the table between two offsets."""
         from pulsarctl_wire.pipeline.files.splits import END
 
         found = self._files(range(start["files"], end["files"]))
@@ -273,7 +273,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows, as Arrow batches."""
+        """Yield the rows, as Arrow batches."""
         assert isinstance(partition, _File)
         assert partition.inputs is not None
         is_begun = False

@@ -112,7 +112,7 @@ class SparkEngine(Engine):
 
 
 def _diagnosed(batches: Iterable[Any]) -> Iterator[Any]:
-    """What the doctor finds in the rows of some clusters, as Arrow batches."""
+    """Yield what the doctor finds in the rows of some clusters, as Arrow batches."""
     import pyarrow as pa
 
     from pulsarctl_wire.checks.tables import diagnose

@@ -41,7 +41,7 @@ class SparkWorkers:
         self._since = 0.0
 
     def room(self, waiting: int) -> int:
-        """Two rounds are decoded at a time, so that no core is idle between them.
+        """Have two rounds decoded at a time, so that no core is idle between them.
 
         Rounds grow while they are short, and shrink if they are so long that nobody sees progress.
         """

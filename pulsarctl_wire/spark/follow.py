@@ -237,15 +237,15 @@ class Rotated(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "pwire-rotated"
 
     def schema(self) -> str:
-        """The number of the file, the number of the split in it, and the decoded split."""
+        """Return the number of the file, the number of the split in it, and the decoded split."""
         return "file long, part long, decoded binary"
 
     def streamReader(self, schema: "StructType") -> "RotatedReader":
-        """A reader."""
+        """Return a reader."""
         settings = saved.load(bytes.fromhex(self.options["settings"]), Settings, "the option settings")
         return RotatedReader(self.options["path"], settings)
 
@@ -273,7 +273,7 @@ class _File(NamedTuple):
         return self.begin + (self.span.mark if self.span else "") + self.size
 
     def differs(self, other: "_File") -> bool:
-        """Whether it is certainly another file than `other`, which begins in the same way."""
+        """Return whether it is certainly another file than `other`, which begins in the same way."""
         is_packed = any(each.span is None or each.span.last is None for each in (self, other))
         return self.input.size != other.input.size and not is_packed
 
@@ -301,15 +301,15 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": 0, "taken": {}, "batch": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """A batch has a limited number of files."""
+        """Limit the number of files of a batch."""
         return ReadMaxFiles(_FILES)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on read only the files that exist now."""
+        """Read only the files that exist now, from now on."""
         self._final = {each.begin for each in self._look()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The offset after the files of the next batch."""
+        """Return the offset after the files of the next batch."""
         present = self._present()
         before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
         taken = {identity: list(about) for identity, about in before.items() if identity in present}
@@ -337,7 +337,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [each.input for each in complete if each.identity not in taken]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
-        """The splits of the files between two offsets."""
+        """Return the splits of the files between two offsets."""
         batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
         first = end["files"] - len(batch)
         parts: list[_Part] = []
@@ -379,7 +379,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return present
 
     def _look(self) -> list[_File]:
-        """The files that exist now, in the order of their first packets."""
+        """Return the files that exist now, in the order of their first packets."""
         self._before, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
@@ -387,7 +387,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sorted(map(self._seen, inputs), key=_begin)
 
     def _seen(self, input_: Input) -> _File:
-        """A file that exists now; it is opened only if it has changed."""
+        """Return a file that exists now; it is opened only if it has changed."""
         known = self._files.get(input_.path) or self._before.get(input_.path)
         if known is None or known.input != input_:
             captured = is_capture(input_)
@@ -396,7 +396,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known
 
     def _complete(self, files: list[_File]) -> list[_File]:
-        """The files that are complete, and not after an incomplete one of their series."""
+        """Return the files that are complete, and not after an incomplete one of their series."""
         if self._final is not None:
             return [each for each in files if each.begin in self._final]
         newest = {series(each.input.name): each for each in files if each.span is not None}
@@ -411,7 +411,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return complete
 
     def _is_complete(self, file: _File, newest: _File) -> bool:
-        """Whether a file is no longer written to; `newest` is the one of its series that begins last."""
+        """Return whether a file is no longer written to; `newest` begins last of its series."""
         still = self._clock() - file.changed
         if still < QUIET or file is newest or file.span is None or newest.span is None:
             return still >= IDLE
@@ -426,7 +426,7 @@ def _is_there(input_: Input, first_ns: int | None) -> bool:
 
 
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
-    """A key that sorts files by their first packets; those without packets come last, by name."""
+    """Return a key that sorts files by their first packets; those without packets come last, by name."""
     return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
 
 

@@ -44,7 +44,7 @@ def keep(path: Path, text: str, mode: int) -> Path:
 
 
 def look_at(home: Path) -> Java | None:
-    """The Java runtime in `home`, from its `release` file or by running it; None if there is no Java."""
+    """Look at the Java runtime in `home`: its `release` file, or what it says. None if there is none."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -102,7 +102,7 @@ def find_java() -> Java:
 
 
 def make_shim(java: Java, cache: Path) -> Path:
-    """A directory for JAVA_HOME: its bin/java runs `java` without the option for the module it lacks."""
+    """Make a directory for JAVA_HOME: its bin/java runs `java` without the option for a missing module."""
     real = str(java.home / "bin" / "java")
     quoted = "'" + real.replace("'", "'\\''") + "'"
     script = f"""#!/bin/sh

@@ -56,7 +56,7 @@ _ARCHIVE_DAYS: Final = 30
 
 
 def is_local(master: str) -> bool:
-    """Whether `master` runs everything in this machine's processes: local, local[2], local[*,3]."""
+    """Return whether `master` runs everything in this machine's processes: local, local[2], local[*,3]."""
     return re.fullmatch(r"local(?:\[ *(?:\*|[1-9]\d*) *(?:, *\d+ *)?\])?", master) is not None
 
 
@@ -95,7 +95,7 @@ def _cores(master: str) -> int:
 
 
 def defaults(master: str) -> dict[str, str]:
-    """The settings we choose; the user's settings override them."""
+    """Return the settings we choose; the user's settings override them."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -137,13 +137,13 @@ def _archive(java: Java, spark_home: str, cache: Path) -> tuple[str | None, Path
 
 
 def _is_complete(archive: Path) -> bool:
-    """Whether `archive` is complete: Java writes its first bytes last."""
+    """Return whether `archive` is complete: Java writes its first bytes last."""
     with archive.open("rb") as file:
         return any(file.read(4))
 
 
 def _claim(archive: Path) -> bool:
-    """Whether this process may make `archive`: no other one has started to in the last ten minutes."""
+    """Claim the making of `archive`; return whether no other one has started to in the last ten minutes."""
     mark = archive.with_suffix(".made")
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime > 600:
@@ -220,7 +220,7 @@ def _connected(url: str, conf: Mapping[str, str]) -> "SparkSession":
 
 
 def _server(url: str) -> str:
-    """A URL of Spark Connect without its parameters, which may have a token."""
+    """Return a URL of Spark Connect without its parameters, which may have a token."""
     return url.partition("/;")[0]
 
 
@@ -308,7 +308,7 @@ def _connect(master: str, settings: Mapping[str, str], running: _Running) -> "Sp
 def _environment(
     master: str, settings: Mapping[str, str], home: str, java_home: Path, package: Path
 ) -> Iterator[None]:
-    """The environment in which Java and then the workers start; afterwards ours is restored."""
+    """Set the environment in which Java and then the workers start; restore ours afterwards."""
     changes: dict[str, str | None] = {
         "JAVA_HOME": str(java_home),
         "SPARK_HOME": home,
@@ -342,7 +342,7 @@ def _set_environment(values: Mapping[str, str | None]) -> None:
 
 
 def _cause(error: BaseException, log: IO[bytes] | None) -> str:
-    """One line: what a worker raised, what Java printed when it ended, or its exception's innermost cause."""
+    """Return one line: what a worker raised, what Java printed at its end, or the innermost cause."""
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text and log is not None:
         log.seek(0)
@@ -381,7 +381,7 @@ def kill() -> None:
 def session(
     master: str = "local[*]", conf: Mapping[str, str] | None = None, *, decodes: bool = False
 ) -> Iterator["SparkSession"]:
-    """A session of `start` that ends with the block, at once on Ctrl-C."""
+    """Open a session of `start` that ends with the block, at once on Ctrl-C."""
     spark = start(master, conf, decodes=decodes)
     is_ours = _running is not None
     try:
@@ -403,7 +403,7 @@ def session(
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether `error` is Ctrl-C, or an error of pyspark's cleanup after it."""
+    """Return whether `error` is Ctrl-C, or an error of pyspark's cleanup after it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -210,7 +210,7 @@ class Stats:
     # -- cells
 
     def _special_key(self, frame: Frame) -> Key:
-        """The cell key of a frame that is incomplete, or may report an error."""
+        """Return the cell key of a frame that is incomplete, or may report an error."""
         kind, connection = frame.type, frame.connection
         if frame.partial:
             return kind, connection, frame.topic, frame.subscription, None, not frame.has_command
@@ -220,7 +220,7 @@ class Stats:
         return kind, connection, frame.topic, frame.subscription, frame.producer, frame.request_type, error
 
     def _cell(self, key: Key, frame: Frame) -> Cell:
-        """The cell of a key that has none yet, or whose names are too long and must be cut first."""
+        """Return the cell of a key that has none yet, or whose names are too long and must be cut first."""
         names = [part for part in key if isinstance(part, str | bytes)]
         if any(len(name) > LONGEST for name in names):
             key = tuple(part[:LONGEST] if isinstance(part, str | bytes) else part for part in key)
@@ -251,7 +251,7 @@ class Stats:
         return cell
 
     def _row_keys(self, key: Key, frame: Frame) -> dict[str, Key]:
-        """The keys of the rows in which a frame counts; `key` is the key of its cell."""
+        """Return the keys of the rows in which a frame counts; `key` is the key of its cell."""
         connection, topic, subscription = frame.connection, frame.topic, frame.subscription
         keys: dict[str, Key] = {
             "command": (frame.command,),
@@ -271,7 +271,7 @@ class Stats:
         return keys
 
     def _admit(self, by: str, key: Key) -> Row:
-        """The row of `key`, which is created if there is space; otherwise the row of all others."""
+        """Return the row of `key`, created if there is space; otherwise the row of all others."""
         rows = self.rows[by]
         row = rows.get(key)
         if row is None:
@@ -368,7 +368,7 @@ class Stats:
 
 
 def _renamed(by: str, key: Key | None, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> Any:
-    """The key of a row by another number or other names; None where a name stands for nothing."""
+    """Return the key of a row by another number or other names; None where a name stands for nothing."""
     if not key or by == "command":
         return key
     if by == "connection":

@@ -83,7 +83,7 @@ class Latencies:
 
     @classmethod
     def together(cls, parts: Sequence["Latencies"]) -> "Latencies":
-        """The times of all `parts`; exact if there are not too many."""
+        """Return the times of all `parts`; exact if there are not too many."""
         whole = cls()
         if sum(part.count for part in parts) <= 8 * EXACT and not any(part.settled for part in parts):
             for part in parts:
@@ -151,6 +151,6 @@ def _value(bucket: int) -> int:
 
 
 def _codes(values: Sequence[int]) -> memoryview:
-    """The upper halves of the values as float32: sign, exponent and 7 bits, the precision of a histogram."""
+    """Return the upper halves of the values as float32: sign, exponent and 7 bits, as a histogram has."""
     halves = memoryview(array("f", values)).cast("B").cast("H")
     return halves[sys.byteorder == "little" :: 2]

@@ -135,7 +135,7 @@ class Live(Sink):
                 self._meters[to_broker].add(now, frames, size, messages)
 
     def _time(self, last: Any) -> int:
-        """The time at which to count events, of which `last` is the last one."""
+        """Return the time at which to count events, of which `last` is the last one."""
         time_ns: int | None = last.time_ns
         if time_ns is None or (last.partial if last.__class__ is Frame else last.__class__ is Malformed):
             return self._passage.at_ns  # the bytes of an incomplete frame may have come long ago
@@ -172,7 +172,7 @@ class Live(Sink):
                 self._topic(frame.topic).errors += 1
 
     def _topic(self, name: str) -> _Topic:
-        """The counters of a topic, or those of `OTHERS`."""
+        """Return the counters of a topic, or those of `OTHERS`."""
         topic = self._topics.get(name)
         if topic is None:
             name = self._name(name[:LONGEST])
@@ -182,7 +182,7 @@ class Live(Sink):
         return topic
 
     def _name(self, name: str) -> str:
-        """The name under which a topic is counted: its own, or `OTHERS`."""
+        """Return the name under which a topic is counted: its own, or `OTHERS`."""
         return name if name in self._topics or len(self._topics) < MAX_TOPICS else OTHERS
 
     def _timer(self, answer: Frame) -> Timer:
@@ -193,7 +193,7 @@ class Live(Sink):
     # -- reading
 
     def snapshot(self, now_ns: int) -> Snapshot:
-        """All counters at `now_ns` (ns since the epoch)."""
+        """Return all counters at `now_ns` (ns since the epoch)."""
         at_ns = self._passage.read(now_ns)
         rows = [*self._open.values(), *self._ended]
         owners = [_owners(row, self._passage.now_ns) for row in rows]

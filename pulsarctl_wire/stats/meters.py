@@ -106,7 +106,7 @@ class Meter:
         ring[at + 2] += messages
 
     def read(self, now_ns: int) -> Traffic:
-        """The counts, and their rates over the last `WINDOW` seconds, or since the first count."""
+        """Return the counts, and their rates over the last `WINDOW` seconds, or since the first count."""
         frames = size = messages = 0
         span = 1.0
         if self._started is not None:
@@ -152,7 +152,7 @@ class Timer:
             self._settle()
 
     def read(self, now_ns: int) -> Times:
-        """The histogram and the percentiles at `now_ns`."""
+        """Return the histogram and the percentiles at `now_ns`."""
         self._settle()
         later = now_ns // (RECENT * SECOND) - self._window
         recent = Latencies.together([self._recent, self._before][: max(2 - later, 0)])

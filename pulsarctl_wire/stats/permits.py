@@ -165,14 +165,14 @@ class Consumer:
         return total
 
     def rows(self, most: int, width: int = 0) -> tuple[list[Row], int]:
-        """At most `most` rows, at least `width` ns wide if that is possible, and the width they have."""
+        """Return at most `most` rows, at least `width` ns wide if possible, and the width that they have."""
         width = max(width, self._width)
         while len(rows := merged(self._rows, width)) > most:
             width *= 2
         return rows, width
 
     def row(self, frame: Frame) -> Row:
-        """The row to which a frame adds."""
+        """Return the row to which a frame adds."""
         rows = self._rows
         if not rows:
             self.timed = frame.time_ns is not None
@@ -191,7 +191,7 @@ class Consumer:
         return row
 
     def opened(self, frame: Frame, ledger: ConsumerLedger) -> None:
-        """It was opened, maybe again: it has no permits."""
+        """Record that it was opened, maybe again: it has no permits."""
         self.ledger = ledger
         row = self.row(frame)
         self.closed, self.how = None, _OPEN
@@ -199,7 +199,7 @@ class Consumer:
         self._observe(row)
 
     def moved(self, frame: Frame, unacked: int, asked: int) -> None:
-        """A FLOW, MESSAGE, ACK or REDELIVER has changed its ledger.
+        """Record that a FLOW, MESSAGE, ACK or REDELIVER has changed its ledger.
 
         Before that its unacknowledged messages and requested redeliveries were `unacked` and `asked`.
         """
@@ -234,14 +234,14 @@ class Consumer:
         row.exact = row.exact and ledger.exact
 
     def ended(self, at: int | None, how: str) -> None:
-        """It was closed at that time, or its connection ended."""
+        """Record when it was closed, or its connection ended, and how."""
         if self.closed is None:
             self.closed = self._rows[-1].last if at is None else max(at, self._rows[-1].last)
             self.how = how
 
 
 def id_of(frame: Frame) -> int:
-    """The consumer id in a command that has one."""
+    """Return the consumer id in a command that has one."""
     consumer_id: int = getattr(frame.base, BODIES[frame.type]).consumer_id
     return consumer_id
 
@@ -265,11 +265,11 @@ class Permits:
     def new_state(
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> "PermitState":
-        """The state of a new connection: for `Decoder`'s `new_state`."""
+        """Return the state of a new connection: for `Decoder`'s `new_state`."""
         return PermitState(connection, knowledge, streams, permits=self)
 
     def consumer(self, frame: Frame, ledger: ConsumerLedger) -> Consumer | None:
-        """The consumer that a frame opens, or is the first one of; None if it is not followed."""
+        """Return the consumer that a frame opens, or is the first one of; None if it is not followed."""
         if ledger.subscription and len(self.subscriptions) < MAX_NAMES:
             self.subscriptions.add(ledger.subscription[:LONGEST])
         if not self._chosen(frame):
@@ -288,7 +288,7 @@ class Permits:
         return consumer
 
     def ended(self, ending: EndedConnection) -> None:
-        """A connection has ended: for `Decoder`'s `on_end`."""
+        """Record that a connection has ended: for `Decoder`'s `on_end`."""
         if ending.end != OPEN and isinstance(ending.state, PermitState):
             for consumer in ending.state.open_consumers():
                 consumer.ended(ending.end_ns or ending.last_ns, f"connection {ending.how}")
@@ -310,7 +310,7 @@ class PermitState(LedgerState):
         self._followed: dict[int, Consumer] = {}  # by consumer id
 
     def open_consumers(self) -> Iterable[Consumer]:
-        """The consumers that are followed and were not closed."""
+        """Return the consumers that are followed and were not closed."""
         return self._followed.values()
 
     # -- what moves a ledger
@@ -394,6 +394,6 @@ class PermitState(LedgerState):
             self._leave(consumer, frame, f"closed by {by}")
 
     def _leave(self, consumer: Consumer, frame: Frame, how: str) -> None:
-        """A consumer is not open any more."""
+        """Record that a consumer is not open any more."""
         consumer.ended(frame.time_ns, how)
         del self._followed[consumer.consumer_id]

@@ -8,12 +8,12 @@ from pulsarctl_wire.stats.report import Figures
 
 
 def ordered(consumers: Iterable[Consumer]) -> list[Consumer]:
-    """By subscription and topic, unknown ones last; those of one subscription in the order of opening."""
+    """Sort by subscription and topic, unknown ones last; of one subscription in the order of opening."""
     return sorted(consumers, key=lambda each: (not each.is_known, each.subscription, each.topic))
 
 
 def consumer_records(consumer: Consumer, end_ns: int, most: int, width: int) -> list[Figures]:
-    """All of a consumer, then its rows: at most `most`, at least `width` ns wide if that is possible.
+    """Return a consumer's totals, then its rows: at most `most`, at least `width` ns wide if possible.
 
     `end_ns` is when the capture ends, in ns since the epoch.
     """

@@ -13,7 +13,7 @@ Figures = dict[str, Any]
 
 
 def total_record(stats: Stats) -> Figures:
-    """The totals; docs/cli.md has names and units."""
+    """Return the totals; docs/cli.md has names and units."""
     stats.flush()
     first = stats.first_ns
     return {
@@ -37,7 +37,7 @@ def total_record(stats: Stats) -> Figures:
 
 
 def records(stats: Stats, by: str, top: int = 0) -> list[Figures]:
-    """The rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then the row of all others.
+    """Return the rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then that of others.
 
     Rows are ordered by bytes, errors by number, and then by name.
     """
@@ -69,7 +69,7 @@ def _record(stats: Stats, by: str, row: Row, percentiles: Figures) -> Figures:
 
 
 def _ended(row: Row) -> Figures:
-    """How a connection ended; all None for the row of all others, and if the source has no packets."""
+    """Return how a connection ended; all None for the row of all others, and if the source has no packets."""
     if row.ended is None:
         return dict.fromkeys(Ended._fields)
     record = row.ended._asdict()

@@ -134,7 +134,7 @@ class Columns:
                 self.put_texts(name, rows, np.array([codes[value] for value in values]), codes.texts)
 
     def array(self, field: Any) -> Any:
-        """The Arrow array of the column that is this `field` of the schema."""
+        """Return the Arrow array of the column that is this `field` of the schema."""
         name = field.name
         if name in self.arrays:
             return self.arrays[name]
@@ -148,12 +148,12 @@ class Columns:
         return pa.nulls(self._size, field.type)
 
     def batch(self, schema: Any) -> Any:
-        """The columns as a `pyarrow.RecordBatch` of `schema`."""
+        """Return the columns as a `pyarrow.RecordBatch` of `schema`."""
         return pa.RecordBatch.from_arrays([self.array(field) for field in schema], schema=schema)
 
 
 def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
-    """A `pyarrow.RecordBatch` of `schema` with some rows, which are made one by one."""
+    """Return a `pyarrow.RecordBatch` of `schema` with some rows, which are made one by one."""
     columns = Columns(len(rows), {})
     for field in schema:
         name, type_ = field.name, field.type
@@ -182,7 +182,7 @@ def microseconds(times_ns: Any) -> Any:
 
 
 def texts_at(codes: Any, values: Iterable[Any]) -> Any:
-    """An Arrow array of texts by their indexes in `values`; -1 and None are null. Texts may come twice."""
+    """Make an Arrow array of texts by their indexes in `values`; -1 and None are null."""
     known = Codes()
     numbers = np.array([*(known[each] for each in values), 0], np.int64) - 1
     return _dictionary_array(numbers[codes], list(known)[1:])
@@ -204,7 +204,7 @@ def _bitmap(valid: Any) -> Any:
 
 
 def number_array(values: Any, valid: Any, type_: Any) -> Any:
-    """An Arrow array of numbers or booleans, null where `valid` is False."""
+    """Return an Arrow array of numbers or booleans, null where `valid` is False."""
     if type_ == pa.bool_():
         data = np.packbits(values, bitorder="little")
     else:
@@ -213,7 +213,7 @@ def number_array(values: Any, valid: Any, type_: Any) -> Any:
 
 
 def number_values(column: Any) -> Any:
-    """The values that `number_array` was given, including those of nulls. Booleans are 0 and 1."""
+    """Return the values that `number_array` was given, including those of nulls. Booleans are 0 and 1."""
     data = np.frombuffer(column.buffers()[1], _KINDS.get(column.type, np.uint8))
     if column.type == pa.bool_():
         data = np.unpackbits(data, bitorder="little")
@@ -235,13 +235,13 @@ def shifted(column: Any, by: Any) -> Any:
 
 
 def text_array(texts: list[Any]) -> Any:
-    """An Arrow array of texts; None is null."""
+    """Return an Arrow array of texts; None is null."""
     data = [None if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
     return bytes_array(data, pa.string())
 
 
 def bytes_array(values: Sequence[bytes | None], type_: Any) -> Any:
-    """An Arrow array of texts in UTF-8, or of bytes."""
+    """Return an Arrow array of texts in UTF-8, or of bytes."""
     data = [value or b"" for value in values]
     valid = np.array([value is not None for value in values], bool)
     buffers = [_bitmap(valid), pa.py_buffer(_offsets(data)), pa.py_buffer(b"".join(data))]
@@ -249,7 +249,7 @@ def bytes_array(values: Sequence[bytes | None], type_: Any) -> Any:
 
 
 def _maps_array(values: Sequence[dict[str, str] | None]) -> Any:
-    """An Arrow array of maps of texts."""
+    """Return an Arrow array of maps of texts."""
     valid = np.array([*(value is not None for value in values), True], bool)
     given = [value or {} for value in values]
     texts = [text_array([text for value in given for text in of(value)]) for of in (dict.keys, dict.values)]
@@ -263,7 +263,7 @@ def _offsets(values: Sequence[Sized]) -> Any:
 
 
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
-    """An Arrow array of `acked` lists at `rows`, null elsewhere.
+    """Return an Arrow array of `acked` lists at `rows`, null elsewhere.
 
     A value has ledger id, entry id, left, … of all ids as int64, and the ack_set of each, or none at all.
     """
@@ -287,7 +287,7 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
 
 
 def _lists(size: int, rows: Any, values: list[Any]) -> Any:
-    """An Arrow array of lists of int64 at `rows`, null elsewhere."""
+    """Return an Arrow array of lists of int64 at `rows`, null elsewhere."""
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(each) for each in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
@@ -299,5 +299,5 @@ def _lists(size: int, rows: Any, values: list[Any]) -> Any:
 
 
 def replaced(batch: Any, name: str, column: Any) -> Any:
-    """A batch with the column `name` replaced."""
+    """Return a batch with the column `name` replaced."""
     return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)

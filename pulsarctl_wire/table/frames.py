@@ -190,7 +190,7 @@ class FrameRows:
         return others
 
     def _odd_type(self, frame: Frame) -> int:
-        """A number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
+        """Return a number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
         return -1 - self._types[frame.type] if frame.has_command else -1
 
     def _entry(self, row: int, frame: Frame, number: int, size: int) -> None:
@@ -344,7 +344,7 @@ class FrameRows:
     # -- batches
 
     def take(self) -> Any:
-        """The rows of the frames collected, as a `pyarrow.RecordBatch` of `FRAMES`.
+        """Return the rows of the frames collected, as a `pyarrow.RecordBatch` of `FRAMES`.
 
         They are ordered by connection and direction, then as captured, which takes a fifth less space.
         """
@@ -472,10 +472,10 @@ class FrameRows:
 
 
 def fitted(number: int) -> i64:
-    """An uint64 as the int64 with the same bits."""
+    """Return a uint64 as the int64 with the same bits."""
     return number if number <= _LARGEST_SHORT else to_signed(number)
 
 
 def _payload(frame: Frame) -> bytes:
-    """The payload of a frame as it was on the wire, except that possible credentials are masked."""
+    """Return the payload of a frame as it was on the wire, except that possible credentials are masked."""
     return (frame.raw if frame.checksum == "valid" else mask_event(frame))[frame.payload_at :]

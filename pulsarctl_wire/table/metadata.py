@@ -45,12 +45,12 @@ def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
 
 
 def has_key(metadata: Any) -> bool:
-    """Whether the metadata of an entry, or of a message in a batch, has a key."""
+    """Return whether the metadata of an entry, or of a message in a batch, has a key."""
     return bool(metadata.HasField("partition_key") or metadata.HasField("ordering_key"))
 
 
 def key_hash(metadata: Any) -> int:
-    """The hash of a message's ordering key, or else of its key."""
+    """Return the hash of a message's ordering key, or else of its key."""
     ordering, key = metadata.ordering_key, metadata.partition_key
     is_ordered = metadata.HasField("ordering_key")  # though it may be empty
     chosen_key = ordering if is_ordered else key
@@ -59,7 +59,7 @@ def key_hash(metadata: Any) -> int:
 
 
 def hash_of(key: bytes, *, is_base64: bool = False) -> int:
-    """The hash of a key (in Base64 or not) that Key_Shared subscriptions and their ranges use: Murmur3."""
+    """Return the hash of a key (in Base64 or not) that Key_Shared subscriptions use: Murmur3."""
     hashed: int = (_hash if len(key) <= _LONGEST_KEY else _hash.__wrapped__)(key, is_base64)
     return hashed
 
@@ -80,7 +80,7 @@ class Examiner:
         self._right: dict[bytes, None] = {}  # checksums of the last payloads that decompress
 
     def look(self, frame: Frame) -> Iterator[tuple[str, int]]:
-        """The columns `unpacked_size` and `head_crc` of a SEND or MESSAGE that is not cut; mostly none."""
+        """Yield the columns `unpacked_size` and `head_crc` of a SEND or MESSAGE that is not cut, if any."""
         metadata, is_valid = frame.metadata, frame.checksum == "valid"
         size = self._misstated(frame) if metadata is not None and metadata.compression and is_valid else None
         if size is not None:
@@ -89,7 +89,7 @@ class Examiner:
             yield "head_crc", crc32c(frame.raw[frame.entry_at : frame.payload_at or len(frame.raw)])
 
     def _misstated(self, frame: Frame) -> int | None:
-        """What the payload's size is, if not uncompressed_size (see `find_misstated_size`)."""
+        """Return what the payload's size is, if not uncompressed_size (see `find_misstated_size`)."""
         metadata, key = frame.metadata, frame.stored_checksum
         if metadata is None or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
             return None

@@ -432,6 +432,6 @@ def described(schema: Any, detail: str) -> Any:
 
 
 def beside(frames: str, name: str) -> str:
-    """Where another table of the frames table at `frames` is: frames.parquet has frames.gaps.parquet."""
+    """Return the path of another table beside that of frames: frames.parquet has frames.gaps.parquet."""
     stem, dot, ending = frames.rpartition(".")
     return f"{stem}.{name}.{ending}" if dot and "/" not in ending else f"{frames}.{name}"

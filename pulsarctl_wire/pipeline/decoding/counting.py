@@ -134,19 +134,19 @@ class CountJob(Generic[C]):
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Return how many processor cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def pool(jobs: int) -> ProcessPoolExecutor:
-    """A pool of `jobs` processes. They are forked if the system can do that, so they start fast."""
+    """Start a pool of `jobs` processes. They are forked if the system can do that, so they start fast."""
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
     return ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _prepare)
 
 
 def pool_until(stack: ExitStack, jobs: int) -> ProcessPoolExecutor:
-    """A pool of `jobs` processes that ends when `stack` closes; after an exception they stop at once."""
+    """Start a pool of `jobs` processes until `stack` closes; after an exception they stop at once."""
     executor = pool(jobs)
 
     def end(kind: type[BaseException] | None, *error: object) -> None:

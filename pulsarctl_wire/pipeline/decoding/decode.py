@@ -69,12 +69,12 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
 
 
 def pair_of(key: bytes) -> bytes:
-    """The smaller of the keys of a connection's two directions."""
+    """Return the smaller of the keys of a connection's two directions."""
     return min(key, reverse(key))
 
 
 def unread(split: Split, problem: str) -> Decoded:
-    """The result for a split that is not read because of a `problem` with its file."""
+    """Return the result of a split that is not read because of a `problem` with its file."""
     start = split.start, split.layout
     problems = [(split.input.name, problem, True)]
     return Decoded(split, start, start, problems, 0, 0, {}, [], None)
@@ -198,7 +198,7 @@ class _SplitDecoder:
                     events = reassembler.more()
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
-        """The turn of the current packet."""
+        """Return the turn of the current packet."""
         return self.packets if self._is_merged else self._base | packets.offset
 
     def _unsynced(self, packet: Kept) -> None:
@@ -222,7 +222,7 @@ class _SplitDecoder:
             self._keep(tcp, packet)
 
     def _marked(self, key: bytes, turn: int) -> Tcp | None:
-        """The connection of a segment's key; it is given an edge if it has none."""
+        """Return the connection of a segment's key; give it an edge if it has none."""
         tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
             tcp.mark = Edge(len(self._edges), pair_of(key), turn)
@@ -275,7 +275,7 @@ class _SplitDecoder:
             self._collect(sure)
 
     def edges(self) -> list[Edge]:
-        """The edges, in the order in which their connections were opened."""
+        """Return the edges, in the order in which their connections were opened."""
         for index, state in self._unsynced_states.items():
             self._edges[index].early = state.sent
         for index, tcp in self._synced.items():

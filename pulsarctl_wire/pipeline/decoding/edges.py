@@ -50,7 +50,7 @@ class Settings(NamedTuple):
     stand_in: str = token_hex(16)
 
     def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
-        """A new reassembler, which does not join chunks or keep schemas."""
+        """Return a new reassembler, which does not join chunks or keep schemas."""
         limit = self.options.max_frame_size
         return Reassembler(
             Knowledge(join_chunks=False, schemas=False, fixed_limit=limit is not None),

@@ -69,7 +69,7 @@ class Progress:
         return Split(self.file, self.part, Input("", 0, 0)).name
 
     def settle(self, decoded: Decoded, decode: Callable[[Split], Decoded]) -> Decoded | None:
-        """The next split, decoded from where the previous one ended; None if its input is unreadable there.
+        """Return the next split, decoded from the end of the previous one; None if its input is unreadable.
 
         Calls `decode` to decode it again if it began elsewhere or lacked earlier IP fragments.
         """
@@ -117,7 +117,7 @@ Submit = Callable[[list[Split]], list[Result]]
 
 
 def room_for(processes: int) -> Callable[[int], int]:
-    """The `room` of `decoded_in_order` for so many processes: each has a split, and two more wait."""
+    """Return the `room` of `decoded_in_order` for so many processes: each has a split, and two more wait."""
     return lambda waiting: processes + 2 - waiting
 
 
@@ -150,7 +150,7 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
 
 
 def _splits(progress: Progress) -> Iterator[Split]:
-    """The remaining splits."""
+    """Yield the remaining splits."""
     inputs, size, file = progress.inputs, progress.options.split_size, progress.file
     if progress.part:
         yield from plan(file, inputs[file], size)[progress.part :]

@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 
 
 def new_progress(settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
-    """The progress of a new table."""
+    """Return the progress of a new table."""
     return Progress(list(inputs), settings.options, version=VERSION, stitcher=TableStitcher(settings))
 
 
@@ -43,7 +43,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
 
 
 def draft_of(directory: str, name: str) -> tuple[Any, dict[str, str]]:
-    """The draft of the split `name`: its filesystem, and the paths of its Arrow streams, by table.
+    """Return the draft of the split `name`: its filesystem, and the paths of its Arrow streams, by table.
 
     A stream without rows does not exist.
     """
@@ -60,7 +60,7 @@ def delete_draft(directory: str, name: str) -> None:
 
 
 def new_builder(options: Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
-    """A new builder of rows."""
+    """Return a new builder of rows."""
     return TableBuilder(
         sources,
         payload=options.payload,
@@ -135,7 +135,7 @@ class TableStitcher(Stitcher):
         return Stitched(fixups, self._rows.numbered(first, numbers), read_again)
 
     def close(self) -> Stitched:
-        """The remaining rows, at the end of the capture."""
+        """Return the remaining rows, at the end of the capture."""
         self._rows = self._new_rows()
         _, first, numbers, _ = self.end(self._rows.add)
         return Stitched({}, self._rows.numbered(first, numbers), 0)
@@ -152,7 +152,7 @@ class _EdgeRows(_Rows):
         super().__init__(builder, self._files.__getitem__)
 
     def numbered(self, first: int, numbers: list[int]) -> dict[str, bytes]:
-        """The rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
+        """Return the rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
         given = np.array(numbers, np.int64)
         tables = [*self._files]
@@ -160,7 +160,7 @@ class _EdgeRows(_Rows):
 
 
 def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
-    """The Arrow stream `data`, with each connection n from `first` on renumbered to `numbers[n - first]`."""
+    """Renumber each connection n from `first` on to `numbers[n - first]`, in the Arrow stream `data`."""
     if not len(numbers):
         return data
     file = io.BytesIO()

@@ -94,7 +94,7 @@ class Stitcher:
         self.knowledge = self.reassembler.knowledge
 
     def state(self) -> StitcherState:
-        """The incomplete IP datagrams, the connections, and the names of the inputs so far."""
+        """Return the incomplete IP datagrams, the connections, and the names of the inputs so far."""
         return self.waiting, save(self.reassembler), self.names
 
     def resume(self, state: StitcherState) -> None:
@@ -196,7 +196,7 @@ class Stitcher:
         self._do(sys.maxsize)
 
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
-        """The sends that may be resent in a split."""
+        """Return the sends that may be resent in a split."""
         found: dict[str, list[tuple[int, int, int]]] = {}
         sending = (name for edge in edges if edge.part is not None for name in edge.part.sent)
         names = {name.encode("utf-8", "replace"): name for name in sending}
@@ -261,7 +261,7 @@ class Stitcher:
 
 
 def _same_limit(edge: Edge, tcp: Tcp) -> bool:
-    """Whether the largest frame allowed, which a split may not know, made no difference in it."""
+    """Return whether the largest frame allowed, which a split may not know, made no difference in it."""
     assert edge.guess is not None
     limit = tcp.half.stream.limit
     return limit == edge.guess.limit or (
@@ -270,7 +270,7 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
 
 
 def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
-    """The producers of `names` that an edge may have sends of which the split could not decode.
+    """Return the producers of `names` that an edge may have sends of which the split could not decode.
 
     They are in what the connection still holds, or in the packets of the edge.
     """
@@ -290,7 +290,7 @@ def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
 
 
 def _names_in(texts: Iterable[bytes], names: dict[bytes, str]) -> set[str]:
-    """Those of `names` that are fields of some bytes, as MessageMetadata.producer_name is one."""
+    """Return those of `names` that are fields of some bytes, as MessageMetadata.producer_name is one."""
     found: set[str] = set()
     for text in texts:
         at = text.find(b"\n")  # its tag
@@ -316,7 +316,7 @@ class _Again:
         self._next: Kept | None = None
 
     def until(self, turn: int) -> Iterator[Kept]:
-        """The packets before a turn. The split is only opened if there may be some."""
+        """Yield the packets before a turn. The split is only opened if there may be some."""
         if not self.since and self._rest is None:
             return
         packet = self._next or next(self._packets, None)

@@ -130,7 +130,7 @@ class Copied:
         os.remove(self._path)
 
     def packets(self) -> Iterator[tuple[int, RawPacket, int]]:
-        """The wanted packets, each with the latest time so far (ns), and how many wanted frames end in it."""
+        """Yield the wanted packets, each with the latest time so far (ns), and how many frames end in it."""
         latest = 0
         with open(self._path, "rb") as stream:
             packets = files.read_packets(b"", reader(stream))

@@ -13,7 +13,7 @@ from pulsarctl_wire.pipeline.files.paths import Entry, is_uri, reason
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none.
+    """Return the pyarrow filesystem of a path or URI, and the path in it. Raises CaptureError.
 
     Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
     """
@@ -57,7 +57,7 @@ def open_uri(uri: str) -> BinaryIO:
 
 
 def unfinished(path: str) -> str:
-    """A name for the file at `path` until it is complete.
+    """Return a name for the file at `path` until it is complete.
 
     No other process has the same: Spark may run a task twice at a time.
     """
@@ -66,7 +66,7 @@ def unfinished(path: str) -> str:
 
 @contextmanager
 def written(system: Any, path: str) -> Iterator[Any]:
-    """A stream to write a file of a pyarrow filesystem; if the block raises, there is no file.
+    """Open a file of a pyarrow filesystem to write it; if the block raises, there is no file.
 
     Raises OSError if it cannot be written.
     """
@@ -130,5 +130,5 @@ class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
 
 
 def arrow_uri(uri: str) -> str:
-    """A URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
+    """Return a URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
     return re.sub(r"^s3[an]://", "s3://", uri)

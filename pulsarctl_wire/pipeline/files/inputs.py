@@ -28,7 +28,7 @@ _TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLE
 def find_inputs(
     arguments: Iterable[str], say: Say = lambda note: None, known: Iterable[Input] = ()
 ) -> list[Input]:
-    """The files that arguments name, in time order; raises CaptureError if an argument names none.
+    """Return the files that arguments name, in time order; raises CaptureError if an argument names none.
 
     `say` is called with notes for the user about the order, and about files that are left out. Those that are
     `known` from before are not opened, if they have not changed.
@@ -57,7 +57,7 @@ def _identity(each: Input) -> tuple[str, int, int]:
 
 
 def is_capture(input_: Input) -> bool:
-    """Whether a file is a capture; True if it cannot be read."""
+    """Return whether a file is a capture; True if it cannot be read."""
     try:
         with opened(input_.path) as stream:
             return holds_packets(stream)
@@ -70,7 +70,7 @@ def list_inputs(
     say: Say = lambda note: None,
     wanted: Callable[[Input], bool] = is_capture,
 ) -> list[Input]:
-    """The files that arguments name, each an input of its own; raises CaptureError if an argument names none.
+    """List the files that arguments name, an input for each. Raises CaptureError if an argument names none.
 
     From a directory, only `wanted` files are taken; `say` is called with a note about the others.
     """
@@ -93,7 +93,7 @@ def list_inputs(
 
 
 def _left_out(directory: str, others: list[Input]) -> str:
-    """A note about the files in a directory that are not captures."""
+    """Return a note about the files in a directory that are not captures."""
     names = [each.name.removeprefix(directory).lstrip("/") for each in others[:_NAMED]]
     more = ", …" if len(others) > _NAMED else ""
     what = "file is not a capture" if len(others) == 1 else "files are not captures"
@@ -101,7 +101,7 @@ def _left_out(directory: str, others: list[Input]) -> str:
 
 
 def span(input_: Input) -> Span | None:
-    """The times of the first and last packets of an input; None if they are unknown."""
+    """Return the times of the first and last packets of an input; None if they are unknown."""
     try:
         with opened(input_.path) as stream:
             return span_of(stream, input_.size)
@@ -110,7 +110,7 @@ def span(input_: Input) -> Span | None:
 
 
 def _find(argument: str) -> tuple[list[Input], bool]:
-    """The files that an argument names, and whether it is a directory: then some may not be captures."""
+    """Find the files that an argument names, and whether it is a directory: some may not be captures."""
     system, path = _system_of(argument)
     scheme = scheme_of(argument, path)
     entry = system.look(path)
@@ -185,7 +185,7 @@ def _path(entry: Entry) -> str:
 
 
 def _is_shown(path: str) -> bool:
-    """Whether no name in a path begins with a dot or an underscore, which would hide it."""
+    """Return whether no name in a path begins with a dot or an underscore, which would hide it."""
     return not any(name.startswith((".", "_")) for name in path.split("/"))
 
 

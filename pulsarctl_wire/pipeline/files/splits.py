@@ -181,7 +181,7 @@ def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Spl
 
 
 def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
-    """The splits of an input, of `size` bytes each. An unreadable file is one split; decoding reports why."""
+    """Plan the splits of an input, of `size` bytes each. An unreadable file is one split."""
     whole = [Split(file, 0, input_)]
     if input_.size <= size or input_.sides:
         return whole
@@ -213,7 +213,7 @@ def inputs_of(name: str) -> range:
 
 
 def read_split(split: Split, read: Read) -> PacketReader | None:
-    """The packets of a split, or None if no record is found; `read` returns bytes from `split.start` on.
+    """Return the packets of a split, or None without any record; `read` returns bytes from its start on.
 
     Raises CaptureError if the file is not a capture.
     """

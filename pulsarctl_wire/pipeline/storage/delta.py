@@ -76,7 +76,7 @@ def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
 
 
 def _known(table: Any) -> dict[str, tuple[int, int]]:
-    """The files that a log names, each with its size and the time when it was written (ms)."""
+    """Return the files that a log names, each with its size and the time when it was written (ms)."""
     files = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"]).to_pylist()
     return {unquote(each["path"]): (each["size_bytes"], each["modification_time"]) for each in files}
 
@@ -88,7 +88,7 @@ def _seen(each: Any) -> tuple[int, int]:
 def _values(
     system: Any, each: Any, by: Sequence[str], is_new: bool
 ) -> tuple[dict[str, str | None], int, bool, str]:
-    """What the log has of a file besides its name and size."""
+    """Return what the log has of a file besides its name and size."""
     with system.open_input_file(each.path) as stream:
         parquet = pq.ParquetFile(stream)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]

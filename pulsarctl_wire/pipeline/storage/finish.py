@@ -154,7 +154,7 @@ class _ParquetFile:
 
 
 def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
-    """A batch of a draft with the fixups applied, without the rows of connections that have none."""
+    """Return a batch of a draft with the fixups applied, without the rows of connections that have none."""
     local = number_values(batch.column("connection"))
     size = int(local.max(initial=0)) + 1
     numbers = np.full(size, -1, np.int64)
@@ -185,7 +185,7 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
 
 
 def _named(column: Any, names: Names, right: Any) -> Any:
-    """A column of texts with the stand-ins in `names` replaced, without texts that no `right` row has."""
+    """Replace the stand-ins in `names` in a column of texts; drop texts that no `right` row has."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()
     used = np.zeros(len(texts) + 1, bool)

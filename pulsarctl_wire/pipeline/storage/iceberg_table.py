@@ -35,7 +35,7 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of
 
 
 def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
-    """The table at a path or URI; a new one, which is not there yet, if there is none with these columns.
+    """Open the table at a path or URI; without one of these columns, a new one that is not there yet.
 
     Raises OSError, and whatever pyiceberg raises if its metadata are damaged.
     """
@@ -63,7 +63,7 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
 
 
 def _about(metadata: Any) -> tuple[Any, ...]:
-    """What decides whether a table can go on: also where others who wrote it would have files be written."""
+    """Return what decides whether a table can go on, also where others would have files be written."""
     return metadata.location, metadata.properties, metadata.schema().fields, metadata.spec().fields
 
 

@@ -55,7 +55,7 @@ def free_path(path: str, taken: set[str]) -> str:
 
 
 def going_on(system: Any, table: str) -> Change | None:
-    """The change that a table's journal has, or None. Raises CaptureError if the journal is damaged."""
+    """Read the change in a table's journal, or None. Raises CaptureError if the journal is damaged."""
     try:
         with system.open_input_file(f"{table}/{_JOURNAL}") as file:
             data = file.read(_LARGEST)
@@ -73,7 +73,7 @@ def going_on(system: Any, table: str) -> Change | None:
 
 @contextmanager
 def replacing(system: Any, table: str, change: Change, replaced: Callable[[], object]) -> Iterator[None]:
-    """The block writes the new files of a table. Then they replace the old ones. Raises OSError.
+    """Replace files of a table by those that the block writes. Raises OSError.
 
     `replaced` is called before those are deleted.
     """

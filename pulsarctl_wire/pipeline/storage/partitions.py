@@ -61,7 +61,7 @@ class File(Protocol):
 
 
 def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """The columns of a table (of `TABLES`) that is partitioned `by` columns, and which of those it has."""
+    """Return the columns of a table (of `TABLES`) partitioned `by` columns, and which of those it has."""
     ours = tuple(name for name in by if name in schema.names or _is_derived(name, schema))
     for name in ours:
         if name not in schema.names:
@@ -80,7 +80,7 @@ def _is_derived(name: str, schema: Any) -> bool:
 
 
 def directory(by: Sequence[str], values: Sequence[str | None]) -> str:
-    """The path of a partition's directory below that of the table."""
+    """Return the path of a partition's directory below that of the table."""
     return "/".join(_named(name, value) for name, value in zip(by, values, strict=True))
 
 
@@ -134,7 +134,7 @@ class Partitioned:
 
 
 def _parts(batch: Any, by: Sequence[str]) -> Iterator[tuple[Values, Any]]:
-    """The rows of each partition in a batch, with the derived columns that they are partitioned by."""
+    """Yield the rows of each partition in a batch, with the derived columns that they are partitioned by."""
     if not batch.num_rows:
         return
     codes, texts = [], []

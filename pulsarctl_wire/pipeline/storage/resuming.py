@@ -159,12 +159,12 @@ def leave_gone(progress: Progress, inputs: list[Input]) -> None:
 
 
 def begun(found: Progress) -> list[Input]:
-    """The inputs that are done, and the one that is done in part."""
+    """Return the inputs that are done, and the one that is done in part."""
     return found.inputs[: found.file + (found.part > 0)]
 
 
 def continued(found: Progress, inputs: list[Input], *, any_order: bool = False) -> list[Input] | None:
-    """All inputs of a table that goes on from `found`: those begun, gone or not, then the new ones.
+    """Return all inputs of a table that goes on from `found`: those begun, gone or not, then the new ones.
 
     None if `inputs` are no continuation of those. A new file that begins before one of its series that is
     done is none, but with `any_order`.
@@ -228,7 +228,7 @@ def partly_read(before: list[Input]) -> dict[int, int]:
 
 
 def lost(found: Progress, kept: int, inputs: list[Input]) -> Input | None:
-    """The first of what was read after the first `kept` inputs that `inputs` have no longer, or in part."""
+    """Find what was read after the first `kept` inputs, and is no longer in `inputs`, or only in part."""
     known = _Known(inputs)
     again = begun(found)[kept:]
     beside = {side.file for each in again for side in each.sides}
@@ -247,7 +247,7 @@ class _Known:
         self._begins = {_begin(each): number for number, each in enumerate(inputs)}
 
     def number(self, other: Input) -> int | None:
-        """The number of the same input, or None."""
+        """Return the number of the same input, or None."""
         number = self._numbers.get(_exactly(other), self._numbers.get(other.mark))
         if number is None:
             return None
@@ -255,14 +255,14 @@ class _Known:
         return number if each.size == other.size or _is_packed(each) != _is_packed(other) else None
 
     def changed(self, other: Input) -> int | None:
-        """The number of the same file when there was more or less in it, or None."""
+        """Return the number of the same file when there was more or less in it, or None."""
         number = self._paths.get(other.path)
         if number is not None and None in (self._inputs[number].first_ns, other.first_ns):
             return number  # it had no packets yet
         return self._begins.get(_begin(other)) if other.first_ns is not None else None
 
     def holds(self, other: Input) -> bool:
-        """Whether one has all that another one had."""
+        """Return whether an input has all that another one had."""
         changed = self.changed(other)
         return self.number(other) is not None or (
             changed is not None and _holds(self._inputs[changed], other)
@@ -274,7 +274,7 @@ def _exactly(each: Input) -> str:
 
 
 def _begin(each: Input) -> tuple[int | None, str]:
-    """What a file keeps when it grows, even if it is renamed by its rotation."""
+    """Return what a file keeps when it grows, even if it is renamed by its rotation."""
     return each.first_ns, series(each.path)
 
 

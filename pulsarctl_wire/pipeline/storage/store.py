@@ -245,7 +245,7 @@ class Store:
 
     @contextmanager
     def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
-        """The block writes the new files of a change. Then they replace the old ones, at once.
+        """Replace old files, at once, by the new ones of a change, which the block writes.
 
         `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
         """
@@ -261,7 +261,7 @@ class Store:
             self.commit(options, is_new=is_new)
 
     def outline(self) -> saved.Outline | None:
-        """The inputs and options of the table that is there, or None. Raises CaptureError as `merge` does."""
+        """Load the inputs and options of the table that is there, or None. Raises as `merge` does."""
         with self._said():
             for name in reversed(_STATES):
                 with suppress(CaptureError):  # `resume` says what is wrong
@@ -271,13 +271,13 @@ class Store:
             return None
 
     def files(self) -> list[Any]:
-        """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
+        """List what pyarrow tells of the Parquet files, directory by directory, in the order of splits."""
         with self._said():
             found = [each for table in TABLES for each in self._rows(table)]
             return sorted(found, key=lambda each: (each.path.rpartition("/")[0], each.base_name))
 
     def below(self, path: str) -> str:
-        """A path of the filesystem, from this directory on."""
+        """Return a path of the filesystem, from this directory on."""
         return path.removeprefix(f"{self.path}/")
 
     def commit(
@@ -310,7 +310,7 @@ class Store:
             self._delete_generations(self.number)
 
     def _rows(self, table: str) -> list[Any]:
-        """The files with rows of a table, of the current generation."""
+        """Return the files with rows of a table, of the current generation."""
         return [each for each in self._list(table) if _is_rows(each)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
@@ -369,12 +369,12 @@ class Store:
                 self.system.delete_file(each.path)
 
     def saved(self) -> Progress | None:
-        """The progress saved last, or None. Raises CaptureError if it is damaged."""
+        """Return the progress saved last, or None. Raises CaptureError if it is damaged."""
         with self._said():
             return self._load(_STATES[1])
 
     def followed(self) -> tuple[int, bool]:
-        """How many files of a directory the table has so far, and whether it is complete.
+        """Return how many files of a directory the table has so far, and whether it is complete.
 
         Raises CaptureError if the table follows no directory.
         """
@@ -386,7 +386,7 @@ class Store:
             return (0 if progress is None else progress.file), is_complete
 
     def rows(self, table: str) -> list[tuple[range, str]]:
-        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        """List the Parquet files of one of `TABLES`, in order: the inputs that their rows may be of, by
         number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._said():
@@ -402,7 +402,7 @@ class Store:
         ]
 
     def _follows(self) -> bool:
-        """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
+        """Return whether the table follows a directory. Raises CaptureError for files without a table."""
         names = {each.base_name for each in self._list("")}
         if names and "progress" not in names:
             raise CaptureError("is not empty and holds no frames table; name another directory")
@@ -458,7 +458,7 @@ class Store:
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 
     def _read(self, name: str, directory: str = "progress/") -> bytes | None:
-        """A file of a directory, or None."""
+        """Return a file of a directory, or None."""
         try:
             with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
@@ -467,7 +467,7 @@ class Store:
         return data
 
     def _list(self, directory: str) -> list[Any]:
-        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
+        """List what is in a directory; of a table what is below it in its generation, but nothing hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
         found: list[Any] = self.system.get_file_info(selector)
@@ -495,5 +495,5 @@ class Store:
 
 
 def _is_rows(each: Any) -> bool:
-    """Whether a file has rows of splits."""
+    """Return whether a file has rows of splits."""
     return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None

@@ -67,7 +67,7 @@ _CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
 
 
 def find(paths: Sequence[str]) -> list[Found]:
-    """The tables at `paths`, which may be URIs: frames files with their gaps next to them, or directories.
+    """Find the tables at `paths`, which may be URIs: files of frames with gaps beside them, or directories.
 
     Raises `CaptureError` if there is no table, or one of another version.
     """
@@ -75,7 +75,7 @@ def find(paths: Sequence[str]) -> list[Found]:
 
 
 def is_table(path: str) -> bool:
-    """Whether a path or URI is to be read as a table: not if there are captures."""
+    """Return whether a path or URI is to be read as a table: not if there are captures."""
     system, inside = filesystem(path)
     folder = _Folder(system, scheme_of(path, inside))
     try:
@@ -96,7 +96,7 @@ class Part(NamedTuple):
 
 
 def parts_of(found: Sequence[Found], name: str) -> Iterator[Part]:
-    """The files of the tables of this name that are read as one.
+    """Yield the files of the tables of this name that are read as one.
 
     Each table numbers its connections from 0; those of later ones continue the numbers.
     """
@@ -107,7 +107,7 @@ def parts_of(found: Sequence[Found], name: str) -> Iterator[Part]:
 
 
 def has_messages(found: Sequence[Found]) -> bool:
-    """Whether any of the tables has messages."""
+    """Return whether one of the tables has messages."""
     return any(each.files["messages"].paths for each in found)
 
 
@@ -123,14 +123,14 @@ class _Folder:
         self._listed: dict[str, list[str]] = {}
 
     def uri(self, path: str) -> str:
-        """The path or URI of what is at a path."""
+        """Return the path or URI of what is at a path."""
         return self.scheme + quote(path, safe="/=:@") if self.scheme else path
 
     def kind(self, path: str) -> Any:
         return self.system.get_file_info(path).type
 
     def files(self, path: str) -> list[str]:
-        """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
+        """List the Parquet files in a directory, if it is one; as in Spark, none after _ or a dot."""
         if path not in self._listed:
             self._listed[path] = self._list(path)
         return self._listed[path]
@@ -213,7 +213,7 @@ def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_
 
 
 def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | None]:
-    """The files of frames, and the directory below which directory names are column values.
+    """Return the files of frames, and the directory below which directory names are column values.
 
     There are none if a capture has no frame, but gaps or connections.
     """
@@ -230,7 +230,7 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
 
 
 def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
-    """The files of another table, in the directory or next to it, and the base directory, as in `_frames`."""
+    """Find the files of another table, in the directory or next to it, and the base, as in `_frames`."""
     other = beside(inside, name)
     if folder.kind(other) == fs.FileType.File:
         return [other], None
@@ -247,7 +247,7 @@ _OTHERS: Final = "|".join(["findings", *(name for name in TABLES if name != "fra
 
 
 def _is_other(path: str, names: str = _OTHERS) -> bool:
-    """Whether a file is of another table than frames; `path` is that below the directory."""
+    """Return whether a file is of another table than frames; `path` is that below the directory."""
     return re.search(rf"^/({names})/|\.({names})\.parquet(/|$)", path) is not None
 
 
@@ -294,12 +294,12 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
 
 
 def _partitions(path: str) -> list[str]:
-    """The columns whose values the names of the directories in a path are."""
+    """Return the columns whose values the names of the directories in a path are."""
     return [unquote(name) for name in re.findall(r"/([^/=]+)=[^/]*(?=/)", path)]
 
 
 def _columns(schema: Any) -> set[str]:
-    """The names of columns; those in structs like `metadata.uuid`."""
+    """Return the names of columns; those in structs like `metadata.uuid`."""
     return {
         name
         for field in schema
@@ -312,7 +312,7 @@ def _columns(schema: Any) -> set[str]:
 
 
 def _last_connection(footer: Any, stream: Any) -> int:
-    """The highest connection number of a file, from its statistics or by reading the column."""
+    """Return the highest connection number of a file, from its statistics or by reading the column."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
     statistics = [each.statistics for each in columns if each.path_in_schema == "connection"]

@@ -27,7 +27,7 @@ class Workers(Protocol):
     """Other processes. `room` is that of `decoded_in_order`."""
 
     def room(self, waiting: int) -> int:
-        """How many splits to submit next, while `waiting` were submitted."""
+        """Return how many splits to submit next, while `waiting` were submitted."""
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
@@ -72,7 +72,7 @@ def decode_to_file(split: Split, settings: Settings) -> None:
 
 
 def load_edges(split: Split, settings: Settings) -> Decoded:
-    """What a split was decoded to.
+    """Return what a split was decoded to.
 
     Raises FileNotFoundError if it was not, CaptureError if the file is damaged or that of another split.
     """

@@ -134,7 +134,7 @@ def count(files: list[Any]) -> Size:
 def _bins(
     store: Store, files: list[Any], places: list[str], size: int, small: float, least: int = 2
 ) -> Iterator[list[Any]]:
-    """The files to merge into one of at most `size` bytes, each time.
+    """Yield the files to merge into one of at most `size` bytes, each time.
 
     They are `least` or more neighbours of less than `small` bytes each, on one side of all places, with the
     same columns.
@@ -168,7 +168,7 @@ def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _merged(paths: list[str], taken: set[str]) -> str:
-    """The path of the file that has the rows of these, which are sorted; it is added to those `taken`.
+    """Return the path of a file for the rows of others, which are sorted; add it to those `taken`.
 
     They may overlap, as files do that were in several directories before `repartition`.
     """
@@ -188,7 +188,7 @@ def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None 
 
 
 def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
-    """The splits whose rows a `pyarrow.parquet.ParquetFile` has, in order: their names, and how many rows.
+    """Return the splits in a `pyarrow.parquet.ParquetFile`, in order: their names, and how many rows.
 
     If a merged file does not say so, as rows of it were deleted, it is taken for that of one split.
     """

@@ -86,7 +86,7 @@ def _times(path: str) -> tuple[str, ...]:
 
 
 def _ages(system: Any, file: Any, times: tuple[str, ...], before: int) -> _Ages:
-    """The ages of the rows of a file: from its statistics if they tell, otherwise by reading the times."""
+    """Count the rows of a file by age: from its statistics if they tell, otherwise from the times."""
     with damage(file.path), system.open_input_file(file.path) as stream:
         metadata = pq.read_metadata(stream)
     rows = metadata.num_rows
