@@ -57,8 +57,8 @@ class Result:
         """Return all rows, as a `pyarrow.Table`."""
         from pulsarctl_wire.table.schema import for_pandas
 
-        found = self.engine.arrow(self.query, self.most)
-        return found.replace_schema_metadata(for_pandas(found.schema).metadata)
+        table = self.engine.arrow(self.query, self.most)
+        return table.replace_schema_metadata(for_pandas(table.schema).metadata)
 
     def pandas(self) -> Any:
         """Return all rows as a `pandas.DataFrame`. Integers stay exact beside nulls: they are `Int64`."""
@@ -141,8 +141,8 @@ class Tables:
             raise QueryError("views are made on one table: name one that has frames")
         if lacking := sorted(self.lacks & {*FRAMES.names}):
             raise QueryError(f"the table lacks {', '.join(lacking)}, which views may read: make it again")
-        named = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
-        return "\n".join(statements(dialect, self.frames, clusters(named)))
+        servers = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
+        return "\n".join(statements(dialect, self.frames, clusters(servers)))
 
 
 def tables(
@@ -175,8 +175,8 @@ def tables(
     paths = _as_tables([os.fspath(source) for source in sources], apart, say)
     look = partial(_find, paths)
     found = look()
-    lacks = frozenset[str]().union(*(each.lacks for each in found))
-    is_large = sum(each.rows for each in found) > LARGE
+    lacks = frozenset[str]().union(*(table.lacks for table in found))
+    is_large = sum(table.rows for table in found) > LARGE
     with ExitStack() as stack:
         running: Engine
         if not wants_spark and (engine == "duckdb" or not is_large):
@@ -188,10 +188,10 @@ def tables(
             from pulsarctl_wire.spark.engine import SparkEngine, settings
             from pulsarctl_wire.spark.session import session
 
-            where = master or "local[*]"
-            given = settings(found, where) | dict(conf or {})
+            url = master or "local[*]"
+            settings_of_spark = settings(found, url) | dict(conf or {})
             ours = stack.enter_context(ExitStack())
-            beside = spark.newSession() if spark else ours.enter_context(session(where, given))
+            beside = spark.newSession() if spark else ours.enter_context(session(url, settings_of_spark))
             running = SparkEngine(beside, found, choice, look)
             weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
@@ -206,14 +206,14 @@ def _window(window: tuple[int, int] | None) -> Window | None:
     return Window(*window) if window else None
 
 
-def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:
+def _find(paths: Sequence[str], tries: int = MAX_AGAIN) -> list[Found]:
     """Find the tables at `paths`, again if a file vanished between being listed and being read."""
     try:
         return find(paths)
     except CaptureError as error:
-        if not left or not isinstance(error.__context__, FileNotFoundError):
+        if not tries or not isinstance(error.__context__, FileNotFoundError):
             raise
-    return _find(paths, left - 1)
+    return _find(paths, tries - 1)
 
 
 def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:
@@ -221,5 +221,5 @@ def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]
     captures = [source for source in sources if not is_table(source)]
     if apart:
         return [table_of([source], say) if source in captures else source for source in sources]
-    made = [table_of(captures, say)] if captures else []
-    return [*(source for source in sources if source not in captures), *made]
+    tables = [table_of(captures, say)] if captures else []
+    return [*(source for source in sources if source not in captures), *tables]

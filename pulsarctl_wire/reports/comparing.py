@@ -133,10 +133,10 @@ def unusual(options: Options) -> str:
 
 def _measured(window: Window, against: Window | None, width: int) -> str:
     """Select the buckets of the window and its baseline, and what is measured in each, as views."""
-    whole = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
-    inside = whole.format(window, width)
+    bounds = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
+    inside = bounds.format(window, width)
     outside = f"(start_ns + {width} <= {window.since} OR start_ns >= {window.until})"
-    usual = f"{outside} AND {whole.format(against, width) if against else 'NOT at_edge'}"
+    is_usual = f"{outside} AND {bounds.format(against, width) if against else 'NOT at_edge'}"
     start = bucket(width)
     counts = ", ".join(f"{COUNTS[name]} AS {name}" for name in _COUNTED)
     values = " ".join(f"WHEN '{name}' THEN coalesce(c.{name}, 0)" for name in _COUNTED)
@@ -158,7 +158,7 @@ def _measured(window: Window, against: Window | None, width: int) -> str:
         starts AS (SELECT DISTINCT {start} AS start_ns FROM frames WHERE time_ns IS NOT NULL),
         buckets AS (
             SELECT *, pmod(start_ns, {DAY}) AS slot,
-                CASE WHEN {inside} THEN 'now' WHEN {usual} THEN 'usual' END AS role
+                CASE WHEN {inside} THEN 'now' WHEN {is_usual} THEN 'usual' END AS role
             FROM (
                 SELECT start_ns, start_ns = first_ns OR start_ns = last_ns AS at_edge FROM starts
                     CROSS JOIN (SELECT min(start_ns) AS first_ns, max(start_ns) AS last_ns FROM starts) ends

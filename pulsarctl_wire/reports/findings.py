@@ -59,7 +59,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     names = _OF_GAP | _OF_CONNECTION | of_frame
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
     own = f"coalesce(time_ns, {_LAST})"
-    left = f"known c WHERE NOT {_ENDED}"
+    alive = f"known c WHERE NOT {_ENDED}"
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
         # Two times, two selects: so a condition for `at_ns` is one for a column, and readers skip by it.
         (_OF_EVENT, "'frame'", 2, own, of_frame, f"{frames} f WHERE reported_ns IS NULL"),
@@ -68,12 +68,12 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
         (_OF_TCP, "'opened'", 0, "coalesce(c.time_ns, 0)", {"last_ns": "c.last_ns"}, "known c"),
         (_OF_TCP, "'closed'", 1, "c.end_ns", _OF_CONNECTION, "known c WHERE c.end_ns IS NOT NULL"),
         (_OF_TCP, "'ended'", 3, f"coalesce(c.last_ns, {_LAST})", _OF_CONNECTION, f"known c WHERE {_ENDED}"),
-        (_OF_TCP, "'ended'", -1, "c.reused_ns", _OF_CONNECTION, f"{left} AND c.reused_ns IS NOT NULL"),
-        (_OF_TCP, "'ended'", 3, str(_LAST), _OF_CONNECTION, f"{left} AND c.reused_ns IS NULL"),
+        (_OF_TCP, "'ended'", -1, "c.reused_ns", _OF_CONNECTION, f"{alive} AND c.reused_ns IS NOT NULL"),
+        (_OF_TCP, "'ended'", 3, str(_LAST), _OF_CONNECTION, f"{alive} AND c.reused_ns IS NULL"),
     ]
     selected = []
-    for place, event, turn, at_ns, told, source in rows:
-        values = ", ".join(f"{told.get(name, 'NULL')} AS {name}" for name in names)
+    for place, event, turn, at_ns, columns, source in rows:
+        values = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in names)
         selected.append(
             f"SELECT {place}, {event} AS event, {turn} AS turn, {at_ns} AS at_ns, {values} FROM {source}"
         )

@@ -44,8 +44,8 @@ _IDS: Final = ("request_id", "producer_id", "sequence_id", "consumer_id", "ledge
 
 def _is(frame: str, time: str, command: str, ids: Iterable[str]) -> str:
     """Return the condition that a frame is that of an exchange `l` with a time and a command."""
-    same = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
-    return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *same])
+    conditions = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
+    return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *conditions])
 
 
 def slow(options: Options) -> str:

@@ -102,8 +102,8 @@ def _add_publishes(overview: Overview, engine: Engine, top: int, plots: bool) ->
         top,
     )
     names = _listed([row["topic"] for row in largest])
-    chosen = f"{latency.PUBLISHES} AND coalesce(topic, '') IN ({names})"
-    overview.publish_latency = engine.rows(latency.publish_latency(Options(), chosen), top)
+    source = f"{latency.PUBLISHES} AND coalesce(topic, '') IN ({names})"
+    overview.publish_latency = engine.rows(latency.publish_latency(Options(), source), top)
     if not plots:
         return
     timed = f"{latency.PUBLISHES} AND time_ns IS NOT NULL"

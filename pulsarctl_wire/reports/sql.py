@@ -158,8 +158,8 @@ class Choice:
         if not (self.producer or self.client):
             return self._of_ends()
         published = "topic IN (SELECT topic FROM frames WHERE producer_id IS NOT NULL)"
-        named = f"({_among('topic', 'subscription')} OR {published})"
-        return [named, *self._of_ends(producer=None, client=None)]
+        chosen_names = f"({_among('topic', 'subscription')} OR {published})"
+        return [chosen_names, *self._of_ends(producer=None, client=None)]
 
     def _of_journeys(self) -> list[str]:
         ends = [
@@ -270,12 +270,12 @@ def groups(options: Options, *default: str, **own: str) -> dict[str, str]:
 
     `own` has other SQL for some names. Hours are in the column `time_ns`. Raises QueryError for other names.
     """
-    known = {**BY, **own}
-    if unknown := [name for name in options.by if name not in known]:
-        raise QueryError(f"by {unknown[0]}: use some of {', '.join(known)}")
+    columns = {**BY, **own}
+    if unknown := [name for name in options.by if name not in columns]:
+        raise QueryError(f"by {unknown[0]}: use some of {', '.join(columns)}")
     names = options.by or default
-    times = by_bucket(options) or ({"time_ns": known["hour"]} if "hour" in names else {})
-    return times | {name: known[name] for name in names if name != "hour"}
+    times = by_bucket(options) or ({"time_ns": columns["hour"]} if "hour" in names else {})
+    return times | {name: columns[name] for name in names if name != "hour"}
 
 
 def address(end: str) -> str:

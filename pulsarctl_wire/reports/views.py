@@ -80,9 +80,9 @@ def cells(time: str | None = None) -> str:
 
     `time`: a time bucket that each frame of a group is in, as SQL.
     """
-    more = f"{time} AS time_ns, " if time else ""
+    bucket_column = f"{time} AS time_ns, " if time else ""
     return f"""
-        SELECT {more}partial, connection, topic, subscription,
+        SELECT {bucket_column}partial, connection, topic, subscription,
             CASE WHEN command = 'SEND' THEN metadata.producer_name END AS producer, {COUNTED},
             min(time_ns) AS first_ns, max(time_ns) AS last_ns
         FROM frames GROUP BY {", ".join(map(str, range(1, 6 + bool(time))))}"""
@@ -113,10 +113,10 @@ def in_clusters(rows: str, label: str, clusters: Mapping[str, int]) -> tuple[str
     """
     if not clusters:
         return f"{rows} f", f"coalesce(f.{label}, '0')"
-    known = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
+    pairs = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
     return (
         f"""{rows} f
-        LEFT JOIN (SELECT * FROM (VALUES {known}) AS known(server, number)) c ON f.server = c.server""",
+        LEFT JOIN (SELECT * FROM (VALUES {pairs}) AS known(server, number)) c ON f.server = c.server""",
         f"coalesce(f.{label}, c.number, '-1')",
     )
 

@@ -50,11 +50,11 @@ class Captures(DataSource):
 
     def reader(self, schema: StructType) -> "_Reader":
         """Return a reader of the captures in `path`."""
-        made = {
+        options = {
             "max_frame_size": self._number("max_frame_size"),
             "payload": self.options.get("payload", "false").lower() == "true",
         }
-        return _Reader(self._rows(schema), self._paths(), made)
+        return _Reader(self._rows(schema), self._paths(), options)
 
     def streamReader(self, schema: StructType) -> "_Follower":
         """Return a reader of the table in `path`, which follows a directory."""
@@ -89,11 +89,11 @@ class Captures(DataSource):
         return tables[self._kind()]
 
     def _rows(self, schema: StructType) -> "_Rows":
-        known = {field.name: field.dataType for field in self.schema()}
+        types = {field.name: field.dataType for field in self.schema()}
         for field in schema:
-            if known.get(field.name) != field.dataType:
-                what = f"{field.name} {field.dataType.simpleString()}"
-                raise CaptureError(f"{self._kind()} have no column {what}; docs/tables.md has the columns")
+            if types.get(field.name) != field.dataType:
+                column = f"{field.name} {field.dataType.simpleString()}"
+                raise CaptureError(f"{self._kind()} have no column {column}; docs/tables.md has the columns")
         return _Rows(self._kind(), schema.fieldNames(), self._number("since"), self._number("until"))
 
 
@@ -121,8 +121,8 @@ class _Rows:
 
     def file(self, path: str) -> list[_File]:
         """Return what to read of a file: nothing, if by its statistics no rows fit."""
-        found = self._fragment(path).split_by_row_group(self._condition())
-        groups = [group.id for each in found for group in each.row_groups]
+        fragments = self._fragment(path).split_by_row_group(self._condition())
+        groups = [group.id for fragment in fragments for group in fragment.row_groups]
         return [_File(path, groups)] if groups else []
 
     def read(self, file: _File) -> Iterator[Any]:
@@ -134,10 +134,10 @@ class _Rows:
         from pulsarctl_wire.table import TABLES
 
         ours = TABLES[self.kind]
-        wanted = pa.schema([plain(ours).field(name) for name in self.columns])
+        our_schema = pa.schema([plain(ours).field(name) for name in self.columns])
         try:
             for batch in self._batches(file, ours):
-                yield batch.cast(wanted)
+                yield batch.cast(our_schema)
         except (pa.ArrowException, OSError) as error:
             raise CaptureError(f"{file.path}: {reason(error)}") from error
 
@@ -145,13 +145,13 @@ class _Rows:
         import pyarrow as pa
 
         if not file.is_cut:
-            found = self._fragment(file.path, file.groups)
-            yield from found.to_batches(ours, columns=self.columns, filter=self._condition())
+            fragment = self._fragment(file.path, file.groups)
+            yield from fragment.to_batches(ours, columns=self.columns, filter=self._condition())
             return
-        wanted, at = self._range(file), 0
+        row_range, stop = self._range(file), 0
         for batch in self._fragment(file.path).to_batches(ours, columns=list({*self.columns, "time_ns"})):
-            start, at = at, at + batch.num_rows
-            part = range(max(wanted.start, start), min(wanted.stop, at))
+            start, stop = stop, stop + batch.num_rows
+            part = range(max(row_range.start, start), min(row_range.stop, stop))
             rows = pa.Table.from_batches([batch]).slice(part.start - start if part else 0, len(part))
             if (condition := self._condition()) is not None:
                 rows = rows.filter(condition)
@@ -169,8 +169,8 @@ class _Rows:
         with system.open_input_file(inside) as stream:
             splits = splits_of(pq.ParquetFile(stream), file.path)
         if any(".." in name for name, _ in splits):
-            how = "merged by an earlier pwire, or before its directories changed"
-            raise CaptureError(f"{file.path}: was {how}: a stream cannot tell what is new")
+            reason_text = "merged by an earlier pwire, or before its directories changed"
+            raise CaptureError(f"{file.path}: was {reason_text}: a stream cannot tell what is new")
         assert file.inputs is not None
         first = sum(rows for name, rows in splits if inputs_of(name).start < file.inputs.start)
         return range(
@@ -184,8 +184,8 @@ class _Rows:
         if self.since is not None:
             condition = field("time_ns") >= self.since
         if self.until is not None:
-            before = field("time_ns") < self.until
-            condition = before if condition is None else condition & before
+            is_before = field("time_ns") < self.until
+            condition = is_before if condition is None else condition & is_before
         return condition
 
     def _fragment(self, path: str, groups: list[int] | None = None) -> Any:
@@ -209,8 +209,8 @@ class _Reader(DataSourceReader):
         from pulsarctl_wire.pipeline.storage.store import Store
 
         table = Store(table_of(self.captures, _LOG.warning, **self.made))
-        files = [each for _, path in table.rows(self.rows.kind) for each in self.rows.file(path)]
-        return [replace(each, groups=[group]) for each in files for group in each.groups]
+        files = [file for _, path in table.rows(self.rows.kind) for file in self.rows.file(path)]
+        return [replace(file, groups=[group]) for file in files for group in file.groups]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the rows, as Arrow batches."""
@@ -250,27 +250,27 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the files of the table between two offsets."""
         from pulsarctl_wire.pipeline.files.splits import END
 
-        found = self._files(range(start["files"], end["files"]))
+        files = self._files(range(start["files"], end["files"]))
         if end["complete"] and not start["complete"]:
-            found += self._files(range(END, END + 1))
-        return found
+            files += self._files(range(END, END + 1))
+        return files
 
     def _files(self, inputs: range) -> list[_File]:
         """Return the files with rows of some inputs, or parts of them."""
         from pulsarctl_wire.pipeline.storage.store import Store
 
         for tries in range(3):
-            found: list[_File] = []
+            parts: list[_File] = []
             try:
                 for has, path in Store(self._table).rows(self._rows.kind):
-                    if both := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
+                    if common := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
                         files = self._rows.file(path)
-                        found += (replace(each, inputs=both, is_cut=both != has) for each in files)
+                        parts += (replace(file, inputs=common, is_cut=common != has) for file in files)
                 break
             except FileNotFoundError:  # it was merged with others meanwhile
                 if tries == 2:
                     raise
-        return found
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows, as Arrow batches."""
@@ -284,8 +284,8 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except CaptureError as error:
             if is_begun or not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            for each in self._files(partition.inputs):  # it was merged with others meanwhile
-                yield from self._rows.read(each)
+            for file in self._files(partition.inputs):  # it was merged with others meanwhile
+                yield from self._rows.read(file)
 
     def _now(self) -> dict[str, Any]:
         from pulsarctl_wire.pipeline.storage.store import Store

@@ -117,11 +117,11 @@ def follow(
         .groupBy("capture")
         .transformWithStateInPandas(StitchProcessor(settings), _STITCHED, "Append", "None")
     )
-    said: set[str] = set()
+    notes_said: set[str] = set()
 
     def say_once(note: str) -> None:
-        if note not in said:
-            said.add(note)
+        if note not in notes_said:
+            notes_said.add(note)
             say(note)
 
     with _left_out(directory, say_once):
@@ -151,7 +151,7 @@ def _waiting(store: Store, reader: "RotatedReader") -> list[Input]:
     folder = f"{store.path}/{_CHECKPOINT}"
     selector = fs.FileSelector(f"{folder}/commits", allow_not_found=True)
     batches = [
-        int(each.base_name) for each in store.system.get_file_info(selector) if each.base_name.isdecimal()
+        int(info.base_name) for info in store.system.get_file_info(selector) if info.base_name.isdecimal()
     ]
     offset = reader.initialOffset()
     if batches:
@@ -178,8 +178,8 @@ class _Batches:
         if places:
             self._begin(min(place.name for place in places))
         calls = [(place, self.settings, store.out, store.number) for place in places]
-        for each in self.workers.submit(finish_at, calls, sys.maxsize):
-            self.status.count(*each.result())
+        for future in self.workers.submit(finish_at, calls, sys.maxsize):
+            self.status.count(*future.result())
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
@@ -199,11 +199,11 @@ class _Batches:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
         if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
             self.store.discard(first, self.settings.options)
-        before = self.last
+        progress = self.last
         with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
-            before = before or self.store.saved()
-        if before is not None and before.next <= first:
-            self.store.save(before, is_before_last=True)
+            progress = progress or self.store.saved()
+        if progress is not None and progress.next <= first:
+            self.store.save(progress, is_before_last=True)
 
 
 @contextmanager
@@ -274,7 +274,7 @@ class _File(NamedTuple):
 
     def differs(self, other: "_File") -> bool:
         """Return whether it is certainly another file than `other`, which begins in the same way."""
-        is_packed = any(each.span is None or each.span.last is None for each in (self, other))
+        is_packed = any(file.span is None or file.span.last is None for file in (self, other))
         return self.input.size != other.input.size and not is_packed
 
 
@@ -306,48 +306,48 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only the files that exist now, from now on."""
-        self._final = {each.begin for each in self._look()}
+        self._final = {file.begin for file in self._look()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the offset after the files of the next batch."""
         present = self._present()
-        before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
-        taken = {identity: list(about) for identity, about in before.items() if identity in present}
+        earlier = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
+        taken = {identity: list(about) for identity, about in earlier.items() if identity in present}
         batch: list[list[Any]] = []
-        named = {each.input.name: each for each in present.values()}
-        for identity, (name, size) in before.items():
-            now = named.get(name)
+        by_name = {file.input.name: file for file in present.values()}
+        for identity, (name, size) in earlier.items():
+            now = by_name.get(name)
             if now is None or now.input.size <= size or not identity.startswith(now.begin):
                 continue
-            if now.identity == identity or now.identity not in before:  # a short file has a new `mark` now
+            if now.identity == identity or now.identity not in earlier:  # a short file has a new `mark` now
                 taken[now.identity] = [name, now.input.size]
                 grown = now.input.size - size
-                what = f"has grown by {grown} bytes since it was added: they may be missing"
-                batch.append([now.input, None, what])
+                problem = f"has grown by {grown} bytes since it was added: they may be missing"
+                batch.append([now.input, None, problem])
         files = list(present.values())
-        for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
-            taken[each.identity] = [each.input.name, each.input.size]
-            batch.append([each.input, each.span and each.span.first, None])
+        for file in [file for file in self._complete(files) if file.identity not in taken][:_FILES]:
+            taken[file.identity] = [file.input.name, file.input.size]
+            batch.append([file.input, file.span and file.span.first, None])
         return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
     def waiting(self, offset: dict[str, Any]) -> list[Input]:
         """Return the files that are complete, and not among those of an offset."""
         taken = saved.checked(offset["taken"], _TAKEN, _CHECKPOINT)
         complete = self._complete(list(self._present().values()))
-        return [each.input for each in complete if each.identity not in taken]
+        return [file.input for file in complete if file.identity not in taken]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """Return the splits of the files between two offsets."""
         batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
         first = end["files"] - len(batch)
         parts: list[_Part] = []
-        for problem, some in groupby(batch, itemgetter(2)):
-            inputs, times, _ = zip(*some, strict=True)
-            alone = (Split(file, 0, each) for file, each in enumerate(inputs))
+        for problem, rows in groupby(batch, itemgetter(2)):
+            inputs, times, _ = zip(*rows, strict=True)
+            alone = (Split(file, 0, input_) for file, input_ in enumerate(inputs))
             splits = plan_all(inputs, self._settings.options.split_size) if problem is None else alone
             parts += [
-                _Part(each._replace(file=first + each.file), times[each.file : each.next_file], problem)
-                for each in splits
+                _Part(split._replace(file=first + split.file), times[split.file : split.next_file], problem)
+                for split in splits
             ]
             first += len(inputs)
         return parts
@@ -356,14 +356,14 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Decode a split. If some of its inputs cannot be read, the others are decoded one by one."""
         split, problem = partition.split, partition.problem
         inputs = [*zip(split.inputs, partition.first_ns, strict=True)]
-        can_read = [problem is None and _is_there(*each) for each in inputs]
+        can_read = [problem is None and _is_there(*input_) for input_ in inputs]
         if all(can_read):
             yield split.file, split.part, saved.dump(decode_split(split, self._settings))
             return
         problem = problem or "was overwritten, or is gone, before it could be read"
-        for file, (each, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
-            one = split._replace(file=file, input=each, more=())
-            decoded = decode_split(one, self._settings) if is_there else unread(one, problem)
+        for file, (input_, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
+            single = split._replace(file=file, input=input_, more=())
+            decoded = decode_split(single, self._settings) if is_there else unread(single, problem)
             yield file, split.part, saved.dump(decoded)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -372,10 +372,10 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _present(self) -> dict[str, _File]:
         """Return the files that exist now, by what identifies them."""
         present: dict[str, _File] = {}
-        for each in self._look():
-            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
-                other = each._replace(size=f" {each.input.size}")
-                present[other.identity] = other
+        for file in self._look():
+            if present.setdefault(file.identity, file).differs(file):  # otherwise it is being compressed
+                namesake = file._replace(size=f" {file.input.size}")
+                present[namesake.identity] = namesake
         return present
 
     def _look(self) -> list[_File]:
@@ -383,31 +383,31 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._before, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
-            inputs = list_inputs([self._directory], wanted=lambda each: self._seen(each).is_capture)
+            inputs = list_inputs([self._directory], wanted=lambda file: self._seen(file).is_capture)
         return sorted(map(self._seen, inputs), key=_begin)
 
     def _seen(self, input_: Input) -> _File:
         """Return a file that exists now; it is opened only if it has changed."""
-        known = self._files.get(input_.path) or self._before.get(input_.path)
-        if known is None or known.input != input_:
+        file = self._files.get(input_.path) or self._before.get(input_.path)
+        if file is None or file.input != input_:
             captured = is_capture(input_)
-            known = _File(input_, captured, span(input_) if captured else None, self._clock())
-        self._files[input_.path] = known
-        return known
+            file = _File(input_, captured, span(input_) if captured else None, self._clock())
+        self._files[input_.path] = file
+        return file
 
     def _complete(self, files: list[_File]) -> list[_File]:
         """Return the files that are complete, and not after an incomplete one of their series."""
         if self._final is not None:
-            return [each for each in files if each.begin in self._final]
-        newest = {series(each.input.name): each for each in files if each.span is not None}
+            return [file for file in files if file.begin in self._final]
+        newest = {series(file.input.name): file for file in files if file.span is not None}
         complete: list[_File] = []
-        waiting: set[str] = set()
-        for each in files:
-            kind = series(each.input.name)
-            if kind not in waiting and self._is_complete(each, newest.get(kind, each)):
-                complete.append(each)
+        waiting_series: set[str] = set()
+        for file in files:
+            kind = series(file.input.name)
+            if kind not in waiting_series and self._is_complete(file, newest.get(kind, file)):
+                complete.append(file)
             else:
-                waiting.add(kind)
+                waiting_series.add(kind)
         return complete
 
     def _is_complete(self, file: _File, newest: _File) -> bool:
@@ -421,8 +421,8 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _is_there(input_: Input, first_ns: int | None) -> bool:
     """Return whether a file still begins at a time, if that is known."""
-    found = None if first_ns is None else span(input_)
-    return first_ns is None or (found is not None and found.first == first_ns)
+    times = None if first_ns is None else span(input_)
+    return first_ns is None or (times is not None and times.first == first_ns)
 
 
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:

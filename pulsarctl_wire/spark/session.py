@@ -79,9 +79,9 @@ def _reach(gateway: Any, master: str) -> None:
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            tried = gateway.jvm.java.net.Socket()
-            tried.connect(gateway.jvm.java.net.InetSocketAddress(host.strip("[]"), int(port)), 10_000)
-            tried.close()
+            attempt = gateway.jvm.java.net.Socket()
+            attempt.connect(gateway.jvm.java.net.InetSocketAddress(host.strip("[]"), int(port)), 10_000)
+            attempt.close()
             return
         except Exception as failed:
             error = failed
@@ -128,9 +128,9 @@ def _archive(java: Java, spark_home: str, cache: Path) -> tuple[str | None, Path
             return f"-XX:{'AOTCache' if modern else 'SharedArchiveFile'}={path}", None
         if shutil.disk_usage(cache).free < 2 << 30 or not _claim(path):
             return None, None
-        for old in cache.glob("spark-*"):
-            if time.time() - old.stat().st_mtime > _ARCHIVE_DAYS * 86400:
-                old.unlink(missing_ok=True)
+        for old_file in cache.glob("spark-*"):
+            if time.time() - old_file.stat().st_mtime > _ARCHIVE_DAYS * 86400:
+                old_file.unlink(missing_ok=True)
     except OSError:
         return None, None
     return f"-XX:{'AOTCacheOutput' if modern else 'ArchiveClassesAtExit'}={path}", path
@@ -232,19 +232,19 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
     if SparkContext._active_spark_context is not None:
         raise SparkError("a Spark session is already running in this process")
     java, cache, home = find_java(), cache_directory(), str(_find_spark_home())
-    given = {"spark.master": master, "spark.app.name": "pwire", **conf}
-    master = given["spark.master"]
-    _check(given)
+    settings_given = {"spark.master": master, "spark.app.name": "pwire", **conf}
+    master = settings_given["spark.master"]
+    _check(settings_given)
     scratch = _scratch()
     _running = running = _Running(
         scratch,
         # A user who sets a log level wants to see the log.
-        None if "spark.log.level" in given else tempfile.TemporaryFile(),  # noqa: SIM115
-        *((None, None) if given.get(ARCHIVE) == "false" else _archive(java, home, cache)),
+        None if "spark.log.level" in settings_given else tempfile.TemporaryFile(),  # noqa: SIM115
+        *((None, None) if settings_given.get(ARCHIVE) == "false" else _archive(java, home, cache)),
         Path(__file__).parents[2] if is_local(master) else packed(scratch / "pulsarctl_wire.zip"),
     )
-    settings = defaults(master) | given
-    settings["spark.driver.extraJavaOptions"] = _java_options(running, given, cache, decodes=decodes)
+    settings = defaults(master) | settings_given
+    settings["spark.driver.extraJavaOptions"] = _java_options(running, settings_given, cache, decodes=decodes)
     logging.getLogger().addFilter(_NOT_PY4J)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     try:
@@ -262,10 +262,10 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
 
 def _scratch() -> Path:
     """Make a directory for all temporary files of a session; remove empty ones of killed sessions."""
-    for old in Path(tempfile.gettempdir()).glob("pwire-spark-*"):
+    for directory in Path(tempfile.gettempdir()).glob("pwire-spark-*"):
         with suppress(OSError):
-            if time.time() - old.stat().st_mtime > 86400:
-                old.rmdir()
+            if time.time() - directory.stat().st_mtime > 86400:
+                directory.rmdir()
     return Path(tempfile.mkdtemp(prefix="pwire-spark-"))
 
 
@@ -325,12 +325,12 @@ def _environment(
         changes["PYTHONSAFEPATH"] = "1"  # no modules from the directory that pwire is started in
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
     changes["PYSPARK_PYTHON"] = python or sys.executable
-    before = {name: os.environ.get(name) for name in changes}
+    values_before = {name: os.environ.get(name) for name in changes}
     try:
         _set_environment(changes)
         yield
     finally:
-        _set_environment(before)
+        _set_environment(values_before)
 
 
 def _set_environment(values: Mapping[str, str | None]) -> None:
@@ -346,8 +346,8 @@ def _cause(error: BaseException, log: IO[bytes] | None) -> str:
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text and log is not None:
         log.seek(0)
-        said = log.read(1 << 20).decode(errors="replace").splitlines()
-        text = next(filter(_CAUSE.match, said), "") or next(filter(None, said), "Java ended")
+        output = log.read(1 << 20).decode(errors="replace").splitlines()
+        text = next(filter(_CAUSE.match, output), "") or next(filter(None, output), "Java ended")
     if raised := _RAISED.findall(text):
         return re.sub(r"^pulsarctl_wire\.[\w.]+: ", "", raised[-1])
     causes = re.findall(r"^(?:: |Caused by: )(.+)", text, re.MULTILINE)
@@ -364,9 +364,9 @@ def stop(spark: "SparkSession") -> None:
     # The archive is only worth writing if it has the classes for SQL.
     keep = _running.being_made is not None and _has_run_sql(spark)
     with suppress(Exception):  # Java may be gone already
-        waiting = _stop_accumulators()
+        thread = _stop_accumulators()
         spark.stop()
-        waiting.join()
+        thread.join()
     _end_java(gently=True, keep=keep)
 
 
@@ -438,10 +438,10 @@ def _end_java(gently: bool, keep: bool) -> None:
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = None
     running, _running = _running, None
-    made = None if running is None or keep else running.being_made
+    archive = None if running is None or keep else running.being_made
     process = getattr(gateway, "proc", None)
     if process is not None and not gently:
-        _end_process(process, made is not None)
+        _end_process(process, archive is not None)
     if gateway is not None:
         with suppress(Exception):
             gateway.shutdown()
@@ -451,10 +451,10 @@ def _end_java(gently: bool, keep: bool) -> None:
         if keep:
             _keep_out_of_the_way(process)
         elif gently:
-            _end_process(process, made is not None, patience=True)
+            _end_process(process, archive is not None, patience=True)
     if running is not None:
-        if made is not None:
-            made.with_suffix(".made").unlink(missing_ok=True)  # so that the next session may make it
+        if archive is not None:
+            archive.with_suffix(".made").unlink(missing_ok=True)  # so that the next session may make it
         if running.log is not None:
             running.log.close()
         shutil.rmtree(running.scratch, ignore_errors=True)

@@ -110,13 +110,13 @@ class Row:
 
 def merged(rows: Iterable[Row], width: int) -> list[Row]:
     """Rows that begin in the same stretch of `width` (ns) added up; the given ones stay as they are."""
-    found: list[Row] = []
+    sums: list[Row] = []
     for row in rows:
-        if found and row.first // width == found[-1].first // width:
-            found[-1].absorb(row)
+        if sums and row.first // width == sums[-1].first // width:
+            sums[-1].absorb(row)
         else:
-            found.append(replace(row, moments=dict(row.moments)))
-    return found
+            sums.append(replace(row, moments=dict(row.moments)))
+    return sums
 
 
 class Consumer:
@@ -157,17 +157,17 @@ class Consumer:
     @property
     def total(self) -> Row:
         """All rows added up."""
-        first, *rest = self._rows
+        first, *later = self._rows
         total = replace(first, moments=dict(first.moments))
-        for row in rest:
+        for row in later:
             total.absorb(row)
         total.exact = total.exact and self.ledger.exact
         return total
 
-    def rows(self, most: int, width: int = 0) -> tuple[list[Row], int]:
-        """Return at most `most` rows, at least `width` ns wide if possible, and the width that they have."""
+    def rows(self, limit: int, width: int = 0) -> tuple[list[Row], int]:
+        """Return at most `limit` rows, at least `width` ns wide if possible, and the width that they have."""
         width = max(width, self._width)
-        while len(rows := merged(self._rows, width)) > most:
+        while len(rows := merged(self._rows, width)) > limit:
             width *= 2
         return rows, width
 
@@ -176,16 +176,16 @@ class Consumer:
         rows = self._rows
         if not rows:
             self.timed = frame.time_ns is not None
-        at = frame.number
+        time = frame.number
         if self.timed:
-            at = frame.time_ns if frame.time_ns is not None else rows[-1].last
-        if rows and at // self._width <= rows[-1].first // self._width:
-            rows[-1].last = max(rows[-1].last, at)
+            time = frame.time_ns if frame.time_ns is not None else rows[-1].last
+        if rows and time // self._width <= rows[-1].first // self._width:
+            rows[-1].last = max(rows[-1].last, time)
             return rows[-1]
         if len(rows) >= 2 * MAX_ROWS:
             self._rows, self._width = self.rows(MAX_ROWS, 2 * self._width)
             return self.row(frame)
-        row = Row(at, at, lowest=self.ledger.permits, highest=self.ledger.permits)
+        row = Row(time, time, lowest=self.ledger.permits, highest=self.ledger.permits)
         self._observe(row)
         self._rows.append(row)
         return row
@@ -198,13 +198,13 @@ class Consumer:
         self.empty_since = row.last
         self._observe(row)
 
-    def moved(self, frame: Frame, unacked: int, asked: int) -> None:
+    def moved(self, frame: Frame, unacked: int, redeliveries: int) -> None:
         """Record that a FLOW, MESSAGE, ACK or REDELIVER has changed its ledger.
 
-        Before that its unacknowledged messages and requested redeliveries were `unacked` and `asked`.
+        Before that its unacknowledged messages and requested redeliveries were `unacked` and `redeliveries`.
         """
         ledger, row = self.ledger, self.row(frame)
-        row.asked += ledger.redeliveries - asked
+        row.asked += ledger.redeliveries - redeliveries
         if frame.type == _FLOW:
             permits = frame.base.flow.messagePermits  # type: ignore[union-attr]
             self.first_grant = self.first_grant or permits
@@ -233,10 +233,10 @@ class Consumer:
         row.lowest, row.highest = min(row.lowest, row.permits), max(row.highest, row.permits)
         row.exact = row.exact and ledger.exact
 
-    def ended(self, at: int | None, how: str) -> None:
+    def ended(self, time: int | None, how: str) -> None:
         """Record when it was closed, or its connection ended, and how."""
         if self.closed is None:
-            self.closed = self._rows[-1].last if at is None else max(at, self._rows[-1].last)
+            self.closed = self._rows[-1].last if time is None else max(time, self._rows[-1].last)
             self.how = how
 
 
@@ -335,9 +335,9 @@ class PermitState(LedgerState):
         if consumer is None or self.consumers.get(consumer_id) is not consumer.ledger:
             rule(frame)
             return
-        unacked, asked = consumer.ledger.unacked, consumer.ledger.redeliveries
+        unacked, redeliveries = consumer.ledger.unacked, consumer.ledger.redeliveries
         rule(frame)
-        consumer.moved(frame, unacked, asked)
+        consumer.moved(frame, unacked, redeliveries)
 
     def _meet(self, frame: Frame, consumer_id: int) -> None:
         """Add a consumer whose SUBSCRIBE was not captured, from its first frame on."""
@@ -389,9 +389,9 @@ class PermitState(LedgerState):
         super()._close(frame)
         consumer = self._followed.get(id_of(frame))
         if consumer is not None:
-            by = "client" if frame.to_broker else "broker"
-            consumer.row(frame).note(f"CLOSE_CONSUMER by {by}")
-            self._leave(consumer, frame, f"closed by {by}")
+            side = "client" if frame.to_broker else "broker"
+            consumer.row(frame).note(f"CLOSE_CONSUMER by {side}")
+            self._leave(consumer, frame, f"closed by {side}")
 
     def _leave(self, consumer: Consumer, frame: Frame, how: str) -> None:
         """Record that a consumer is not open any more."""

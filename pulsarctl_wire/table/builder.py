@@ -63,15 +63,15 @@ class TableBuilder:
 
     def added(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """Add events; yield what `take` returns whenever it is full. (A frame may have many messages.)"""
-        for some in [events] if self._messages is None else [[event] for event in events]:
-            self.add(some)
+        for part in [events] if self._messages is None else [[event] for event in events]:
+            self.add(part)
             if self.is_full:
                 yield self.take()
 
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
-        others = self._frames.add(events)
-        self._gaps += [self._rows.of_gap(event) for event in others]
+        damage = self._frames.add(events)
+        self._gaps += [self._rows.of_gap(event) for event in damage]
         if self._messages is not None:
             self._messages.add(events)
 

@@ -105,9 +105,9 @@ class Columns:
     def put_texts(self, name: str, rows: Any, codes: Any, texts: dict[int, str]) -> None:
         """Fill in texts at `rows` by their codes; codes without a text stay null."""
         column = np.full(self._size, -1, np.int64)
-        known = list(texts)
-        places = np.full(max(known, default=0) + 2, -1, np.int64)
-        places[known] = np.arange(len(known))
+        numbers = list(texts)
+        places = np.full(max(numbers, default=0) + 2, -1, np.int64)
+        places[numbers] = np.arange(len(numbers))
         codes = np.where((codes >= 0) & (codes < len(places)), codes, len(places) - 1)
         column[rows] = places[codes]
         self.texts(name, column, list(texts.values()))
@@ -141,10 +141,10 @@ class Columns:
         if name in self._filled:
             return number_array(*self._filled[name], field.type)
         if self.nested is not None and name == "metadata" and self.nested.present is not None:
-            there = np.zeros(self._size, bool)
-            there[self.nested.present] = True
-            children = [self.nested.array(each) for each in METADATA]
-            return pa.Array.from_buffers(METADATA, self._size, [_bitmap(there)], children=children)
+            present = np.zeros(self._size, bool)
+            present[self.nested.present] = True
+            children = [self.nested.array(child) for child in METADATA]
+            return pa.Array.from_buffers(METADATA, self._size, [_bitmap(present)], children=children)
         return pa.nulls(self._size, field.type)
 
     def batch(self, schema: Any) -> Any:
@@ -160,7 +160,7 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
         values = [row.get(TIMES.get(name, name)) for row in rows]
         if pa.types.is_dictionary(type_):
             codes = Codes()
-            columns.texts(name, np.array([codes[each] for each in values], np.int64) - 1, list(codes)[1:])
+            columns.texts(name, np.array([codes[value] for value in values], np.int64) - 1, list(codes)[1:])
         elif pa.types.is_string(type_):
             columns.arrays[name] = text_array(values)
         elif pa.types.is_binary(type_):
@@ -168,8 +168,8 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
         elif pa.types.is_map(type_):
             columns.arrays[name] = _maps_array(values)
         else:
-            valid = np.array([each is not None for each in values], bool)
-            numbers = np.array([each or 0 for each in values], np.int64)
+            valid = np.array([value is not None for value in values], bool)
+            numbers = np.array([value or 0 for value in values], np.int64)
             columns.numbers(name, microseconds(numbers) if name in TIMES else numbers, valid)
     if "topic" in columns.arrays:
         columns.arrays.update(of_topics(columns.arrays["topic"]))
@@ -183,9 +183,9 @@ def microseconds(times_ns: Any) -> Any:
 
 def texts_at(codes: Any, values: Iterable[Any]) -> Any:
     """Make an Arrow array of texts by their indexes in `values`; -1 and None are null."""
-    known = Codes()
-    numbers = np.array([*(known[each] for each in values), 0], np.int64) - 1
-    return _dictionary_array(numbers[codes], list(known)[1:])
+    known_codes = Codes()
+    numbers = np.array([*(known_codes[value] for value in values), 0], np.int64) - 1
+    return _dictionary_array(numbers[codes], list(known_codes)[1:])
 
 
 def of_topics(topics: Any) -> dict[str, Any]:
@@ -251,14 +251,14 @@ def bytes_array(values: Sequence[bytes | None], type_: Any) -> Any:
 def _maps_array(values: Sequence[dict[str, str] | None]) -> Any:
     """Return an Arrow array of maps of texts."""
     valid = np.array([*(value is not None for value in values), True], bool)
-    given = [value or {} for value in values]
-    texts = [text_array([text for value in given for text in of(value)]) for of in (dict.keys, dict.values)]
-    return pa.MapArray.from_arrays(number_array(_offsets(given), valid, pa.int32()), *texts)
+    maps = [value or {} for value in values]
+    texts = [text_array([text for value in maps for text in get(value)]) for get in (dict.keys, dict.values)]
+    return pa.MapArray.from_arrays(number_array(_offsets(maps), valid, pa.int32()), *texts)
 
 
 def _offsets(values: Sequence[Sized]) -> Any:
     offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(each) for each in values], out=offsets[1:])
+    np.cumsum([len(value) for value in values], out=offsets[1:])
     return offsets
 
 
@@ -270,16 +270,16 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(ids) // 24 for ids, _ in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    ordered = [values[at] for at in np.argsort(rows)]
-    ids = np.frombuffer(b"".join([each for each, _ in ordered]), np.int64).reshape(-1, 3)
+    ordered = [values[index] for index in np.argsort(rows)]
+    ids = np.frombuffer(b"".join([entry_ids for entry_ids, _ in ordered]), np.int64).reshape(-1, 3)
     type_ = FRAMES.field("acked").type
     columns = [number_array(ids[:, position], None, pa.int64()) for position in (0, 1, 2)]
-    some = []
+    with_sets = []
     begin = 0
-    for each, sets in ordered:
-        some += [(begin + at, words) for at, words in enumerate(sets) if words]
-        begin += len(each) // 24
-    places, words = zip(*some, strict=True) if some else ((), ())
+    for entry_ids, sets in ordered:
+        with_sets += [(begin + index, words) for index, words in enumerate(sets) if words]
+        begin += len(entry_ids) // 24
+    places, words = zip(*with_sets, strict=True) if with_sets else ((), ())
     columns.append(_lists(len(ids), np.array(places, np.int64), list(words)))
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
@@ -289,10 +289,10 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
 def _lists(size: int, rows: Any, values: list[Any]) -> Any:
     """Return an Arrow array of lists of int64 at `rows`, null elsewhere."""
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(each) for each in values]
+    lengths[rows] = [len(value) for value in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    some = [np.frombuffer(values[at], np.int64) for at in np.argsort(rows)]
-    numbers = np.concatenate([np.zeros(0, np.int64), *some])
+    parts = [np.frombuffer(values[index], np.int64) for index in np.argsort(rows)]
+    numbers = np.concatenate([np.zeros(0, np.int64), *parts])
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     children = [number_array(numbers, None, pa.int64())]
     return pa.Array.from_buffers(pa.list_(pa.int64()), size, buffers, children=children)

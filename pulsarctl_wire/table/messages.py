@@ -118,7 +118,7 @@ class MessageRows:
         if metadata.null_value:
             row["null_value"] = True
         if metadata.properties:
-            row["properties"] = {as_text(each.key): as_text(each.value) for each in metadata.properties}
+            row["properties"] = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
         if has_key(metadata):
             row["key_hash"] = key_hash(metadata)
         for name, column in (("partition_key", "key"), ("ordering_key", "ordering_key")):

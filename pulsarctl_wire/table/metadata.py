@@ -26,22 +26,22 @@ _MAX_ENTRIES: Final = 16_384  # whose payloads are known to decompress
 def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
     """Column -> value, of the fields that metadata has besides the usual ones."""
     has = metadata.HasField
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         name: to_signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
     }
     if metadata.encryption_keys:
-        found["encrypted"] = True
+        columns["encrypted"] = True
     if has("null_value"):
-        found["null_value"] = metadata.null_value
+        columns["null_value"] = metadata.null_value
     if has("replicated_from"):
-        found["replicated_from"] = as_text(metadata.replicated_from)
+        columns["replicated_from"] = as_text(metadata.replicated_from)
     if has("schema_version"):
-        found["schema_version"] = as_base64(metadata.schema_version)
+        columns["schema_version"] = as_base64(metadata.schema_version)
     if has("uuid"):
-        found["uuid"] = as_text(metadata.uuid)
+        columns["uuid"] = as_text(metadata.uuid)
     if has_key(metadata):
-        found["key_hash"] = key_hash(metadata)
-    return found
+        columns["key_hash"] = key_hash(metadata)
+    return columns
 
 
 def has_key(metadata: Any) -> bool:

@@ -32,11 +32,11 @@ _SPARK_TYPES: Final = {
 }
 
 
-def writer(where: Any, schema: Any, **options: Any) -> Any:
+def writer(target: Any, schema: Any, **options: Any) -> Any:
     """Return a `pyarrow.parquet.ParquetWriter` of `schema` to a path or file."""
     paths = _leaves(schema)
     parquet = pq.ParquetWriter(
-        where,
+        target,
         schema,
         compression="zstd",
         compression_level=3,
@@ -56,8 +56,8 @@ class RowGroups:
     Rows are gathered until they are `ROWS`, or `most` bytes in memory; then they become a row group.
     """
 
-    def __init__(self, where: Any, schema: Any, most: int = GATHERED) -> None:
-        self._parquet = writer(where, schema)
+    def __init__(self, target: Any, schema: Any, most: int = GATHERED) -> None:
+        self._parquet = writer(target, schema)
         self._most = most
         self._gathered: list[Any] = []
         self._rows = self._size = 0

@@ -75,7 +75,7 @@ class _CountStitcher(Stitcher, Generic[C]):
         self._numbered(self.end(self.edges.add))
 
     def _numbered(self, result: StitchResult) -> StitchResult:
-        self.edges.rename({result.first + number: new for number, new in enumerate(result.numbers)}, {})
+        self.edges.rename({result.first + number: final for number, final in enumerate(result.numbers)}, {})
         return result
 
 

@@ -42,7 +42,7 @@ class Totals:
 
     def add_problems(self, problems: list[Problem]) -> None:
         """Add those that are new: a file may be read several times."""
-        self.problems += [each for each in problems if each not in self.problems]
+        self.problems += [problem for problem in problems if problem not in self.problems]
 
 
 @dataclass
@@ -130,8 +130,8 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
     splits = _splits(progress)
     waiting: deque[tuple[Split, Result]] = deque()
     while True:
-        while more := list(islice(splits, room(len(waiting)))):
-            waiting.extend(zip(more, submit(more), strict=True))
+        while new_splits := list(islice(splits, room(len(waiting)))):
+            waiting.extend(zip(new_splits, submit(new_splits), strict=True))
         if not waiting:
             return
         split, result = waiting.popleft()
@@ -140,12 +140,12 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
             continue
         layout = decoded.split.layout
         if split.part and layout != split.layout:  # earlier splits of its input changed the layout
-            places = [at for at, (later, _) in enumerate(waiting) if later.file == split.file]
-            for at in places:
-                waiting[at][1]()  # or two processes might write its draft
-            changed = [waiting[at][0]._replace(layout=layout) for at in places]
-            for at, later, again in zip(places, changed, submit(changed), strict=True):
-                waiting[at] = later, again
+            places = [index for index, (later, _) in enumerate(waiting) if later.file == split.file]
+            for index in places:
+                waiting[index][1]()  # or two processes might write its draft
+            again_splits = [waiting[index][0]._replace(layout=layout) for index in places]
+            for index, later, again in zip(places, again_splits, submit(again_splits), strict=True):
+                waiting[index] = later, again
         yield decoded
 
 

@@ -154,9 +154,9 @@ class _EdgeRows(_Rows):
     def numbered(self, first: int, numbers: list[int]) -> dict[str, bytes]:
         """Return the rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
-        given = np.array(numbers, np.int64)
+        final_numbers = np.array(numbers, np.int64)
         tables = [*self._files]
-        return {table: _numbered(self._files.pop(table).getvalue(), given, first) for table in tables}
+        return {table: _numbered(self._files.pop(table).getvalue(), final_numbers, first) for table in tables}
 
 
 def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
@@ -168,7 +168,7 @@ def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
     with _stream(file, batches.schema) as stream:
         for batch in batches:
             connections = number_values(batch.column("connection")).copy()
-            new = connections >= first
-            connections[new] = numbers[connections[new] - first]
+            is_new = connections >= first
+            connections[is_new] = numbers[connections[is_new] - first]
             stream.write_batch(replaced(batch, "connection", number_array(connections, None, pa.int64())))
     return file.getvalue()

@@ -19,8 +19,8 @@ def filesystem(path: str) -> tuple[Any, str]:
     """
     try:
         if is_uri(path):
-            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
-            return found, str(inside)
+            system, inside = fs.FileSystem.from_uri(arrow_uri(path))
+            return system, str(inside)
         return fs.LocalFileSystem(), path
     except (ArrowException, OSError, ValueError) as error:
         if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):
@@ -94,12 +94,12 @@ class Listing:
 
     def files_below(self, base: str) -> Iterator[Entry]:
         """Return the files below a directory."""
-        below = fs.FileSelector(base, recursive=True)
-        return (each for each in self._entries(below) if not each.is_directory)
+        selector = fs.FileSelector(base, recursive=True)
+        return (entry for entry in self._entries(selector) if not entry.is_directory)
 
-    def _entries(self, where: Any) -> Iterator[Entry]:
+    def _entries(self, selection: Any) -> Iterator[Entry]:
         try:
-            infos = self._system.get_file_info(where)
+            infos = self._system.get_file_info(selection)
         except ArrowException as error:
             raise OSError(reason(error)) from error
         for info in infos:
@@ -114,10 +114,10 @@ def _of_fsspec(uri: str) -> tuple[Any, str]:
     except ImportError:
         raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
     try:
-        found, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
+        system, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
     except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
         raise CaptureError(f"{uri}: {reason(error)}") from error
-    return fs.PyFileSystem(_Handler(found)), str(inside)
+    return fs.PyFileSystem(_Handler(system)), str(inside)
 
 
 class _Handler(fs.FSSpecHandler):  # type: ignore[misc]

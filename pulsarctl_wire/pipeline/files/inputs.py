@@ -33,27 +33,27 @@ def find_inputs(
     `say` is called with notes for the user about the order, and about files that are left out. Those that are
     `known` from before are not opened, if they have not changed.
     """
-    before = {
-        _identity(each): Span(each.first_ns, each.last_ns, each.mark)
-        for each in known
-        if each.first_ns is not None and each.modified_ns
+    unchanged = {
+        _identity(input_): Span(input_.first_ns, input_.last_ns, input_.mark)
+        for input_ in known
+        if input_.first_ns is not None and input_.modified_ns
     }
 
-    def look(each: Input) -> Span | None:
-        return before.get(_identity(each)) or span(each)
+    def look(input_: Input) -> Span | None:
+        return unchanged.get(_identity(input_)) or span(input_)
 
-    found = list_inputs(arguments, say, lambda each: _identity(each) in before or is_capture(each))
+    inputs = list_inputs(arguments, say, lambda input_: _identity(input_) in unchanged or is_capture(input_))
     with ThreadPoolExecutor(_PEEKING) as executor:
-        spans = list(executor.map(look, found))
-    found = [
-        each._replace(first_ns=its.first, mark=its.mark, last_ns=its.last) if its else each
-        for each, its in zip(found, spans, strict=True)
+        spans = list(executor.map(look, inputs))
+    inputs = [
+        input_._replace(first_ns=times.first, mark=times.mark, last_ns=times.last) if times else input_
+        for input_, times in zip(inputs, spans, strict=True)
     ]
-    return in_order(found, spans, say) if len(found) > 1 else found
+    return in_order(inputs, spans, say) if len(inputs) > 1 else inputs
 
 
-def _identity(each: Input) -> tuple[str, int, int]:
-    return each.path, each.size, each.modified_ns
+def _identity(input_: Input) -> tuple[str, int, int]:
+    return input_.path, input_.size, input_.modified_ns
 
 
 def is_capture(input_: Input) -> bool:
@@ -74,30 +74,30 @@ def list_inputs(
 
     From a directory, only `wanted` files are taken; `say` is called with a note about the others.
     """
-    found: list[Input] = []
+    inputs: list[Input] = []
     for argument in arguments:
         try:
-            some, is_directory = _find(argument)
+            files, is_directory = _find(argument)
         except (OSError, ValueError) as error:
             raise CaptureError(f"{argument}: {reason(error)}") from error
         if is_directory:
             with ThreadPoolExecutor(_PEEKING) as executor:
-                captures = list(compress(some, executor.map(wanted, some)))
-            if len(captures) < len(some):
-                say(_left_out(argument, sorted({*some} - {*captures}, key=lambda each: natural(each.name))))
-            some = captures
-        if not some:
+                captures = list(compress(files, executor.map(wanted, files)))
+            if len(captures) < len(files):
+                say(_left_out(argument, sorted({*files} - {*captures}, key=lambda file: natural(file.name))))
+            files = captures
+        if not files:
             raise CaptureError(f"{argument}: no capture files there")
-        found += some
-    return list(dict.fromkeys(found))
+        inputs += files
+    return list(dict.fromkeys(inputs))
 
 
 def _left_out(directory: str, others: list[Input]) -> str:
     """Return a note about the files in a directory that are not captures."""
-    names = [each.name.removeprefix(directory).lstrip("/") for each in others[:_NAMED]]
-    more = ", …" if len(others) > _NAMED else ""
-    what = "file is not a capture" if len(others) == 1 else "files are not captures"
-    return f"{directory}: {len(others)} {what}: {', '.join(names)}{more}"
+    names = [file.name.removeprefix(directory).lstrip("/") for file in others[:_NAMED]]
+    ellipsis = ", …" if len(others) > _NAMED else ""
+    reason_text = "file is not a capture" if len(others) == 1 else "files are not captures"
+    return f"{directory}: {len(others)} {reason_text}: {', '.join(names)}{ellipsis}"
 
 
 def span(input_: Input) -> Span | None:
@@ -127,14 +127,14 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     inside = list(system.files_below(base))
     roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
     tables = tuple(root + name for root in roots for name in _TABLE)
-    named = (
+    is_named = (
         _is_shown(each.path[len(base) :]) and not each.path.startswith(tables)
         if is_directory
         else fnmatchcase(_path(each), path)
         for each in inside
     )
-    chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]
-    return sorted(chosen, key=lambda each: natural(each.name)), is_directory
+    inputs = [_input(each, scheme + _path(each)) for each in compress(inside, is_named)]
+    return sorted(inputs, key=lambda each: natural(each.name)), is_directory
 
 
 def _system_of(argument: str) -> tuple[Any, str]:
@@ -169,14 +169,14 @@ class _Local:
         def fail(error: OSError) -> NoReturn:
             raise CaptureError(f"{error.filename}: {reason(error)}") from error
 
-        seen: set[str] = set()
-        for directory, below, names in os.walk(base, onerror=fail, followlinks=True):
+        visited: set[str] = set()
+        for directory, folders, names in os.walk(base, onerror=fail, followlinks=True):
             real = os.path.realpath(directory)
-            if real in seen:
-                below.clear()
+            if real in visited:
+                folders.clear()
                 continue
-            seen.add(real)
-            below.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+            visited.add(real)
+            folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
             yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
 
 

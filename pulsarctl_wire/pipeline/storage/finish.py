@@ -143,9 +143,9 @@ class _ParquetFile:
     def discard(self) -> None:
         """Delete the unfinished file."""
         if self._open is not None:
-            for each in reversed(self._open):
+            for part in reversed(self._open):
                 with suppress(ArrowException, OSError):
-                    each.close()
+                    part.close()
             with suppress(OSError):
                 self._system.delete_file(self._unfinished)
 
@@ -193,7 +193,7 @@ def _named(column: Any, names: Names, right: Any) -> Any:
     found = [names.get(text, text) for text in texts]
     kept = dict.fromkeys(text for text, there in zip(found, used, strict=False) if there and text is not None)
     places = {text: place for place, text in enumerate(kept)}
-    given = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
+    new_codes = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
     return pa.DictionaryArray.from_arrays(
-        number_array(given, given >= 0, pa.int32()), text_array(list(places))
+        number_array(new_codes, new_codes >= 0, pa.int32()), text_array(list(places))
     )

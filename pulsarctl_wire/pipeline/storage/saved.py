@@ -116,9 +116,9 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)([_changed(each, change) for each in value])
+        return type(value)([_changed(item, change) for item in value])
     if isinstance(value, dict):
-        return {_changed(key, change): _changed(each, change) for key, each in value.items()}
+        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
     return value
 
 
@@ -130,5 +130,5 @@ def _unescape(text: str) -> str:
     return text.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
-def _refused(name: str, why: str = "is damaged, or was not written by pwire") -> CaptureError:
-    return CaptureError(f"{name} {why}; delete the directory, or name another one by --out")
+def _refused(name: str, reason: str = "is damaged, or was not written by pwire") -> CaptureError:
+    return CaptureError(f"{name} {reason}; delete the directory, or name another one by --out")
