@@ -123,8 +123,8 @@ FAULTS: Final = (
     ),
     Fault(
         "pipeline/upkeep/optimize.py",
-        "if len(found) < least:",
-        "if len(found) <= least:",
+        "if len(small_files) < least:",
+        "if len(small_files) <= least:",
         "pipeline/test_pipeline_optimized.py",
     ),
     Fault(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 MAKING = """
 import sys
 from pyspark import SparkContext
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.spark import FOLLOWING
 from pulsarctl_wire.spark.follow import follow
 from pulsarctl_wire.spark.session import start

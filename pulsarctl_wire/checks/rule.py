@@ -17,19 +17,21 @@ import inspect
 from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
-from pulsarctl_wire.checks.facts import Facts
+from pulsarctl_wire.checks.facts import Facts, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.knowledge import bound
 from pulsarctl_wire.wire.session.plain import Owner
 
 SECOND: Final = 1_000_000_000
 """In ns."""
 
 _SEND_ERROR: Final = NUMBERS["SEND_ERROR"]
+_MAX_CLIENTS: Final = 1_024  # of a `ClientRule`
 
 FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
 """The data that a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
@@ -154,6 +156,31 @@ class SilenceRule(Rule):
     def on_pause_ends(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Judge a silence that ends."""
         self.on_consumer_due(consumer, state.sighting.time_ns)
+
+
+class ClientRule(Rule):
+    """The base class of rules about clients that fail, and mostly try again and again.
+
+    All attempts of a client host at the same server are one finding, at the connection of the first.
+    """
+
+    def __init__(self, doctor: Findings) -> None:
+        super().__init__(doctor)
+        self.first: dict[tuple[str, str], CheckState] = {}
+        """The first attempt by client host and server."""
+
+    def report_failure(
+        self,
+        state: CheckState,
+        evidence: list[tuple[Sighting, str]],
+        explanation: str = "",
+        certainty: str = CERTAIN,
+    ) -> None:
+        """Report a failed attempt."""
+        connection = state.connection
+        first = self.first.setdefault((find_client_host(connection), connection.server), state)
+        bound(self.first, _MAX_CLIENTS)
+        self.report(first, Subject(), evidence, explanation, certainty)
 
 
 def read_paragraphs(rule: type[Rule]) -> dict[str, str]:

@@ -161,7 +161,7 @@ def size_of(flag: str, text: str) -> int:
 
 def partition_by(text: str) -> tuple[str, ...]:
     """Parse --partition-by: columns, or none. Any other text ends the command."""
-    from pulsarctl_wire.pipeline.decoding.progress import PARTITIONS
+    from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
 
     names = tuple(text.split(",")) if text != "none" else ()
     if not {*names} <= {*PARTITIONS} or len({*names}) < len(names):
@@ -215,7 +215,7 @@ class RowOptions:
 
     def work(self, split_size: int) -> Any:
         """The `Options` of the pipeline; `split_size` is in bytes. What makes no sense ends the command."""
-        from pulsarctl_wire.pipeline.decoding.progress import Options
+        from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
 
         has_messages = self.messages or self.detail == "messages"

@@ -46,34 +46,34 @@ class Result:
     """The maximum number of rows."""
 
     def answer(self) -> Answer:
-        """The names of its columns, and its rows one after the other. Raises WireError if the query fails."""
+        """Return the names of its columns, and its rows one after the other. Raises WireError."""
         return self.engine.query(self.query, self.most)
 
     def rows(self) -> list[Row]:
-        """All rows, as dictionaries."""
+        """Return all rows, as dictionaries."""
         return self.engine.rows(self.query, self.most)
 
     def arrow(self) -> Any:
-        """All rows, as a `pyarrow.Table`."""
+        """Return all rows, as a `pyarrow.Table`."""
         from pulsarctl_wire.table.schema import for_pandas
 
-        found = self.engine.arrow(self.query, self.most)
-        return found.replace_schema_metadata(for_pandas(found.schema).metadata)
+        table = self.engine.arrow(self.query, self.most)
+        return table.replace_schema_metadata(for_pandas(table.schema).metadata)
 
     def pandas(self) -> Any:
-        """All rows, as a `pandas.DataFrame`. Integers stay exact beside nulls: their type is `Int64`."""
+        """Return all rows as a `pandas.DataFrame`. Integers stay exact beside nulls: they are `Int64`."""
         require("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
-        """All rows, as a `polars.DataFrame`."""
+        """Return all rows, as a `polars.DataFrame`."""
         require("polars")
         import polars
 
         return polars.from_arrow(self.arrow())
 
     def lazy(self) -> Any:
-        """The rows as the engine's own type: a `DuckDBPyRelation`, or a `DataFrame` of Spark."""
+        """Return the rows as the engine's own type: a `DuckDBPyRelation`, or a `DataFrame` of Spark."""
         return self.engine.lazy(self.query, self.most)
 
 
@@ -112,7 +112,7 @@ class Tables:
         window: tuple[int, int] | None = None,
         against: tuple[int, int] | None = None,
     ) -> Result:
-        """A report of docs/reports.md; `bucket` is a text such as "1s", or ns, windows are times in ns.
+        """Return a report of docs/reports.md; `bucket` is a text such as "1s", or ns; windows are in ns.
 
         Raises QueryError.
         """
@@ -129,7 +129,7 @@ class Tables:
         return Result(self.engine, REPORTS[name].sql(options), top)
 
     def sql(self, query: str) -> Result:
-        """A query in the SQL of the engine; it may read the tables, and the views of `reports/views.py`."""
+        """Return the result of a query in the engine's SQL, over tables and views (`reports/views.py`)."""
         return Result(self.engine, query)
 
     def ddl(self, dialect: Dialect) -> str:
@@ -141,8 +141,8 @@ class Tables:
             raise QueryError("views are made on one table: name one that has frames")
         if lacking := sorted(self.lacks & {*FRAMES.names}):
             raise QueryError(f"the table lacks {', '.join(lacking)}, which views may read: make it again")
-        named = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
-        return "\n".join(statements(dialect, self.frames, clusters(named)))
+        servers = self.engine.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
+        return "\n".join(statements(dialect, self.frames, clusters(servers)))
 
 
 def tables(
@@ -175,8 +175,8 @@ def tables(
     paths = _as_tables([os.fspath(source) for source in sources], apart, say)
     look = partial(_find, paths)
     found = look()
-    lacks = frozenset[str]().union(*(each.lacks for each in found))
-    is_large = sum(each.rows for each in found) > LARGE
+    lacks = frozenset[str]().union(*(table.lacks for table in found))
+    is_large = sum(table.rows for table in found) > LARGE
     with ExitStack() as stack:
         running: Engine
         if not wants_spark and (engine == "duckdb" or not is_large):
@@ -188,10 +188,10 @@ def tables(
             from pulsarctl_wire.spark.engine import SparkEngine, settings
             from pulsarctl_wire.spark.session import session
 
-            where = master or "local[*]"
-            given = settings(found, where) | dict(conf or {})
+            url = master or "local[*]"
+            settings_of_spark = settings(found, url) | dict(conf or {})
             ours = stack.enter_context(ExitStack())
-            beside = spark.newSession() if spark else ours.enter_context(session(where, given))
+            beside = spark.newSession() if spark else ours.enter_context(session(url, settings_of_spark))
             running = SparkEngine(beside, found, choice, look)
             weakref.finalize(running, ours.close)  # if nobody calls `close`: Python cannot end before
         stack.callback(running.close)
@@ -206,20 +206,20 @@ def _window(window: tuple[int, int] | None) -> Window | None:
     return Window(*window) if window else None
 
 
-def _find(paths: Sequence[str], left: int = MAX_AGAIN) -> list[Found]:
-    """The tables at `paths`, looked for again if a file vanished between being listed and being read."""
+def _find(paths: Sequence[str], tries: int = MAX_AGAIN) -> list[Found]:
+    """Find the tables at `paths`, again if a file vanished between being listed and being read."""
     try:
         return find(paths)
     except CaptureError as error:
-        if not left or not isinstance(error.__context__, FileNotFoundError):
+        if not tries or not isinstance(error.__context__, FileNotFoundError):
             raise
-    return _find(paths, left - 1)
+    return _find(paths, tries - 1)
 
 
 def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:
-    """The sources, with a table in place of all captures, or of each."""
+    """Return the sources, with a table in place of all captures, or of each."""
     captures = [source for source in sources if not is_table(source)]
     if apart:
         return [table_of([source], say) if source in captures else source for source in sources]
-    made = [table_of(captures, say)] if captures else []
-    return [*(source for source in sources if source not in captures), *made]
+    tables = [table_of(captures, say)] if captures else []
+    return [*(source for source in sources if source not in captures), *tables]

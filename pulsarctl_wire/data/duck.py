@@ -72,7 +72,7 @@ class DuckEngine(Engine):
         self._database.close()
 
     def _part(self, name: str, files: Files, schema: Any, taken: int) -> str:
-        """The rows of some files with all columns of `schema`, of the right types: missing ones are null."""
+        """Select the rows of some files with all columns of `schema`, of its types: missing ones are null."""
         ours = {field.name: duckdb.type(_type(field.type)) for field in schema}
         if not files.paths:
             columns = ", ".join(f"CAST(NULL AS {type_}) AS {_quoted(each)}" for each, type_ in ours.items())
@@ -85,16 +85,16 @@ class DuckEngine(Engine):
             options = "true, hive_types_autocast = false" if files.base else "false"
             options += "" if files.same else ", union_by_name = true"
             self._define(name, f"SELECT * FROM read_parquet([{paths}], hive_partitioning = {options})")
-        found = self._database.table(name)
-        there = dict(zip(found.columns, found.types, strict=True))
-        values = {column: _completed(column, there.get(column), ours[column], taken) for column in ours}
-        changed = ", ".join(
-            f"{value} AS {_quoted(name)}" for name, value in values.items() if value and name in there
+        relation = self._database.table(name)
+        types = dict(zip(relation.columns, relation.types, strict=True))
+        values = {column: _completed(column, types.get(column), ours[column], taken) for column in ours}
+        replaced = ", ".join(
+            f"{value} AS {_quoted(name)}" for name, value in values.items() if value and name in types
         )
         missing = [
-            f"{value} AS {_quoted(name)}" for name, value in values.items() if value and name not in there
+            f"{value} AS {_quoted(name)}" for name, value in values.items() if value and name not in types
         ]
-        everything = f"* REPLACE ({changed})" if changed else "*"
+        everything = f"* REPLACE ({replaced})" if replaced else "*"
         return f"SELECT {', '.join([everything, *missing])} FROM {name}"
 
     def _define(self, name: str, sql: str) -> None:
@@ -107,22 +107,22 @@ class DuckEngine(Engine):
         self._define(name, f"SELECT * FROM kept_{name}")
 
     def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
-        return read([(each.findings, each.connections) for each in self._found], cluster, is_one=is_one)
+        return read([(table.findings, table.connections) for table in self._found], cluster, is_one=is_one)
 
     def _give(self, name: str, rows: Any) -> None:
         self._datasets[name] = rows
         self._database.register(name, rows)
 
     def _diagnose(self, name: str, sql: str) -> None:
-        paths = [path for each in self._found for files in each.files.values() for path in files.paths]
-        if sum(each.rows for each in self._found) < LARGE or any(map(is_uri, paths)):
-            found = self._findings(sql)
+        paths = [path for table in self._found for files in table.files.values() for path in files.paths]
+        if sum(table.rows for table in self._found) < LARGE or any(map(is_uri, paths)):
+            rows = self._findings(sql)
         else:
-            how: list[object] = [sql]
-            for each in self._found:
-                how += each.connections, *((files.base, files.same) for files in each.files.values())
-            found = findings_in(paths, how, partial(self._findings, sql))
-        self._give(name, found)
+            key: list[object] = [sql]
+            for table in self._found:
+                key += table.connections, *((files.base, files.same) for files in table.files.values())
+            rows = findings_in(paths, key, partial(self._findings, sql))
+        self._give(name, rows)
 
     def _findings(self, sql: str) -> pa.Table:
         from pulsarctl_wire.checks.tables import diagnose
@@ -131,7 +131,7 @@ class DuckEngine(Engine):
             return pa.Table.from_pylist(list(diagnose(self._in_order(sql))), schema=FINDINGS)
 
     def _in_order(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of `findings.events`, sorted a stretch at a time: the next one while this one is read."""
+        """Yield the rows of `findings.events`, sorted a stretch at a time, the next one meanwhile."""
         following: Future[pa.Table] | None = None
         with ThreadPoolExecutor(1) as executor:
             for condition in self._stretches(sql):
@@ -159,7 +159,7 @@ class DuckEngine(Engine):
         return list(starmap(between, pairwise(bounds)))
 
     def _beside(self) -> Any:
-        """A connection for one result: while it is read, others may be."""
+        """Return a connection for one result: while it is read, others may be."""
         connection = self._database.cursor()
         for name, dataset in self._datasets.items():
             connection.register(name, dataset)
@@ -167,8 +167,8 @@ class DuckEngine(Engine):
 
     def _run(self, sql: str) -> Answer:
         with _errors():
-            found = self._beside().execute(sql)
-        return Answer([column[0] for column in found.description], _fetched(found))
+            result = self._beside().execute(sql)
+        return Answer([column[0] for column in result.description], _fetched(result))
 
     def _lazy(self, sql: str) -> Any:
         with _errors():
@@ -177,13 +177,13 @@ class DuckEngine(Engine):
 
     def _arrow(self, sql: str) -> Any:
         with _errors():
-            found = self._database.sql(sql)
+            result = self._database.sql(sql)
             # DuckDB sums into 128 bits, which Arrow has no integers for
             columns = [
                 f"{_quoted(name)}::BIGINT AS {_quoted(name)}" if str(type_) == "HUGEINT" else _quoted(name)
-                for name, type_ in zip(found.columns, found.types, strict=True)
+                for name, type_ in zip(result.columns, result.types, strict=True)
             ]
-            return found.project(", ".join(columns)).to_arrow_table()
+            return result.project(", ".join(columns)).to_arrow_table()
 
 
 @contextmanager
@@ -195,9 +195,9 @@ def _errors() -> Iterator[None]:
         raise QueryError(" ".join(text.split())) from None
 
 
-def _fetched(found: Any) -> Iterator[Any]:
+def _fetched(result: Any) -> Iterator[Any]:
     with _errors():
-        while rows := found.fetchmany(_ROWS):
+        while rows := result.fetchmany(_ROWS):
             yield from rows
 
 
@@ -215,24 +215,24 @@ def _dataset(files: Files) -> Any:
     return factory.finish(factory.inspect(promote_options="permissive"))
 
 
-def _completed(name: str, found: Any, wanted: Any, taken: int) -> str | None:
-    """What a column must be read as, if not as it is; `found` is its type in the files, None if missing.
+def _completed(name: str, actual: Any, ours: Any, taken: int) -> str | None:
+    """Return what to read a column as, if not as it is; `actual` is its type in the files, None if missing.
 
     If the column `partial` is missing it is false: all frames count as whole.
     """
     column = _quoted(name)
-    if found is None:
-        return "false" if name == "partial" else f"CAST(NULL AS {wanted})"
+    if actual is None:
+        return "false" if name == "partial" else f"CAST(NULL AS {ours})"
     if name == "connection" and taken:
-        return f"CAST({column} AS {wanted}) + {taken}"
-    if found == wanted:
+        return f"CAST({column} AS {ours}) + {taken}"
+    if actual == ours:
         return None
-    if wanted.id != "struct":
-        return f"CAST({column} AS {wanted})"
-    there = {part for part, _ in found.children}
+    if ours.id != "struct":
+        return f"CAST({column} AS {ours})"
+    names = {part for part, _ in actual.children}
     parts = ", ".join(
-        f"{_quoted(part)} := CAST({f'{column}.{_quoted(part)}' if part in there else 'NULL'} AS {type_})"
-        for part, type_ in wanted.children
+        f"{_quoted(part)} := CAST({f'{column}.{_quoted(part)}' if part in names else 'NULL'} AS {type_})"
+        for part, type_ in ours.children
     )
     return f"CASE WHEN {column} IS NOT NULL THEN struct_pack({parts}) END"
 

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Result, Totals, decoded_in_order
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.pipeline.storage.finish import Finished
@@ -53,7 +53,7 @@ class Run:
         resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
         self._store = self._table.beside() if resumed.rebuild else self._table
         self._settings = resumed.settings
-        self._progress = resumed.progress or new_progress(options, self._settings, inputs)
+        self._progress = resumed.progress or new_progress(self._settings, inputs)
         self.rebuild = resumed.rebuild
         """Why the table is made again, or None."""
         self.notes = resumed.notes
@@ -78,7 +78,7 @@ class Run:
             finishing.submit()  # before these, or they would have to be decoded first
             calls = [(split, self._settings) for split in splits]
             futures = workers.submit(decode_to_file, calls, sum(split.size for split in splits))
-            return [partial(self._decoded, *each) for each in zip(splits, futures, strict=True)]
+            return [partial(self._decoded, *call) for call in zip(splits, futures, strict=True)]
 
         for decoded in decoded_in_order(progress, submit, workers.room):
             split = decoded.split
@@ -113,7 +113,6 @@ class Finishing:
         self._workers = workers
         self._settings = settings
         self._totals = progress.totals
-        self._partition_by = progress.options.partition_by
         self._round = Round(settings.drafts)
         self._submitted: list[tuple[Round, list[Future[Finished]]]] = []
         self._finished: list[str] = []
@@ -129,12 +128,11 @@ class Finishing:
 
     def submit(self) -> None:
         """Finish the splits of the round, and wait until those of the one before are finished."""
-        done, self._round = self._round, Round(self._settings.drafts)
-        if done.places:
-            done.close()
-            target = self._store.out, self._partition_by, self._store.number
-            calls = [(place, self._settings, *target) for place in done.places]
-            self._submitted.append((done, self._workers.submit(finish_at, calls, done.size)))
+        round_, self._round = self._round, Round(self._settings.drafts)
+        if round_.places:
+            round_.close()
+            calls = [(place, self._settings, self._store.out, self._store.number) for place in round_.places]
+            self._submitted.append((round_, self._workers.submit(finish_at, calls, round_.size)))
             self._wait(1)
 
     def wait(self) -> None:
@@ -151,11 +149,11 @@ class Finishing:
 
     def _wait(self, left: int) -> None:
         while len(self._submitted) > left:
-            done, futures = self._submitted.pop(0)
+            round_, futures = self._submitted.pop(0)
             for future in futures:
                 frames, gaps, size = future.result()
                 self._totals.frames += frames
                 self._totals.gaps += gaps
                 self._totals.size += size
-            self._finished += [place.name for place in done.places]
-            delete_file(done.path)
+            self._finished += [place.name for place in round_.places]
+            delete_file(round_.path)

@@ -15,7 +15,7 @@ _CHANGE: Final = 0.1
 
 
 def compare(options: Options) -> str:
-    """What differs between the first table and the others, or two windows, by kind, what is clear first.
+    """Select what differs between the first table and the others, or two windows, the clear first.
 
     Counts are clear if they differ by more than chance, latencies if there are enough of them.
     """
@@ -83,7 +83,7 @@ _DAYS: Final = 3
 
 
 def unusual(options: Options) -> str:
-    """What lies outside of what is usual at this time of day, by topic and hour, the largest factor first.
+    """Select what is unusual at this time of day, by topic and hour, the largest factor first.
 
     A whole bucket of the window is compared with those of other days at the same time. The first and the
     last bucket of the table may be incomplete, and are no part of the baseline. Raises QueryError without
@@ -132,11 +132,11 @@ def unusual(options: Options) -> str:
 
 
 def _measured(window: Window, against: Window | None, width: int) -> str:
-    """The buckets of the window and of its baseline, and what is measured in each: `buckets`, `measured`."""
-    whole = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
-    inside = whole.format(window, width)
+    """Select the buckets of the window and its baseline, and what is measured in each, as views."""
+    bounds = "start_ns >= {0.since} AND start_ns + {1} <= {0.until}"
+    inside = bounds.format(window, width)
     outside = f"(start_ns + {width} <= {window.since} OR start_ns >= {window.until})"
-    usual = f"{outside} AND {whole.format(against, width) if against else 'NOT at_edge'}"
+    is_usual = f"{outside} AND {bounds.format(against, width) if against else 'NOT at_edge'}"
     start = bucket(width)
     counts = ", ".join(f"{COUNTS[name]} AS {name}" for name in _COUNTED)
     values = " ".join(f"WHEN '{name}' THEN coalesce(c.{name}, 0)" for name in _COUNTED)
@@ -158,7 +158,7 @@ def _measured(window: Window, against: Window | None, width: int) -> str:
         starts AS (SELECT DISTINCT {start} AS start_ns FROM frames WHERE time_ns IS NOT NULL),
         buckets AS (
             SELECT *, pmod(start_ns, {DAY}) AS slot,
-                CASE WHEN {inside} THEN 'now' WHEN {usual} THEN 'usual' END AS role
+                CASE WHEN {inside} THEN 'now' WHEN {is_usual} THEN 'usual' END AS role
             FROM (
                 SELECT start_ns, start_ns = first_ns OR start_ns = last_ns AS at_edge FROM starts
                     CROSS JOIN (SELECT min(start_ns) AS first_ns, max(start_ns) AS last_ns FROM starts) ends

@@ -53,8 +53,8 @@ def statements(dialect: Dialect, files: Sequence[str], clusters: Mapping[str, in
             visit(name)
     for name, tree in trees.items():
         if dialect == "trino":  # it makes a column of each field, unless a row is in a row
-            for each in tree.find_all(exp.Explode):
-                each.set("this", parse_one(f"transform({each.this.sql()}, x -> ROW(x))", read="trino"))
+            for explode in tree.find_all(exp.Explode):
+                explode.set("this", parse_one(f"transform({explode.this.sql()}, x -> ROW(x))", read="trino"))
         yield f"CREATE OR REPLACE VIEW {name} AS\n{tree.sql(dialect, pretty=True)};\n"
 
 

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     values: Iterator[Iterable[Any]]
 
     def rows(self) -> Iterator[Row]:
-        """The rows."""
+        """Return the rows."""
         return (dict(zip(self.columns, row, strict=True)) for row in self.values)
 
 
@@ -60,10 +60,10 @@ class Engine(ABC):
         has_messages: bool,
     ) -> None:
         conditions = choice.conditions()
-        made = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*parts, "findings")}
+        views = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*parts, "findings")}
         self._views = {
             name: f"SELECT * FROM ({sql}) v WHERE {conditions[name]}" if name in conditions else sql
-            for name, sql in made.items()
+            for name, sql in views.items()
         }
         self._found = found
         self._look = look
@@ -78,15 +78,15 @@ class Engine(ABC):
         return self._again(lambda: _begun(self._run(self._ready(sql, most))))
 
     def rows(self, sql: str, most: int | None = None) -> list[Row]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return self._again(lambda: self._rows(self._ready(sql, most)))
 
     def arrow(self, sql: str, most: int | None = None) -> Any:
-        """The rows of a query as a `pyarrow.Table`."""
+        """Return the rows of a query as a `pyarrow.Table`."""
         return self._again(lambda: self._arrow(self._ready(sql, most)))
 
     def lazy(self, sql: str, most: int | None = None) -> Any:
-        """A query as the engine's own type, which has not run yet: it does not start over."""
+        """Return a query that has not run yet, as the engine's own type: it does not start over."""
         return self._again(lambda: self._lazy(self._ready(sql, most)))
 
     def keep(self, name: str, sql: str) -> None:
@@ -100,8 +100,8 @@ class Engine(ABC):
         self._stored.add(name)
         self._unmade.discard(name)
 
-    def _again(self, attempt: Callable[[], T], left: int = MAX_AGAIN) -> T:
-        """What `attempt` gives; it starts over with the files that the table has by now if one vanished."""
+    def _again(self, attempt: Callable[[], T], tries: int = MAX_AGAIN) -> T:
+        """Run `attempt`; start over with the files that the table has by now if one vanished."""
         try:
             if not self._is_open:
                 self._open(self._found)
@@ -109,13 +109,13 @@ class Engine(ABC):
                 self._is_open = True
             return attempt()
         except Exception as error:
-            if not left or self._look is None or not _VANISHED.search(str(error)):
+            if not tries or self._look is None or not _VANISHED.search(str(error)):
                 raise
             found = self._look()
             if found == self._found:
                 raise
         self._found, self._is_open = found, False
-        return self._again(attempt, left - 1)
+        return self._again(attempt, tries - 1)
 
     def _ready(self, sql: str, most: int | None) -> str:
         self.prepare(sql)
@@ -134,8 +134,8 @@ class Engine(ABC):
                 continue
             self._unmade.remove(name)
             if name == "clustered":
-                named = self.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
-                self._define(name, clustered(clusters(named)))
+                servers = self.query("SELECT * FROM named_servers ORDER BY 1, 2, 3").values
+                self._define(name, clustered(clusters(servers)))
             elif name == "all_findings":
                 self._make_findings(name)
             else:
@@ -146,9 +146,9 @@ class Engine(ABC):
         """Make a view of findings: those that were written with the tables, or else of what rows tell."""
         choice = self._choice
         numbers = clusters(self.query(findings.servers(choice)).values)
-        stored = self._stored_findings(choice.cluster, is_one=not numbers) if choice.host is None else None
-        if stored is not None:
-            self._give(name, stored)
+        rows = self._stored_findings(choice.cluster, is_one=not numbers) if choice.host is None else None
+        if rows is not None:
+            self._give(name, rows)
             return
         self._check_connections()
         self._diagnose(name, findings.events(choice, numbers))
@@ -221,19 +221,19 @@ def _begun(answer: Answer) -> Answer:
     return Answer(answer.columns, read())
 
 
-def clusters(named: Iterable[Iterable[str | None]]) -> dict[str, int]:
+def clusters(rows: Iterable[Iterable[str | None]]) -> dict[str, int]:
     """Server -> number of its cluster, from rows of (server, URLs that it named); empty if all are one.
 
     A broker and those that it names in LOOKUP_RESPONSE form a cluster.
     """
     groups: list[set[str]] = []
-    for server, *urls in named:
+    for server, *urls in rows:
         if server is None:
             continue
         group = {server, *(urlsplit(url).netloc for url in urls if url)}
-        for each in [each for each in groups if each & group]:
-            groups.remove(each)
-            group |= each
+        for other_group in [other_group for other_group in groups if other_group & group]:
+            groups.remove(other_group)
+            group |= other_group
         groups.append(group)
     if len(groups) < 2:
         return {}

@@ -36,19 +36,19 @@ _OF_TCP: Final = f"""
 
 
 def findings(options: Options) -> str:
-    """What the doctor finds, by cluster."""
+    """Select what the doctor finds, by cluster."""
     return """
         SELECT * FROM findings ORDER BY cluster, first_ns, last_ns, rule, connection, topic, subscription,
             producer_id, consumer_id, message_id, sequence_id, uuid"""
 
 
 def servers(choice: Choice) -> str:
-    """The addresses that servers name, in all rows that the doctor gets."""
+    """Return the addresses that servers name, in all rows that the doctor gets."""
     return f"SELECT * FROM ({named_servers(_labelled('frames', choice))}) ORDER BY 1, 2, 3"
 
 
 def events(choice: Choice, clusters: Mapping[str, int]) -> str:
-    """All rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
+    """Return all rows for the doctor, with `clusters` as for `clustered`. They must be sorted by `ORDER`.
 
     Of `choice` only the label counts: rules need all frames.
     """
@@ -59,7 +59,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
     names = _OF_GAP | _OF_CONNECTION | of_frame
     frames, gaps = _labelled("frames", choice), _labelled("gaps", choice)
     own = f"coalesce(time_ns, {_LAST})"
-    left = f"known c WHERE NOT {_ENDED}"
+    alive = f"known c WHERE NOT {_ENDED}"
     rows: list[tuple[str, str, int, str, Mapping[str, str], str]] = [
         # Two times, two selects: so a condition for `at_ns` is one for a column, and readers skip by it.
         (_OF_EVENT, "'frame'", 2, own, of_frame, f"{frames} f WHERE reported_ns IS NULL"),
@@ -68,12 +68,12 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
         (_OF_TCP, "'opened'", 0, "coalesce(c.time_ns, 0)", {"last_ns": "c.last_ns"}, "known c"),
         (_OF_TCP, "'closed'", 1, "c.end_ns", _OF_CONNECTION, "known c WHERE c.end_ns IS NOT NULL"),
         (_OF_TCP, "'ended'", 3, f"coalesce(c.last_ns, {_LAST})", _OF_CONNECTION, f"known c WHERE {_ENDED}"),
-        (_OF_TCP, "'ended'", -1, "c.reused_ns", _OF_CONNECTION, f"{left} AND c.reused_ns IS NOT NULL"),
-        (_OF_TCP, "'ended'", 3, str(_LAST), _OF_CONNECTION, f"{left} AND c.reused_ns IS NULL"),
+        (_OF_TCP, "'ended'", -1, "c.reused_ns", _OF_CONNECTION, f"{alive} AND c.reused_ns IS NOT NULL"),
+        (_OF_TCP, "'ended'", 3, str(_LAST), _OF_CONNECTION, f"{alive} AND c.reused_ns IS NULL"),
     ]
     selected = []
-    for place, event, turn, at_ns, told, source in rows:
-        values = ", ".join(f"{told.get(name, 'NULL')} AS {name}" for name in names)
+    for place, event, turn, at_ns, columns, source in rows:
+        values = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in names)
         selected.append(
             f"SELECT {place}, {event} AS event, {turn} AS turn, {at_ns} AS at_ns, {values} FROM {source}"
         )
@@ -83,7 +83,7 @@ def events(choice: Choice, clusters: Mapping[str, int]) -> str:
 
 
 def between(since: tuple[str, int], until: tuple[str, int]) -> str:
-    """The condition for the rows of `events` from one (cluster, `at_ns`) on that come before another."""
+    """Return the condition for the rows of `events` from one (cluster, `at_ns`) on, up to another."""
     (first, from_ns), (last, to_ns) = (literal(since[0]), since[1]), (literal(until[0]), until[1])
     if first == last:
         return f"cluster = {first} AND at_ns >= {from_ns} AND at_ns < {to_ns}"
@@ -92,7 +92,7 @@ def between(since: tuple[str, int], until: tuple[str, int]) -> str:
 
 
 def _known(choice: Choice) -> str:
-    """The connections, with the time when another one began to use their addresses."""
+    """Return the connections, with the time when another one began to use their addresses."""
     return f"""
         known AS (
             SELECT c.*, lead(c.time_ns) OVER (

@@ -17,14 +17,14 @@ _CONSUMER: Final = f"regexp_extract(consumer_client, {literal(_HOST)}, 1)"
 
 
 def journey(options: Options) -> str:
-    """The path of each entry through each subscription: sent, received, first delivered, acknowledged."""
+    """Select the path of each entry through subscriptions: sent, received, delivered, acknowledged."""
     return f"""
         SELECT * FROM journeys {f"WHERE {_followed(options.key)}" if options.key is not None else ""}
         ORDER BY coalesce(sent_ns, delivered_ns), cluster, topic, ledger_id, entry_id, subscription"""
 
 
 def _followed(key: str) -> str:
-    """The condition for the journeys of the messages with a key, or with an id."""
+    """Return the condition for the journeys of the messages with a key, or with an id."""
     if identity := re.fullmatch(r"(\d{1,18}):(\d{1,18})", key):
         return f"ledger_id = {identity[1]} AND entry_id = {identity[2]}"
     number = murmur3_32(key)
@@ -54,7 +54,7 @@ def delivery(options: Options) -> str:
 
 
 def end_to_end(options: Options) -> str:
-    """From SEND to each MESSAGE, by topic and subscription; redeliveries, and times of producers, apart."""
+    """Select times from SEND to MESSAGE, by topic and subscription; redeliveries, and other clocks, apart."""
     by = groups(options, *SUBSCRIPTION.split(", "), host="host") | {"sent_by": "sent_by", "again": "again"}
     messages = {"messages": "coalesce(sum(messages), 0)"}
     return percentiles("arrivals WHERE sent_by IS NOT NULL", by, also=messages, order=", ".join(by))

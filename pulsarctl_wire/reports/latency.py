@@ -18,19 +18,19 @@ REQUESTS: Final = "answered WHERE latency_ns IS NOT NULL AND answer <> 'SEND_REC
 
 
 def publish_latency(options: Options, source: str = PUBLISHES) -> str:
-    """From SEND to its SEND_RECEIPT, by topic and producer, and by the bucket of the SEND if given."""
+    """Select times from SEND to SEND_RECEIPT, by topic and producer, and by the bucket of the SEND."""
     return percentiles(source, groups(options, "topic", "producer", host="host"))
 
 
 def request_latency(options: Options) -> str:
-    """From a request to its answer, by the request's command. For SEND only those answered by SEND_ERROR."""
+    """Select times to answers, by the request's command. Of SEND only those with SEND_ERROR."""
     failed = count_if("error IS NOT NULL OR answer IN ('ERROR', 'SEND_ERROR')")
     by = groups(options, host="host") | {"command": "command"}
     return percentiles(REQUESTS, by, also={"errors": failed})
 
 
 def slowest(options: Options) -> str:
-    """The requests and publishes that took longest, and where their answers are."""
+    """Select the requests and publishes that took longest, and where their answers are."""
     return f"""
         SELECT latency_ns, time_ns, command, answer, error, topic, subscription, producer, connection,
             request_id, producer_id, sequence_id, bytes, messages, ledger_id, entry_id, file, packet_offset
@@ -43,13 +43,13 @@ _IDS: Final = ("request_id", "producer_id", "sequence_id", "consumer_id", "ledge
 
 
 def _is(frame: str, time: str, command: str, ids: Iterable[str]) -> str:
-    """Whether a frame is the one of an exchange `l` that has a time and a command."""
-    same = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
-    return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *same])
+    """Return the condition that a frame is that of an exchange `l` with a time and a command."""
+    conditions = (f"coalesce({frame}.{name} = l.{name}, true)" for name in ids)
+    return " AND ".join([f"{frame}.time_ns = l.{time} AND {frame}.command = l.{command}", *conditions])
 
 
 def slow(options: Options) -> str:
-    """The slowest exchanges of any kind, MESSAGE to ACK too, and where both frames of each are."""
+    """Select the slowest exchanges of any kind, MESSAGE to ACK too, and where both frames of each are."""
     names = ("time_ns", "connection", "command", "topic", *_IDS)
     order = "{0}latency_ns DESC, " + ", ".join(f"{{0}}{name}" for name in names)
     return f"""

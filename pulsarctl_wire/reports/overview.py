@@ -53,7 +53,7 @@ class Overview:
 
 
 def bucket_width(span_ns: int) -> int:
-    """A round width in ns that gives at most `BUCKETS` buckets for a span of time."""
+    """Return a round width in ns that gives at most `BUCKETS` buckets for a span of time."""
     enough = (width for width in WIDTHS if span_ns < width * BUCKETS)
     return next(enough, -(-span_ns // (WIDTHS[-1] * BUCKETS)) * WIDTHS[-1])
 
@@ -102,8 +102,8 @@ def _add_publishes(overview: Overview, engine: Engine, top: int, plots: bool) ->
         top,
     )
     names = _listed([row["topic"] for row in largest])
-    chosen = f"{latency.PUBLISHES} AND coalesce(topic, '') IN ({names})"
-    overview.publish_latency = engine.rows(latency.publish_latency(Options(), chosen), top)
+    source = f"{latency.PUBLISHES} AND coalesce(topic, '') IN ({names})"
+    overview.publish_latency = engine.rows(latency.publish_latency(Options(), source), top)
     if not plots:
         return
     timed = f"{latency.PUBLISHES} AND time_ns IS NOT NULL"

@@ -107,7 +107,7 @@ def _part(file: str, start: str) -> str:
 
 
 def _opening() -> str:
-    """The SYNs of connections that need them: others have the same addresses, or packets are out of order."""
+    """Select the SYNs of connections whose addresses others have too, or whose packets are out of order."""
     return f"""
         SELECT file, packet_offset, packet_offset, client_ip, client_port, server_ip, server_port,
             {_NONE}, {_NONE}, packet_offset, time_ns, {_NONE}, {_NONE}, false, true, 0

@@ -108,7 +108,7 @@ class Choice:
         return {name: " AND ".join(each) or "true" for name, each in conditions.items()}
 
     def labelled(self) -> str:
-        """The condition for all rows with the label and of the host, of whatever topic and time."""
+        """Return the condition for all rows with the label and of the host, of whatever topic and time."""
         return " AND ".join(self._with_label()) or "true"
 
     def _with_label(self) -> list[str]:
@@ -128,7 +128,7 @@ class Choice:
         subscription: str | None = "subscription",
         client: str | None = "client",
     ) -> list[str]:
-        """The conditions that a SEND and its MESSAGE do not share, for these columns; None: there is none."""
+        """Return the conditions that a SEND and its MESSAGE do not share, for these columns, if any."""
         return [
             *(_matching(producer, self.producer) if producer else []),
             *(_matching(subscription, self.subscription) if subscription else []),
@@ -144,7 +144,7 @@ class Choice:
         ]
 
     def _of_findings(self) -> list[str]:
-        """Those that reach into that time."""
+        """Return the conditions for findings that reach into the time."""
         return [
             *([f"last_ns >= {self.since}"] if self.since is not None else []),
             *([f"first_ns < {self.until}"] if self.until is not None else []),
@@ -154,12 +154,12 @@ class Choice:
         ]
 
     def _of_subscriptions(self) -> list[str]:
-        """Those that chosen frames name, and all of the topics that they publish to."""
+        """Return the conditions for subscriptions that chosen frames name or publish to."""
         if not (self.producer or self.client):
             return self._of_ends()
         published = "topic IN (SELECT topic FROM frames WHERE producer_id IS NOT NULL)"
-        named = f"({_among('topic', 'subscription')} OR {published})"
-        return [named, *self._of_ends(producer=None, client=None)]
+        chosen_names = f"({_among('topic', 'subscription')} OR {published})"
+        return [chosen_names, *self._of_ends(producer=None, client=None)]
 
     def _of_journeys(self) -> list[str]:
         ends = [
@@ -201,14 +201,14 @@ def nanoseconds(text: str) -> int:
 
 
 def topic_pattern(topic: str) -> str:
-    """A regular expression, for Java and RE2, that matches the full names of what `topic` names."""
+    """Return a regular expression, for Java and RE2, that matches the full names of what `topic` names."""
     if _GLOB.search(topic):
         return f"^(?s:{_regex(topic if '://' in topic else f'*://*{topic}')})$"
     return f"^{_quoted(full_topic(topic))}(-partition-(0|[1-9][0-9]*))?$"
 
 
 def client_pattern(client: str) -> str:
-    """A regular expression for ADDRESS:PORT that matches a client's address, with or without its port."""
+    """Return a regular expression for ADDRESS:PORT that matches a client, with or without its port."""
     with_port = re.fullmatch(r"(\[.+\]|[^:]*):(\d+)", client)
     host, port = with_port.groups() if with_port else (client, "[0-9]+")
     return rf"^\[?{_regex(host.strip('[]'))}\]?:{port}$"
@@ -228,19 +228,19 @@ def _quoted(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as SQL that means the same to both engines, which differ about quotes and backslashes."""
+    """Return a text as SQL that means the same to both engines, which differ about quotes and backslashes."""
     parts = re.split(r"(['\\])", text)
     pieces = [f"chr({ord(part)})" if part in ("'", "\\") else f"'{part}'" for part in parts if part]
     return f"concat({', '.join(pieces)})" if len(pieces) > 1 else (pieces or ["''"])[0]
 
 
 def count_if(condition: str) -> str:
-    """How many rows meet a condition, as SQL. (SQL's own count_if may be null in DuckDB.)"""
+    """Return how many rows meet a condition, as SQL. (SQL's own count_if may be null in DuckDB.)"""
     return f"count(CASE WHEN {condition} THEN 1 END)"
 
 
 def bucket(width_ns: int, of: str = "time_ns") -> str:
-    """The start of the time bucket of a column, as SQL."""
+    """Return the start of the time bucket of a column, as SQL."""
     return f"{of} - pmod({of}, {width_ns})"
 
 
@@ -270,16 +270,16 @@ def groups(options: Options, *default: str, **own: str) -> dict[str, str]:
 
     `own` has other SQL for some names. Hours are in the column `time_ns`. Raises QueryError for other names.
     """
-    known = {**BY, **own}
-    if unknown := [name for name in options.by if name not in known]:
-        raise QueryError(f"by {unknown[0]}: use some of {', '.join(known)}")
+    columns = {**BY, **own}
+    if unknown := [name for name in options.by if name not in columns]:
+        raise QueryError(f"by {unknown[0]}: use some of {', '.join(columns)}")
     names = options.by or default
-    times = by_bucket(options) or ({"time_ns": known["hour"]} if "hour" in names else {})
-    return times | {name: known[name] for name in names if name != "hour"}
+    times = by_bucket(options) or ({"time_ns": columns["hour"]} if "hour" in names else {})
+    return times | {name: columns[name] for name in names if name != "hour"}
 
 
 def address(end: str) -> str:
-    """The address of a frame's "src" or "dst": 10.0.0.7:43118, [::1]:6650; null if it has none."""
+    """Return the SQL of a frame's "src" or "dst": 10.0.0.7:43118, [::1]:6650; null if it has none."""
     host, port = f"{end}_ip", f"{end}_port"
     return (
         f"CASE WHEN {host} LIKE '%:%' THEN '[' || {host} || ']:' || {port} ELSE {host} || ':' || {port} END"
@@ -325,6 +325,6 @@ def percentiles(
 
 
 def _first(by: Mapping[str, str]) -> str:
-    """The order of groups: by bucket, if any, then the largest count first."""
+    """Return the order of groups: by bucket, if any, then the largest count first."""
     times = ["time_ns"] if "time_ns" in by else []
     return ", ".join([*times, "count DESC", *(name for name in by if name != "time_ns")])

@@ -79,7 +79,7 @@ def _are_known(by: Iterable[str]) -> str:
 
 
 def summary(options: Options) -> str:
-    """One row with the totals of everything."""
+    """Select one row with the totals of everything."""
     names = ("frames", "bytes", "published", "delivered", "errors", "bad_checksums")
     sums = ", ".join(f"coalesce(sum(CASE WHEN NOT partial THEN {name} END), 0) AS {name}" for name in names)
     holes = ", ".join(
@@ -100,7 +100,7 @@ def summary(options: Options) -> str:
 
 
 def hot_keys(options: Options) -> str:
-    """The most frequent keys of each topic, by their hash, as Key_Shared subscriptions see them."""
+    """Select the most frequent keys of each topic, by their hash, as Key_Shared subscriptions see them."""
     return """
         WITH by_key AS (
             SELECT topic, metadata.key_hash AS key_hash, coalesce(sum(messages), 0) AS messages,

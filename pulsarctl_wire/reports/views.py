@@ -35,7 +35,7 @@ CAPTURED: Final = "time_ns, packet_offset, stream_offset"
 
 
 def text_of(field: str) -> str:
-    """A field of a rare command, as text."""
+    """Return a field of a rare command, as text."""
     return f"get_json_object(command_json, '$.{field}')"
 
 
@@ -71,7 +71,7 @@ _SERVER: Final = f"CASE WHEN to_broker THEN {address('dst')} ELSE {address('src'
 
 
 def same(one: str, other: str, names: Sequence[str]) -> str:
-    """Whether two rows agree in columns, as SQL; nulls are equal."""
+    """Return the condition that two rows agree in columns; nulls are equal."""
     return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
 
@@ -80,9 +80,9 @@ def cells(time: str | None = None) -> str:
 
     `time`: a time bucket that each frame of a group is in, as SQL.
     """
-    more = f"{time} AS time_ns, " if time else ""
+    bucket_column = f"{time} AS time_ns, " if time else ""
     return f"""
-        SELECT {more}partial, connection, topic, subscription,
+        SELECT {bucket_column}partial, connection, topic, subscription,
             CASE WHEN command = 'SEND' THEN metadata.producer_name END AS producer, {COUNTED},
             min(time_ns) AS first_ns, max(time_ns) AS last_ns
         FROM frames GROUP BY {", ".join(map(str, range(1, 6 + bool(time))))}"""
@@ -107,22 +107,22 @@ def clustered(clusters: Mapping[str, int]) -> str:
 
 
 def in_clusters(rows: str, label: str, clusters: Mapping[str, int]) -> tuple[str, str]:
-    """What follows FROM so that some rows, with their `server`, are known as `f`; and the name of a cluster.
+    """Return what follows FROM to name rows with a `server` `f`, and the SQL of their cluster's name.
 
     That is the label of the rows, or else as in `clustered`.
     """
     if not clusters:
         return f"{rows} f", f"coalesce(f.{label}, '0')"
-    known = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
+    pairs = ", ".join(f"({literal(server)}, '{number}')" for server, number in sorted(clusters.items()))
     return (
         f"""{rows} f
-        LEFT JOIN (SELECT * FROM (VALUES {known}) AS known(server, number)) c ON f.server = c.server""",
+        LEFT JOIN (SELECT * FROM (VALUES {pairs}) AS known(server, number)) c ON f.server = c.server""",
         f"coalesce(f.{label}, c.number, '-1')",
     )
 
 
 def named_servers(frames: str) -> str:
-    """The servers that answered a lookup, and the URLs that they named, in some frames."""
+    """Return the servers that answered a lookup, and the URLs that they named, in some frames."""
     return f"""
         SELECT DISTINCT {_SERVER} AS server, {text_of("brokerServiceUrl")} AS url,
             {text_of("brokerServiceUrlTls")} AS tls_url

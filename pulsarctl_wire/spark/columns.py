@@ -15,13 +15,13 @@ from pulsarctl_wire.pipeline.files.paths import absolute, is_uri
 
 
 def spark_uri(path: str) -> str:
-    """A path or URI for Spark, whose Hadoop calls the scheme s3 s3a, and has no escapes in URIs."""
-    found = absolute(path)
-    return re.sub(r"^s3n?://", "s3a://", unquote(found)) if is_uri(found) else found
+    """Return a path or URI for Spark, whose Hadoop calls s3 s3a, and has no escapes in URIs."""
+    place = absolute(path)
+    return re.sub(r"^s3n?://", "s3a://", unquote(place)) if is_uri(place) else place
 
 
 def plain(schema: Any) -> Any:
-    """An Arrow schema with texts instead of dictionaries, which Spark does not have."""
+    """Return an Arrow schema with texts instead of dictionaries, which Spark does not have."""
 
     def of(type_: Any) -> Any:
         if pa.types.is_dictionary(type_):
@@ -34,9 +34,9 @@ def plain(schema: Any) -> Any:
 
 
 def spark_type(schema: Any) -> StructType:
-    """The Spark type of the rows of an Arrow schema of ours."""
-    found: StructType = from_arrow_schema(plain(schema))
-    return found
+    """Return the Spark type of the rows of an Arrow schema of ours."""
+    type_: StructType = from_arrow_schema(plain(schema))
+    return type_
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -52,23 +52,23 @@ def completed(table: DataFrame, schema: Any) -> DataFrame:
 
     If the column `partial` is missing it is false: all frames count as whole.
     """
-    wanted = spark_type(schema)
-    added: dict[str, Column] = {}
-    for field in wanted:
+    our_type = spark_type(schema)
+    new_columns: dict[str, Column] = {}
+    for field in our_type:
         if field.name not in table.columns:
             value = F.lit(False) if field.name == "partial" else F.lit(None)
-            added[field.name] = value.cast(field.dataType)
+            new_columns[field.name] = value.cast(field.dataType)
         elif isinstance(field.dataType, StructType):
-            found = table.schema[field.name].dataType
-            assert isinstance(found, StructType)
+            struct = table.schema[field.name].dataType
+            assert isinstance(struct, StructType)
             parts = [
                 F.col(field.name)[part.name].alias(part.name)
-                if part.name in found.names
+                if part.name in struct.names
                 else F.lit(None).cast(part.dataType).alias(part.name)
                 for part in field.dataType
             ]
-            if not set(field.dataType.names) <= set(found.names):
-                added[field.name] = F.when(F.col(field.name).isNotNull(), F.struct(*parts))
+            if not set(field.dataType.names) <= set(struct.names):
+                new_columns[field.name] = F.when(F.col(field.name).isNotNull(), F.struct(*parts))
         elif table.schema[field.name].dataType != field.dataType:
-            added[field.name] = F.col(field.name).cast(field.dataType)
-    return table.withColumns(added) if added else table
+            new_columns[field.name] = F.col(field.name).cast(field.dataType)
+    return table.withColumns(new_columns) if new_columns else table

@@ -19,12 +19,12 @@ _MODE: Final = "SPARK_CONNECT_MODE_ENABLED"  # pyspark sets it, and would not st
 
 
 def is_connect(master: str) -> bool:
-    """Whether a master is a server of Spark Connect."""
+    """Return whether a master is a server of Spark Connect."""
     return master.startswith("sc://")
 
 
 def connect(url: str, conf: Mapping[str, str], package: Callable[[Path], Path]) -> "SparkSession":
-    """A session on the server at `url`, with settings; `package` makes the file that its workers import.
+    """Open a session on the server at `url`, with settings; `package` makes the file for its workers.
 
     Raises MissingLibrary if pyspark lacks what it needs for that, OSError if the server is not there.
     """

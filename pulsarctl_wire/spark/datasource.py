@@ -39,25 +39,25 @@ class Captures(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "pwire"
 
     def schema(self) -> StructType:
-        """The columns of docs/tables.md."""
+        """Return the columns of docs/tables.md."""
         from pulsarctl_wire.spark.columns import spark_type
 
         return spark_type(self._columns())
 
     def reader(self, schema: StructType) -> "_Reader":
-        """A reader of the captures in `path`."""
-        made = {
+        """Return a reader of the captures in `path`."""
+        options = {
             "max_frame_size": self._number("max_frame_size"),
             "payload": self.options.get("payload", "false").lower() == "true",
         }
-        return _Reader(self._rows(schema), self._paths(), made)
+        return _Reader(self._rows(schema), self._paths(), options)
 
     def streamReader(self, schema: StructType) -> "_Follower":
-        """A reader of the table in `path`, which follows a directory."""
+        """Return a reader of the table in `path`, which follows a directory."""
         paths = self._paths()
         if len(paths) != 1:
             raise CaptureError("name one table: load(PATH)")
@@ -89,11 +89,11 @@ class Captures(DataSource):
         return tables[self._kind()]
 
     def _rows(self, schema: StructType) -> "_Rows":
-        known = {field.name: field.dataType for field in self.schema()}
+        types = {field.name: field.dataType for field in self.schema()}
         for field in schema:
-            if known.get(field.name) != field.dataType:
-                what = f"{field.name} {field.dataType.simpleString()}"
-                raise CaptureError(f"{self._kind()} have no column {what}; docs/tables.md has the columns")
+            if types.get(field.name) != field.dataType:
+                column = f"{field.name} {field.dataType.simpleString()}"
+                raise CaptureError(f"{self._kind()} have no column {column}; docs/tables.md has the columns")
         return _Rows(self._kind(), schema.fieldNames(), self._number("since"), self._number("until"))
 
 
@@ -120,9 +120,9 @@ class _Rows:
     until: int | None
 
     def file(self, path: str) -> list[_File]:
-        """What to read of a file: nothing, if by its statistics no rows fit."""
-        found = self._fragment(path).split_by_row_group(self._condition())
-        groups = [group.id for each in found for group in each.row_groups]
+        """Return what to read of a file: nothing, if by its statistics no rows fit."""
+        fragments = self._fragment(path).split_by_row_group(self._condition())
+        groups = [group.id for fragment in fragments for group in fragment.row_groups]
         return [_File(path, groups)] if groups else []
 
     def read(self, file: _File) -> Iterator[Any]:
@@ -134,10 +134,10 @@ class _Rows:
         from pulsarctl_wire.table import TABLES
 
         ours = TABLES[self.kind]
-        wanted = pa.schema([plain(ours).field(name) for name in self.columns])
+        our_schema = pa.schema([plain(ours).field(name) for name in self.columns])
         try:
             for batch in self._batches(file, ours):
-                yield batch.cast(wanted)
+                yield batch.cast(our_schema)
         except (pa.ArrowException, OSError) as error:
             raise CaptureError(f"{file.path}: {reason(error)}") from error
 
@@ -145,20 +145,20 @@ class _Rows:
         import pyarrow as pa
 
         if not file.is_cut:
-            found = self._fragment(file.path, file.groups)
-            yield from found.to_batches(ours, columns=self.columns, filter=self._condition())
+            fragment = self._fragment(file.path, file.groups)
+            yield from fragment.to_batches(ours, columns=self.columns, filter=self._condition())
             return
-        wanted, at = self._range(file), 0
+        row_range, stop = self._range(file), 0
         for batch in self._fragment(file.path).to_batches(ours, columns=list({*self.columns, "time_ns"})):
-            start, at = at, at + batch.num_rows
-            part = range(max(wanted.start, start), min(wanted.stop, at))
+            start, stop = stop, stop + batch.num_rows
+            part = range(max(row_range.start, start), min(row_range.stop, stop))
             rows = pa.Table.from_batches([batch]).slice(part.start - start if part else 0, len(part))
             if (condition := self._condition()) is not None:
                 rows = rows.filter(condition)
             yield from rows.select(self.columns).to_batches()
 
     def _range(self, file: _File) -> range:
-        """Which rows of a merged file are those of the inputs that are wanted."""
+        """Find the rows of a merged file that are those of the inputs of a `_File`."""
         import pyarrow.parquet as pq
 
         from pulsarctl_wire.pipeline.files.filesystems import filesystem
@@ -169,8 +169,8 @@ class _Rows:
         with system.open_input_file(inside) as stream:
             splits = splits_of(pq.ParquetFile(stream), file.path)
         if any(".." in name for name, _ in splits):
-            how = "merged by an earlier pwire, or before its directories changed"
-            raise CaptureError(f"{file.path}: was {how}: a stream cannot tell what is new")
+            reason_text = "merged by an earlier pwire, or before its directories changed"
+            raise CaptureError(f"{file.path}: was {reason_text}: a stream cannot tell what is new")
         assert file.inputs is not None
         first = sum(rows for name, rows in splits if inputs_of(name).start < file.inputs.start)
         return range(
@@ -184,8 +184,8 @@ class _Rows:
         if self.since is not None:
             condition = field("time_ns") >= self.since
         if self.until is not None:
-            before = field("time_ns") < self.until
-            condition = before if condition is None else condition & before
+            is_before = field("time_ns") < self.until
+            condition = is_before if condition is None else condition & is_before
         return condition
 
     def _fragment(self, path: str, groups: list[int] | None = None) -> Any:
@@ -204,16 +204,16 @@ class _Reader(DataSourceReader):
     made: dict[str, Any]
 
     def partitions(self) -> list[_File]:
-        """The row groups of the table."""
+        """Return the row groups of the table."""
         from pulsarctl_wire.pipeline.cache import table_of
         from pulsarctl_wire.pipeline.storage.store import Store
 
         table = Store(table_of(self.captures, _LOG.warning, **self.made))
-        files = [each for _, path in table.rows(self.rows.kind) for each in self.rows.file(path)]
-        return [replace(each, groups=[group]) for each in files for group in each.groups]
+        files = [file for _, path in table.rows(self.rows.kind) for file in self.rows.file(path)]
+        return [replace(file, groups=[group]) for file in files for group in file.groups]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows, as Arrow batches."""
+        """Return the rows, as Arrow batches."""
         # If there are no files, Spark has a partition of its own.
         return self.rows.read(partition) if isinstance(partition, _File) else iter(())
 
@@ -236,7 +236,7 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": 0, "complete": False}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on read only what the table has now."""
+        """Read only what the table has now, from now on."""
         self._last = self._now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -247,33 +247,33 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return now
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_File]:
-        """The files of the table between two offsets."""
+        """Return the files of the table between two offsets."""
         from pulsarctl_wire.pipeline.files.splits import END
 
-        found = self._files(range(start["files"], end["files"]))
+        files = self._files(range(start["files"], end["files"]))
         if end["complete"] and not start["complete"]:
-            found += self._files(range(END, END + 1))
-        return found
+            files += self._files(range(END, END + 1))
+        return files
 
     def _files(self, inputs: range) -> list[_File]:
         """Return the files with rows of some inputs, or parts of them."""
         from pulsarctl_wire.pipeline.storage.store import Store
 
         for tries in range(3):
-            found: list[_File] = []
+            parts: list[_File] = []
             try:
                 for has, path in Store(self._table).rows(self._rows.kind):
-                    if both := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
+                    if common := range(max(has.start, inputs.start), min(has.stop, inputs.stop)):
                         files = self._rows.file(path)
-                        found += (replace(each, inputs=both, is_cut=both != has) for each in files)
+                        parts += (replace(file, inputs=common, is_cut=common != has) for file in files)
                 break
             except FileNotFoundError:  # it was merged with others meanwhile
                 if tries == 2:
                     raise
-        return found
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows, as Arrow batches."""
+        """Yield the rows, as Arrow batches."""
         assert isinstance(partition, _File)
         assert partition.inputs is not None
         is_begun = False
@@ -284,8 +284,8 @@ class _Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except CaptureError as error:
             if is_begun or not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            for each in self._files(partition.inputs):  # it was merged with others meanwhile
-                yield from self._rows.read(each)
+            for file in self._files(partition.inputs):  # it was merged with others meanwhile
+                yield from self._rows.read(file)
 
     def _now(self) -> dict[str, Any]:
         from pulsarctl_wire.pipeline.storage.store import Store

@@ -60,8 +60,8 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         """Free what `keep` has stored."""
-        for each in self._cached:
-            each.unpersist()
+        for table in self._cached:
+            table.unpersist()
 
     def _part(self, part: Part, schema: Any) -> DataFrame:
         files, taken = part
@@ -86,7 +86,7 @@ class SparkEngine(Engine):
         self._cached.append(table)
 
     def _stored_findings(self, cluster: str | None, *, is_one: bool) -> Any:
-        return read([(each.findings, each.connections) for each in self._found], cluster, is_one=is_one)
+        return read([(table.findings, table.connections) for table in self._found], cluster, is_one=is_one)
 
     def _give(self, name: str, rows: Any) -> None:
         values = [tuple(row.values()) for row in rows.to_pylist()]
@@ -97,8 +97,8 @@ class SparkEngine(Engine):
         self._keep(name, rows.mapInArrow(_diagnosed, spark_type(FINDINGS)))
 
     def _run(self, sql: str) -> Answer:
-        found = self._spark.sql(sql)
-        return Answer(found.columns, (tuple(as_dict(row).values()) for row in found.toLocalIterator()))
+        result = self._spark.sql(sql)
+        return Answer(result.columns, (tuple(as_dict(row).values()) for row in result.toLocalIterator()))
 
     def _rows(self, sql: str) -> list[Row]:
         # Spark keeps the plans of local iterators as long as the session lasts.
@@ -112,7 +112,7 @@ class SparkEngine(Engine):
 
 
 def _diagnosed(batches: Iterable[Any]) -> Iterator[Any]:
-    """What the doctor finds in the rows of some clusters, as Arrow batches."""
+    """Yield what the doctor finds in the rows of some clusters, as Arrow batches."""
     import pyarrow as pa
 
     from pulsarctl_wire.checks.tables import diagnose

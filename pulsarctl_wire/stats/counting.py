@@ -46,7 +46,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.total = Row()
-        self.rows: dict[str, dict[Key, Row]] = {by: {} for by in NAMES}
+        self.rows: dict[str, dict[Key, Row]] = {kind: {} for kind in NAMES}
         """Kind of row (a key of `NAMES`) -> the row's key -> the row."""
         self.damage: Counter[str] = Counter()
         """Counts of malformed, malformed_bytes, gaps, gap_bytes."""
@@ -148,14 +148,14 @@ class Stats:
         for (topic, producer, *_), send in knowledge.unanswered.items():
             if send.is_sure:
                 rows = self.rows
-                found = [
+                counted = [
                     self.total,
                     rows["command"].get(("SEND",)),
                     rows["connection"].get(connections.get(send.connection.index, ())),
                     rows["topic"].get((topic and topic[:LONGEST],)),
                     rows["producer"].get((producer[:LONGEST], topic)),
                 ]
-                for row in found:
+                for row in counted:
                     if row is not None:
                         row.unanswered += 1
 
@@ -170,19 +170,19 @@ class Stats:
 
     def _widen(self, shift: int) -> None:
         """Make all buckets 2**`shift` ns wide."""
-        by = shift - self.shift
-        if by <= 0 or self.first_ns is None:
+        steps = shift - self.shift
+        if steps <= 0 or self.first_ns is None:
             self.shift = max(shift, self.shift)
             return
         # bucket numbers are less than BUCKETS above the first one, so they can be stored modulo BUCKETS
         first = self.first_ns >> self.shift
-        moves = [((first + n) % BUCKETS, (first + n >> by) % BUCKETS) for n in range(BUCKETS)]
+        moves = [((first + n) % BUCKETS, (first + n >> steps) % BUCKETS) for n in range(BUCKETS)]
         for row in self._all_rows():
-            old = row.series
-            if old is not None:
-                row.series = new = array("Q", bytes(8 * BUCKETS))
+            slots = row.series
+            if slots is not None:
+                row.series = wider = array("Q", bytes(8 * BUCKETS))
                 for source, target in moves:
-                    new[target] += old[source]
+                    wider[target] += slots[source]
         self.shift = shift
 
     def _all_rows(self) -> Iterator[Row]:
@@ -210,7 +210,7 @@ class Stats:
     # -- cells
 
     def _special_key(self, frame: Frame) -> Key:
-        """The cell key of a frame that is incomplete, or may report an error."""
+        """Return the cell key of a frame that is incomplete, or may report an error."""
         kind, connection = frame.type, frame.connection
         if frame.partial:
             return kind, connection, frame.topic, frame.subscription, None, not frame.has_command
@@ -220,7 +220,7 @@ class Stats:
         return kind, connection, frame.topic, frame.subscription, frame.producer, frame.request_type, error
 
     def _cell(self, key: Key, frame: Frame) -> Cell:
-        """The cell of a key that has none yet, or whose names are too long and must be cut first."""
+        """Return the cell of a key that has none yet, or whose names are too long and must be cut first."""
         names = [part for part in key if isinstance(part, str | bytes)]
         if any(len(name) > LONGEST for name in names):
             key = tuple(part[:LONGEST] if isinstance(part, str | bytes) else part for part in key)
@@ -240,18 +240,18 @@ class Stats:
         self._cells_size = 0
 
     def _new_cell(self, key: Key, frame: Frame) -> Cell:
-        rows = {by: self._admit(by, row_key) for by, row_key in self._row_keys(key, frame).items()}
+        rows = {kind: self._admit(kind, row_key) for kind, row_key in self._row_keys(key, frame).items()}
         answered = rows["command"]
         if frame.request_type is not None:
             answered = self._admit("command", (command_name(frame.request_type),))
-        keys = [rows[by].key if by in rows else None for by in _BY[1:]]
+        keys = [rows[kind].key if kind in rows else None for kind in _BY[1:]]
         cell = Cell([self.total, *rows.values()], (frame.type == _RECEIPT, answered.key, *keys))
         cell.sent, cell.is_error, cell.partial = frame.type == _SEND, "error" in rows, frame.partial
         self._seen.add(frame.connection.index)
         return cell
 
     def _row_keys(self, key: Key, frame: Frame) -> dict[str, Key]:
-        """The keys of the rows in which a frame counts; `key` is the key of its cell."""
+        """Return the keys of the rows in which a frame counts; `key` is the key of its cell."""
         connection, topic, subscription = frame.connection, frame.topic, frame.subscription
         keys: dict[str, Key] = {
             "command": (frame.command,),
@@ -270,17 +270,17 @@ class Stats:
             keys["error"] = error.name if error else str(key[6]), request, topic, address
         return keys
 
-    def _admit(self, by: str, key: Key) -> Row:
-        """The row of `key`, which is created if there is space; otherwise the row of all others."""
-        rows = self.rows[by]
+    def _admit(self, kind: str, key: Key) -> Row:
+        """Return the row of `key`, created if there is space; otherwise the row of all others."""
+        rows = self.rows[kind]
         row = rows.get(key)
         if row is None:
             size = sum(map(sys.getsizeof, key))
-            if len(rows) >= MAX_ROWS or size > self._names_room[by]:
+            if len(rows) >= MAX_ROWS or size > self._names_room[kind]:
                 key = ()
                 row = rows.get(key)
             else:
-                self._names_room[by] -= size
+                self._names_room[kind] -= size
         if row is None:
             row = rows[key] = Row(key)
         return row
@@ -289,25 +289,25 @@ class Stats:
 
     def _keep(self, key: Key, values: Sequence[int] | Latencies) -> None:
         """Add latencies to those of `key` (see `latencies`), or of its command alone if memory is short."""
-        kept = self.latencies.get(key)
-        if self._room <= 0 and (kept is None or not kept.settled) and any(key[2:]):
-            for by, row_key in zip(_BY[1:], key[2:], strict=True):
+        latencies = self.latencies.get(key)
+        if self._room <= 0 and (latencies is None or not latencies.settled) and any(key[2:]):
+            for kind, row_key in zip(_BY[1:], key[2:], strict=True):
                 if row_key is not None:
-                    self.rows[by][row_key].lost = True
-            rest = (*key[:2], *[None] * (len(NAMES) - 1))
-            if kept is not None:
-                self._keep(rest, self.latencies.pop(key))
-            self._keep(rest, values)
+                    self.rows[kind][row_key].lost = True
+            common = (*key[:2], *[None] * (len(NAMES) - 1))
+            if latencies is not None:
+                self._keep(common, self.latencies.pop(key))
+            self._keep(common, values)
             return
-        if kept is None:
-            kept = self.latencies[key] = Latencies()
-            self._room -= kept.cost
-        self._room += kept.cost
+        if latencies is None:
+            latencies = self.latencies[key] = Latencies()
+            self._room -= latencies.cost
+        self._room += latencies.cost
         if isinstance(values, Latencies):
-            kept.merge(values)
+            latencies.merge(values)
         else:
-            kept.add(values)
-        self._room -= kept.cost
+            latencies.add(values)
+        self._room -= latencies.cost
 
     # -- several
 
@@ -321,13 +321,13 @@ class Stats:
         self._widen(shift)
         other._widen(shift)
         self.total.merge(other.total)
-        for by, rows in other.rows.items():
+        for kind, rows in other.rows.items():
             for key, row in rows.items():
-                self._admit(by, key).merge(row)
+                self._admit(kind, key).merge(row)
         for key, latencies in other.latencies.items():
             keys = zip(_BY, key[1:], strict=True)
-            rest = [None if one is None else self._admit(by, one).key for by, one in keys]
-            self._keep((key[0], *rest), latencies)
+            places = [None if part is None else self._admit(kind, part).key for kind, part in keys]
+            self._keep((key[0], *places), latencies)
         self.damage.update(other.damage)
         self._seen.merge(other._seen)
         self.without_data.merge(other.without_data)
@@ -346,32 +346,32 @@ class Stats:
         self._forget()
         self._seen.rename(numbers)
 
-        for by, rows in self.rows.items():
-            self.rows[by] = kept = dict[Key, Row]()
+        for kind, rows in self.rows.items():
+            self.rows[kind] = renamed = dict[Key, Row]()
             for row in rows.values():
-                key = _renamed(by, row.key, numbers, names)
-                if key in kept:
-                    kept[key].merge(row)
+                key = _renamed(kind, row.key, numbers, names)
+                if key in renamed:
+                    renamed[key].merge(row)
                 elif key is not None:
                     row.key = key
-                    kept[key] = row
+                    renamed[key] = row
         latencies, self.latencies = self.latencies, {}
         for key, values in latencies.items():
-            new = (
+            new_key = (
                 key[0],
-                *[_renamed(by, each, numbers, names) for by, each in zip(_BY, key[1:], strict=True)],
+                *[_renamed(kind, part, numbers, names) for kind, part in zip(_BY, key[1:], strict=True)],
             )
-            if new in self.latencies:
-                self.latencies[new].merge(values)
+            if new_key in self.latencies:
+                self.latencies[new_key].merge(values)
             else:
-                self.latencies[new] = values
+                self.latencies[new_key] = values
 
 
-def _renamed(by: str, key: Key | None, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> Any:
-    """The key of a row by another number or other names; None where a name stands for nothing."""
-    if not key or by == "command":
+def _renamed(kind: str, key: Key | None, numbers: Mapping[int, int], names: Mapping[str, str | None]) -> Any:
+    """Return the key of a row by another number or other names; None where a name stands for nothing."""
+    if not key or kind == "command":
         return key
-    if by == "connection":
+    if kind == "connection":
         return numbers.get(key[0], key[0]), *key[1:]
     texts = [names.get(part, part) for part in key]
     if texts[0] is None:

@@ -56,11 +56,11 @@ class Latencies:
         """Add `values`, in ns."""
         if not values:
             return
-        most = max(values)
-        if most > _LONGEST or min(values) < -_LONGEST:
+        largest = max(values)
+        if largest > _LONGEST or min(values) < -_LONGEST:
             values = [max(-_LONGEST, min(value, _LONGEST)) for value in values]
-            most = max(values)
-        self.max = most if not self.count else max(self.max, most)
+            largest = max(values)
+        self.max = largest if not self.count else max(self.max, largest)
         self.count += len(values)
         if self._histogram is None:
             self._values.extend(values)
@@ -83,17 +83,17 @@ class Latencies:
 
     @classmethod
     def together(cls, parts: Sequence["Latencies"]) -> "Latencies":
-        """The times of all `parts`; exact if there are not too many."""
-        whole = cls()
+        """Return the times of all `parts`; exact if there are not too many."""
+        total = cls()
         if sum(part.count for part in parts) <= 8 * EXACT and not any(part.settled for part in parts):
             for part in parts:
-                whole._values.extend(part._values)
-            whole.count = len(whole._values)
-            whole.max = max(whole._values, default=0)
+                total._values.extend(part._values)
+            total.count = len(total._values)
+            total.max = max(total._values, default=0)
         else:
             for part in parts:
-                whole.merge(part)
-        return whole
+                total.merge(part)
+        return total
 
     def record(self) -> dict[str, int] | None:
         """Count, percentiles by nearest rank, and maximum, in ns; None if there are no times."""
@@ -102,7 +102,7 @@ class Latencies:
         record = {"count": self.count}
         self._settle()
         values = sorted(self._values)
-        ranks = {name: max(1, -(-each * self.count // 1000)) for name, each in PERCENTILES.items()}
+        ranks = {name: max(1, -(-share * self.count // 1000)) for name, share in PERCENTILES.items()}
         if self._histogram is None:
             record.update((name, values[rank - 1]) for name, rank in ranks.items())
         else:
@@ -151,6 +151,6 @@ def _value(bucket: int) -> int:
 
 
 def _codes(values: Sequence[int]) -> memoryview:
-    """The upper halves of the values as float32: sign, exponent and 7 bits, the precision of a histogram."""
+    """Return the upper halves of the values as float32: sign, exponent and 7 bits, as a histogram has."""
     halves = memoryview(array("f", values)).cast("B").cast("H")
     return halves[sys.byteorder == "little" :: 2]

@@ -135,7 +135,7 @@ class Live(Sink):
                 self._meters[to_broker].add(now, frames, size, messages)
 
     def _time(self, last: Any) -> int:
-        """The time at which to count events, of which `last` is the last one."""
+        """Return the time at which to count events, of which `last` is the last one."""
         time_ns: int | None = last.time_ns
         if time_ns is None or (last.partial if last.__class__ is Frame else last.__class__ is Malformed):
             return self._passage.at_ns  # the bytes of an incomplete frame may have come long ago
@@ -172,7 +172,7 @@ class Live(Sink):
                 self._topic(frame.topic).errors += 1
 
     def _topic(self, name: str) -> _Topic:
-        """The counters of a topic, or those of `OTHERS`."""
+        """Return the counters of a topic, or those of `OTHERS`."""
         topic = self._topics.get(name)
         if topic is None:
             name = self._name(name[:LONGEST])
@@ -182,7 +182,7 @@ class Live(Sink):
         return topic
 
     def _name(self, name: str) -> str:
-        """The name under which a topic is counted: its own, or `OTHERS`."""
+        """Return the name under which a topic is counted: its own, or `OTHERS`."""
         return name if name in self._topics or len(self._topics) < MAX_TOPICS else OTHERS
 
     def _timer(self, answer: Frame) -> Timer:
@@ -193,14 +193,14 @@ class Live(Sink):
     # -- reading
 
     def snapshot(self, now_ns: int) -> Snapshot:
-        """All counters at `now_ns` (ns since the epoch)."""
+        """Return all counters at `now_ns` (ns since the epoch)."""
         at_ns = self._passage.read(now_ns)
         rows = [*self._open.values(), *self._ended]
         owners = [_owners(row, self._passage.now_ns) for row in rows]
-        connections = [_connection_row(*each, at_ns) for each in zip(rows, owners, strict=True)]
+        connections = [_connection_row(*pair, at_ns) for pair in zip(rows, owners, strict=True)]
         connections.sort(key=lambda row: (not row.is_open, *_rank(row.to_broker, row.to_client), row.index))
-        producers = list(chain.from_iterable(each.producers for each in owners))
-        consumers = list(chain.from_iterable(each.consumers for each in owners))
+        producers = list(chain.from_iterable(owner.producers for owner in owners))
+        consumers = list(chain.from_iterable(owner.consumers for owner in owners))
         return Snapshot(
             now_ns=now_ns,
             started_ns=self._started_ns,
@@ -227,7 +227,7 @@ class Live(Sink):
     def _topic_rows(
         self, producers: list["_Producer"], consumers: list[ConsumerLedger], at_ns: int
     ) -> list[TopicRow]:
-        for topic_name in [*(each.topic for each in producers), *(each.topic for each in consumers)]:
+        for topic_name in [*(owner.topic for owner in producers), *(owner.topic for owner in consumers)]:
             self._topic(topic_name)  # create it: it may have no traffic yet
         owners = {name: _Owners([], []) for name in self._topics}
         for producer in producers:
@@ -271,7 +271,7 @@ def _producer(ledger: ProducerLedger, now_ns: int) -> _Producer:
 def _owners(row: _Connection, now_ns: int) -> _Owners:
     if row.state is None:
         return _Owners([], [])
-    producers = [_producer(each, now_ns) for each in row.state.producers.values() if each.is_open]
+    producers = [_producer(producer, now_ns) for producer in row.state.producers.values() if producer.is_open]
     return _Owners(producers, list(row.state.consumers.values()))
 
 
@@ -294,11 +294,11 @@ def _backlog(owners: _Owners) -> Backlog:
     return Backlog(
         len(producers),
         len(consumers),
-        sum(each.waiting for each in producers),
-        max((each.oldest_ns for each in producers if each.oldest_ns is not None), default=None),
-        sum(each.permits for each in consumers),
-        sum(each.unacked for each in consumers),
-        all(each.exact for each in consumers),
+        sum(owner.waiting for owner in producers),
+        max((owner.oldest_ns for owner in producers if owner.oldest_ns is not None), default=None),
+        sum(owner.permits for owner in consumers),
+        sum(owner.unacked for owner in consumers),
+        all(owner.exact for owner in consumers),
     )
 
 

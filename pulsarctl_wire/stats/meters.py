@@ -69,12 +69,12 @@ class Passage:
         If traffic was observed since the last call, but its time is before that call, the caller is late, and
         time stays at the traffic. If none was observed, the caller is not late, and time goes on.
         """
-        behind = now_ns - self._time_ns
+        delay = now_ns - self._time_ns
         since = max(now_ns - self._read_ns, 0)  # 0: the clock was set back
         if not self._observed:
-            self._idle = max(behind, self._idle + since)
-        elif 0 <= behind <= since:
-            self._idle = behind
+            self._idle = max(delay, self._idle + since)
+        elif 0 <= delay <= since:
+            self._idle = delay
         self._observed = False
         self._read_ns = now_ns
         return self.at_ns + self._idle
@@ -99,24 +99,24 @@ class Meter:
         second = time_ns // SECOND
         if second != self._second:
             self._turn(second)
-        at = second % WINDOW * 3
+        index = second % WINDOW * 3
         ring = self._ring
-        ring[at] += frames
-        ring[at + 1] += size
-        ring[at + 2] += messages
+        ring[index] += frames
+        ring[index + 1] += size
+        ring[index + 2] += messages
 
     def read(self, now_ns: int) -> Traffic:
-        """The counts, and their rates over the last `WINDOW` seconds, or since the first count."""
+        """Return the counts, and their rates over the last `WINDOW` seconds, or since the first count."""
         frames = size = messages = 0
         span = 1.0
         if self._started is not None:
             first = max(now_ns // SECOND - WINDOW + 1, self._started)
             span = max((now_ns - first * SECOND) / SECOND, span)
             for second in range(first, self._second + 1):
-                at = second % WINDOW * 3
-                frames += self._ring[at]
-                size += self._ring[at + 1]
-                messages += self._ring[at + 2]
+                index = second % WINDOW * 3
+                frames += self._ring[index]
+                size += self._ring[index + 1]
+                messages += self._ring[index + 2]
         rates = frames / span, size / span, messages / span
         return Traffic(self.frames, self.size, self.messages, *rates)
 
@@ -124,9 +124,9 @@ class Meter:
         """Make `second` the newest of the ring, and clear the buckets since the previous newest one."""
         if self._started is None:
             self._started = self._second = second
-        for each in range(max(self._second, second - WINDOW) + 1, second + 1):
-            at = each % WINDOW * 3
-            self._ring[at : at + 3] = 0, 0, 0
+        for number in range(max(self._second, second - WINDOW) + 1, second + 1):
+            index = number % WINDOW * 3
+            self._ring[index : index + 3] = 0, 0, 0
         self._second = second
 
 
@@ -152,7 +152,7 @@ class Timer:
             self._settle()
 
     def read(self, now_ns: int) -> Times:
-        """The histogram and the percentiles at `now_ns`."""
+        """Return the histogram and the percentiles at `now_ns`."""
         self._settle()
         later = now_ns // (RECENT * SECOND) - self._window
         recent = Latencies.together([self._recent, self._before][: max(2 - later, 0)])

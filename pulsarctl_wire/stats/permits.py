@@ -110,13 +110,13 @@ class Row:
 
 def merged(rows: Iterable[Row], width: int) -> list[Row]:
     """Rows that begin in the same stretch of `width` (ns) added up; the given ones stay as they are."""
-    found: list[Row] = []
+    sums: list[Row] = []
     for row in rows:
-        if found and row.first // width == found[-1].first // width:
-            found[-1].absorb(row)
+        if sums and row.first // width == sums[-1].first // width:
+            sums[-1].absorb(row)
         else:
-            found.append(replace(row, moments=dict(row.moments)))
-    return found
+            sums.append(replace(row, moments=dict(row.moments)))
+    return sums
 
 
 class Consumer:
@@ -157,54 +157,54 @@ class Consumer:
     @property
     def total(self) -> Row:
         """All rows added up."""
-        first, *rest = self._rows
+        first, *later = self._rows
         total = replace(first, moments=dict(first.moments))
-        for row in rest:
+        for row in later:
             total.absorb(row)
         total.exact = total.exact and self.ledger.exact
         return total
 
-    def rows(self, most: int, width: int = 0) -> tuple[list[Row], int]:
-        """At most `most` rows, at least `width` ns wide if that is possible, and the width they have."""
+    def rows(self, limit: int, width: int = 0) -> tuple[list[Row], int]:
+        """Return at most `limit` rows, at least `width` ns wide if possible, and the width that they have."""
         width = max(width, self._width)
-        while len(rows := merged(self._rows, width)) > most:
+        while len(rows := merged(self._rows, width)) > limit:
             width *= 2
         return rows, width
 
     def row(self, frame: Frame) -> Row:
-        """The row to which a frame adds."""
+        """Return the row to which a frame adds."""
         rows = self._rows
         if not rows:
             self.timed = frame.time_ns is not None
-        at = frame.number
+        time = frame.number
         if self.timed:
-            at = frame.time_ns if frame.time_ns is not None else rows[-1].last
-        if rows and at // self._width <= rows[-1].first // self._width:
-            rows[-1].last = max(rows[-1].last, at)
+            time = frame.time_ns if frame.time_ns is not None else rows[-1].last
+        if rows and time // self._width <= rows[-1].first // self._width:
+            rows[-1].last = max(rows[-1].last, time)
             return rows[-1]
         if len(rows) >= 2 * MAX_ROWS:
             self._rows, self._width = self.rows(MAX_ROWS, 2 * self._width)
             return self.row(frame)
-        row = Row(at, at, lowest=self.ledger.permits, highest=self.ledger.permits)
+        row = Row(time, time, lowest=self.ledger.permits, highest=self.ledger.permits)
         self._observe(row)
         self._rows.append(row)
         return row
 
     def opened(self, frame: Frame, ledger: ConsumerLedger) -> None:
-        """It was opened, maybe again: it has no permits."""
+        """Record that it was opened, maybe again: it has no permits."""
         self.ledger = ledger
         row = self.row(frame)
         self.closed, self.how = None, _OPEN
         self.empty_since = row.last
         self._observe(row)
 
-    def moved(self, frame: Frame, unacked: int, asked: int) -> None:
-        """A FLOW, MESSAGE, ACK or REDELIVER has changed its ledger.
+    def moved(self, frame: Frame, unacked: int, redeliveries: int) -> None:
+        """Record that a FLOW, MESSAGE, ACK or REDELIVER has changed its ledger.
 
-        Before that its unacknowledged messages and requested redeliveries were `unacked` and `asked`.
+        Before that its unacknowledged messages and requested redeliveries were `unacked` and `redeliveries`.
         """
         ledger, row = self.ledger, self.row(frame)
-        row.asked += ledger.redeliveries - asked
+        row.asked += ledger.redeliveries - redeliveries
         if frame.type == _FLOW:
             permits = frame.base.flow.messagePermits  # type: ignore[union-attr]
             self.first_grant = self.first_grant or permits
@@ -233,15 +233,15 @@ class Consumer:
         row.lowest, row.highest = min(row.lowest, row.permits), max(row.highest, row.permits)
         row.exact = row.exact and ledger.exact
 
-    def ended(self, at: int | None, how: str) -> None:
-        """It was closed at that time, or its connection ended."""
+    def ended(self, time: int | None, how: str) -> None:
+        """Record when it was closed, or its connection ended, and how."""
         if self.closed is None:
-            self.closed = self._rows[-1].last if at is None else max(at, self._rows[-1].last)
+            self.closed = self._rows[-1].last if time is None else max(time, self._rows[-1].last)
             self.how = how
 
 
 def id_of(frame: Frame) -> int:
-    """The consumer id in a command that has one."""
+    """Return the consumer id in a command that has one."""
     consumer_id: int = getattr(frame.base, BODIES[frame.type]).consumer_id
     return consumer_id
 
@@ -265,11 +265,11 @@ class Permits:
     def new_state(
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> "PermitState":
-        """The state of a new connection: for `Decoder`'s `new_state`."""
+        """Return the state of a new connection: for `Decoder`'s `new_state`."""
         return PermitState(connection, knowledge, streams, permits=self)
 
     def consumer(self, frame: Frame, ledger: ConsumerLedger) -> Consumer | None:
-        """The consumer that a frame opens, or is the first one of; None if it is not followed."""
+        """Return the consumer that a frame opens, or is the first one of; None if it is not followed."""
         if ledger.subscription and len(self.subscriptions) < MAX_NAMES:
             self.subscriptions.add(ledger.subscription[:LONGEST])
         if not self._chosen(frame):
@@ -288,7 +288,7 @@ class Permits:
         return consumer
 
     def ended(self, ending: EndedConnection) -> None:
-        """A connection has ended: for `Decoder`'s `on_end`."""
+        """Record that a connection has ended: for `Decoder`'s `on_end`."""
         if ending.end != OPEN and isinstance(ending.state, PermitState):
             for consumer in ending.state.open_consumers():
                 consumer.ended(ending.end_ns or ending.last_ns, f"connection {ending.how}")
@@ -310,7 +310,7 @@ class PermitState(LedgerState):
         self._followed: dict[int, Consumer] = {}  # by consumer id
 
     def open_consumers(self) -> Iterable[Consumer]:
-        """The consumers that are followed and were not closed."""
+        """Return the consumers that are followed and were not closed."""
         return self._followed.values()
 
     # -- what moves a ledger
@@ -335,9 +335,9 @@ class PermitState(LedgerState):
         if consumer is None or self.consumers.get(consumer_id) is not consumer.ledger:
             rule(frame)
             return
-        unacked, asked = consumer.ledger.unacked, consumer.ledger.redeliveries
+        unacked, redeliveries = consumer.ledger.unacked, consumer.ledger.redeliveries
         rule(frame)
-        consumer.moved(frame, unacked, asked)
+        consumer.moved(frame, unacked, redeliveries)
 
     def _meet(self, frame: Frame, consumer_id: int) -> None:
         """Add a consumer whose SUBSCRIBE was not captured, from its first frame on."""
@@ -389,11 +389,11 @@ class PermitState(LedgerState):
         super()._close(frame)
         consumer = self._followed.get(id_of(frame))
         if consumer is not None:
-            by = "client" if frame.to_broker else "broker"
-            consumer.row(frame).note(f"CLOSE_CONSUMER by {by}")
-            self._leave(consumer, frame, f"closed by {by}")
+            side = "client" if frame.to_broker else "broker"
+            consumer.row(frame).note(f"CLOSE_CONSUMER by {side}")
+            self._leave(consumer, frame, f"closed by {side}")
 
     def _leave(self, consumer: Consumer, frame: Frame, how: str) -> None:
-        """A consumer is not open any more."""
+        """Record that a consumer is not open any more."""
         consumer.ended(frame.time_ns, how)
         del self._followed[consumer.consumer_id]

@@ -8,23 +8,23 @@ from pulsarctl_wire.stats.report import Figures
 
 
 def ordered(consumers: Iterable[Consumer]) -> list[Consumer]:
-    """By subscription and topic, unknown ones last; those of one subscription in the order of opening."""
+    """Sort by subscription and topic, unknown ones last; of one subscription in the order of opening."""
     return sorted(consumers, key=lambda each: (not each.is_known, each.subscription, each.topic))
 
 
-def consumer_records(consumer: Consumer, end_ns: int, most: int, width: int) -> list[Figures]:
-    """All of a consumer, then its rows: at most `most`, at least `width` ns wide if that is possible.
+def consumer_records(consumer: Consumer, end_ns: int, limit: int, width: int) -> list[Figures]:
+    """Return a consumer's totals, then its rows: at most `limit`, at least `width` ns wide if possible.
 
     `end_ns` is when the capture ends, in ns since the epoch.
     """
-    rows, width = consumer.rows(most, width)
+    rows, width = consumer.rows(limit, width)
     return [_total(consumer, end_ns, width), *(_row(consumer, row) for row in rows)]
 
 
 def _total(consumer: Consumer, end_ns: int, width: int) -> Figures:
     total, timed = consumer.total, consumer.timed
     until = consumer.closed if consumer.closed is not None else max(end_ns, total.last)
-    moved = [each for each in (consumer.last_flow, consumer.last_message) if each is not None]
+    moved = [time for time in (consumer.last_flow, consumer.last_message) if time is not None]
     ends = consumer.connection
     return {
         "kind": "consumer",

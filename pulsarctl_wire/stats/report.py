@@ -13,7 +13,7 @@ Figures = dict[str, Any]
 
 
 def total_record(stats: Stats) -> Figures:
-    """The totals; docs/cli.md has names and units."""
+    """Return the totals; docs/cli.md has names and units."""
     stats.flush()
     first = stats.first_ns
     return {
@@ -37,7 +37,7 @@ def total_record(stats: Stats) -> Figures:
 
 
 def records(stats: Stats, by: str, top: int = 0) -> list[Figures]:
-    """The rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then the row of all others.
+    """Return the rows of the kind `by` (a key of `NAMES`): the `top` largest (0: all), then that of others.
 
     Rows are ordered by bytes, errors by number, and then by name.
     """
@@ -49,9 +49,9 @@ def records(stats: Stats, by: str, top: int = 0) -> list[Figures]:
         return -size, [(isinstance(part, int) and part, str(part or "")) for part in key]
 
     keys = sorted((key for key in rows if key), key=rank)
-    chosen = keys[: top or None] + [()] * (() in rows)
-    percentiles = _percentiles(stats, chosen, 1 + list(NAMES).index(by))
-    return [_record(stats, by, rows[key], percentiles[key]) for key in chosen]
+    top_keys = keys[: top or None] + [()] * (() in rows)
+    percentiles = _percentiles(stats, top_keys, 1 + list(NAMES).index(by))
+    return [_record(stats, by, rows[key], percentiles[key]) for key in top_keys]
 
 
 def _record(stats: Stats, by: str, row: Row, percentiles: Figures) -> Figures:
@@ -69,7 +69,7 @@ def _record(stats: Stats, by: str, row: Row, percentiles: Figures) -> Figures:
 
 
 def _ended(row: Row) -> Figures:
-    """How a connection ended; all None for the row of all others, and if the source has no packets."""
+    """Return how a connection ended; all None for the row of all others, and if the source has no packets."""
     if row.ended is None:
         return dict.fromkeys(Ended._fields)
     record = row.ended._asdict()
@@ -106,16 +106,16 @@ def _series(stats: Stats, row: Row) -> list[int]:
 
 def _percentiles(stats: Stats, keys: Iterable[Key | None], place: int) -> dict[Key | None, Figures]:
     """Latencies of publishes and requests by `keys`: the row keys at `place` in `stats.latencies`."""
-    wanted = set(keys)
-    found: dict[tuple[bool, Key | None], list[Latencies]] = defaultdict(list)
+    row_keys = set(keys)
+    parts: dict[tuple[bool, Key | None], list[Latencies]] = defaultdict(list)
     for key, latencies in stats.latencies.items():
         row_key = key[place] if place else None
-        if row_key in wanted:
-            found[key[0], row_key].append(latencies)
+        if row_key in row_keys:
+            parts[key[0], row_key].append(latencies)
     return {
         key: {
-            "publish_ns": Latencies.together(found[True, key]).record(),
-            "request_ns": Latencies.together(found[False, key]).record(),
+            "publish_ns": Latencies.together(parts[True, key]).record(),
+            "request_ns": Latencies.together(parts[False, key]).record(),
         }
-        for key in wanted
+        for key in row_keys
     }

@@ -85,7 +85,7 @@ class Cell:
         self.bytes = self.messages = self.invalid = self.untimed = 0
 
     def edges(self) -> list[int]:
-        """The first and last time, if any."""
+        """Return the first and last time, if any."""
         times = self.times
         if None in times:
             self.times = [time_ns for time_ns in times if time_ns is not None]
@@ -97,12 +97,12 @@ class Cell:
         """Add the counts to the rows, and reset them. Call `edges` first. Buckets are 2**`shift` ns wide."""
         times = self.times
         slots: dict[int, int] = {}
-        at = 0
-        while at < len(times):
-            bucket = times[at] >> shift
-            upto = bisect_left(times, bucket + 1 << shift, at)
-            slots[bucket % BUCKETS] = upto - at
-            at = upto
+        start = 0
+        while start < len(times):
+            bucket = times[start] >> shift
+            stop = bisect_left(times, bucket + 1 << shift, start)
+            slots[bucket % BUCKETS] = stop - start
+            start = stop
         frames = len(times) + self.untimed
         for row in self.rows:
             if self.partial:

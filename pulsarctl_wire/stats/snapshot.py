@@ -24,7 +24,7 @@ class Traffic:
     messages_per_s: float
 
     def over(self, seconds: float) -> "Traffic":
-        """The same traffic, with rates that are averages over all `seconds`."""
+        """Return the same traffic, with rates that are averages over all `seconds`."""
         rates = (count / seconds for count in (self.frames, self.size, self.messages))
         return Traffic(self.frames, self.size, self.messages, *rates)
 
@@ -121,7 +121,7 @@ class Snapshot:
     """The busiest first. Topics beyond the bound of `Live` are one row, `OTHERS`."""
 
     def averaged(self) -> "Snapshot":
-        """The same snapshot, with rates that are averages over the whole time."""
+        """Return the same snapshot, with rates that are averages over the whole time."""
         seconds = max((self.now_ns - self.started_ns) / 1e9, 1.0)
         return replace(
             self,

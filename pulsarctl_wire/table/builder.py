@@ -63,15 +63,15 @@ class TableBuilder:
 
     def added(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """Add events; yield what `take` returns whenever it is full. (A frame may have many messages.)"""
-        for some in [events] if self._messages is None else [[event] for event in events]:
-            self.add(some)
+        for part in [events] if self._messages is None else [[event] for event in events]:
+            self.add(part)
             if self.is_full:
                 yield self.take()
 
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
-        others = self._frames.add(events)
-        self._gaps += [self._rows.of_gap(event) for event in others]
+        damage = self._frames.add(events)
+        self._gaps += [self._rows.of_gap(event) for event in damage]
         if self._messages is not None:
             self._messages.add(events)
 
@@ -86,7 +86,7 @@ class TableBuilder:
         self._connections.append(self._rows.of_connection(ending))
 
     def take(self) -> dict[str, Any]:
-        """The rows collected, by table (see `TABLES`), each as a `pyarrow.RecordBatch`."""
+        """Return the rows collected, by table (see `TABLES`), each as a `pyarrow.RecordBatch`."""
         return {
             "frames": self.frames(),
             "gaps": self.gaps(),
@@ -95,19 +95,19 @@ class TableBuilder:
         }
 
     def frames(self) -> Any:
-        """The rows of frames."""
+        """Return the rows of frames."""
         return self._frames.take()
 
     def gaps(self) -> Any:
-        """The rows of gaps and malformed bytes."""
+        """Return the rows of gaps and malformed bytes."""
         rows, self._gaps = self._gaps, []
         return batch_of(rows, GAPS)
 
     def connections(self) -> Any:
-        """The rows of connections."""
+        """Return the rows of connections."""
         rows, self._connections = self._connections, []
         return batch_of(rows, CONNECTIONS)
 
     def messages(self) -> Any:
-        """The rows of messages."""
+        """Return the rows of messages."""
         return batch_of([] if self._messages is None else self._messages.take(), MESSAGES)

@@ -105,9 +105,9 @@ class Columns:
     def put_texts(self, name: str, rows: Any, codes: Any, texts: dict[int, str]) -> None:
         """Fill in texts at `rows` by their codes; codes without a text stay null."""
         column = np.full(self._size, -1, np.int64)
-        known = list(texts)
-        places = np.full(max(known, default=0) + 2, -1, np.int64)
-        places[known] = np.arange(len(known))
+        numbers = list(texts)
+        places = np.full(max(numbers, default=0) + 2, -1, np.int64)
+        places[numbers] = np.arange(len(numbers))
         codes = np.where((codes >= 0) & (codes < len(places)), codes, len(places) - 1)
         column[rows] = places[codes]
         self.texts(name, column, list(texts.values()))
@@ -134,33 +134,33 @@ class Columns:
                 self.put_texts(name, rows, np.array([codes[value] for value in values]), codes.texts)
 
     def array(self, field: Any) -> Any:
-        """The Arrow array of the column that is this `field` of the schema."""
+        """Return the Arrow array of the column that is this `field` of the schema."""
         name = field.name
         if name in self.arrays:
             return self.arrays[name]
         if name in self._filled:
             return number_array(*self._filled[name], field.type)
         if self.nested is not None and name == "metadata" and self.nested.present is not None:
-            there = np.zeros(self._size, bool)
-            there[self.nested.present] = True
-            children = [self.nested.array(each) for each in METADATA]
-            return pa.Array.from_buffers(METADATA, self._size, [_bitmap(there)], children=children)
+            present = np.zeros(self._size, bool)
+            present[self.nested.present] = True
+            children = [self.nested.array(child) for child in METADATA]
+            return pa.Array.from_buffers(METADATA, self._size, [_bitmap(present)], children=children)
         return pa.nulls(self._size, field.type)
 
     def batch(self, schema: Any) -> Any:
-        """The columns as a `pyarrow.RecordBatch` of `schema`."""
+        """Return the columns as a `pyarrow.RecordBatch` of `schema`."""
         return pa.RecordBatch.from_arrays([self.array(field) for field in schema], schema=schema)
 
 
 def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
-    """A `pyarrow.RecordBatch` of `schema` with some rows, which are made one by one."""
+    """Return a `pyarrow.RecordBatch` of `schema` with some rows, which are made one by one."""
     columns = Columns(len(rows), {})
     for field in schema:
         name, type_ = field.name, field.type
         values = [row.get(TIMES.get(name, name)) for row in rows]
         if pa.types.is_dictionary(type_):
             codes = Codes()
-            columns.texts(name, np.array([codes[each] for each in values], np.int64) - 1, list(codes)[1:])
+            columns.texts(name, np.array([codes[value] for value in values], np.int64) - 1, list(codes)[1:])
         elif pa.types.is_string(type_):
             columns.arrays[name] = text_array(values)
         elif pa.types.is_binary(type_):
@@ -168,8 +168,8 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
         elif pa.types.is_map(type_):
             columns.arrays[name] = _maps_array(values)
         else:
-            valid = np.array([each is not None for each in values], bool)
-            numbers = np.array([each or 0 for each in values], np.int64)
+            valid = np.array([value is not None for value in values], bool)
+            numbers = np.array([value or 0 for value in values], np.int64)
             columns.numbers(name, microseconds(numbers) if name in TIMES else numbers, valid)
     if "topic" in columns.arrays:
         columns.arrays.update(of_topics(columns.arrays["topic"]))
@@ -182,10 +182,10 @@ def microseconds(times_ns: Any) -> Any:
 
 
 def texts_at(codes: Any, values: Iterable[Any]) -> Any:
-    """An Arrow array of texts by their indexes in `values`; -1 and None are null. Texts may come twice."""
-    known = Codes()
-    numbers = np.array([*(known[each] for each in values), 0], np.int64) - 1
-    return _dictionary_array(numbers[codes], list(known)[1:])
+    """Make an Arrow array of texts by their indexes in `values`; -1 and None are null."""
+    known_codes = Codes()
+    numbers = np.array([*(known_codes[value] for value in values), 0], np.int64) - 1
+    return _dictionary_array(numbers[codes], list(known_codes)[1:])
 
 
 def of_topics(topics: Any) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _bitmap(valid: Any) -> Any:
 
 
 def number_array(values: Any, valid: Any, type_: Any) -> Any:
-    """An Arrow array of numbers or booleans, null where `valid` is False."""
+    """Return an Arrow array of numbers or booleans, null where `valid` is False."""
     if type_ == pa.bool_():
         data = np.packbits(values, bitorder="little")
     else:
@@ -213,7 +213,7 @@ def number_array(values: Any, valid: Any, type_: Any) -> Any:
 
 
 def number_values(column: Any) -> Any:
-    """The values that `number_array` was given, including those of nulls. Booleans are 0 and 1."""
+    """Return the values that `number_array` was given, including those of nulls. Booleans are 0 and 1."""
     data = np.frombuffer(column.buffers()[1], _KINDS.get(column.type, np.uint8))
     if column.type == pa.bool_():
         data = np.unpackbits(data, bitorder="little")
@@ -235,13 +235,13 @@ def shifted(column: Any, by: Any) -> Any:
 
 
 def text_array(texts: list[Any]) -> Any:
-    """An Arrow array of texts; None is null."""
+    """Return an Arrow array of texts; None is null."""
     data = [None if text is None else as_text(text).encode("utf-8", "backslashreplace") for text in texts]
     return bytes_array(data, pa.string())
 
 
 def bytes_array(values: Sequence[bytes | None], type_: Any) -> Any:
-    """An Arrow array of texts in UTF-8, or of bytes."""
+    """Return an Arrow array of texts in UTF-8, or of bytes."""
     data = [value or b"" for value in values]
     valid = np.array([value is not None for value in values], bool)
     buffers = [_bitmap(valid), pa.py_buffer(_offsets(data)), pa.py_buffer(b"".join(data))]
@@ -249,37 +249,37 @@ def bytes_array(values: Sequence[bytes | None], type_: Any) -> Any:
 
 
 def _maps_array(values: Sequence[dict[str, str] | None]) -> Any:
-    """An Arrow array of maps of texts."""
+    """Return an Arrow array of maps of texts."""
     valid = np.array([*(value is not None for value in values), True], bool)
-    given = [value or {} for value in values]
-    texts = [text_array([text for value in given for text in of(value)]) for of in (dict.keys, dict.values)]
-    return pa.MapArray.from_arrays(number_array(_offsets(given), valid, pa.int32()), *texts)
+    maps = [value or {} for value in values]
+    texts = [text_array([text for value in maps for text in get(value)]) for get in (dict.keys, dict.values)]
+    return pa.MapArray.from_arrays(number_array(_offsets(maps), valid, pa.int32()), *texts)
 
 
 def _offsets(values: Sequence[Sized]) -> Any:
     offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(each) for each in values], out=offsets[1:])
+    np.cumsum([len(value) for value in values], out=offsets[1:])
     return offsets
 
 
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
-    """An Arrow array of `acked` lists at `rows`, null elsewhere.
+    """Return an Arrow array of `acked` lists at `rows`, null elsewhere.
 
     A value has ledger id, entry id, left, … of all ids as int64, and the ack_set of each, or none at all.
     """
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(ids) // 24 for ids, _ in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    ordered = [values[at] for at in np.argsort(rows)]
-    ids = np.frombuffer(b"".join([each for each, _ in ordered]), np.int64).reshape(-1, 3)
+    ordered = [values[index] for index in np.argsort(rows)]
+    ids = np.frombuffer(b"".join([entry_ids for entry_ids, _ in ordered]), np.int64).reshape(-1, 3)
     type_ = FRAMES.field("acked").type
     columns = [number_array(ids[:, position], None, pa.int64()) for position in (0, 1, 2)]
-    some = []
+    with_sets = []
     begin = 0
-    for each, sets in ordered:
-        some += [(begin + at, words) for at, words in enumerate(sets) if words]
-        begin += len(each) // 24
-    places, words = zip(*some, strict=True) if some else ((), ())
+    for entry_ids, sets in ordered:
+        with_sets += [(begin + index, words) for index, words in enumerate(sets) if words]
+        begin += len(entry_ids) // 24
+    places, words = zip(*with_sets, strict=True) if with_sets else ((), ())
     columns.append(_lists(len(ids), np.array(places, np.int64), list(words)))
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
@@ -287,17 +287,17 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
 
 
 def _lists(size: int, rows: Any, values: list[Any]) -> Any:
-    """An Arrow array of lists of int64 at `rows`, null elsewhere."""
+    """Return an Arrow array of lists of int64 at `rows`, null elsewhere."""
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(each) for each in values]
+    lengths[rows] = [len(value) for value in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    some = [np.frombuffer(values[at], np.int64) for at in np.argsort(rows)]
-    numbers = np.concatenate([np.zeros(0, np.int64), *some])
+    parts = [np.frombuffer(values[index], np.int64) for index in np.argsort(rows)]
+    numbers = np.concatenate([np.zeros(0, np.int64), *parts])
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     children = [number_array(numbers, None, pa.int64())]
     return pa.Array.from_buffers(pa.list_(pa.int64()), size, buffers, children=children)
 
 
 def replaced(batch: Any, name: str, column: Any) -> Any:
-    """A batch with the column `name` replaced."""
+    """Return a batch with the column `name` replaced."""
     return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)

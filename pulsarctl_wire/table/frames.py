@@ -28,8 +28,7 @@ from pulsarctl_wire.table.columns import (
     of_topics,
     texts_at,
 )
-from pulsarctl_wire.table.metadata import hash_of, unusual_fields
-from pulsarctl_wire.table.odd import Examiner
+from pulsarctl_wire.table.metadata import Examiner, hash_of, unusual_fields
 from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (
@@ -135,13 +134,13 @@ class FrameRows:
 
     def add(self, events: list[Event]) -> list[Event]:
         """Collect the frames of `events` that are wanted; returns the other events."""
-        others: list[Event] = []
+        damage: list[Event] = []
         is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
         connections, row, last = self._connections, self.rows, None
         for frame in events:
             if not isinstance(frame, Frame):
-                others.append(frame)
+                damage.append(frame)
                 continue
             if not is_all and not (has_exchanges and is_exchange(frame)):
                 continue
@@ -188,10 +187,10 @@ class FrameRows:
                 self._bytes += len(raw)
             row += 1
         self.rows = row
-        return others
+        return damage
 
     def _odd_type(self, frame: Frame) -> int:
-        """A number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
+        """Return a number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
         return -1 - self._types[frame.type] if frame.has_command else -1
 
     def _entry(self, row: int, frame: Frame, number: int, size: int) -> None:
@@ -243,7 +242,7 @@ class FrameRows:
             assert metadata is not None
             self._keep_unusual(row, metadata)
 
-    def _answer(self, row: int, frame: Frame, asked: int) -> None:
+    def _answer(self, row: int, frame: Frame, request_type: int) -> None:
         """Collect what an answer says about its request."""
         latency = latency_of(frame)
         size, messages = frame.sent or (-1, -1)
@@ -251,7 +250,7 @@ class FrameRows:
         write_i64_le(records, _NO_TIME if latency is None else latency)
         write_i64_le(records, size)
         write_i64_le(records, row)
-        write_i64_le(records, asked)
+        write_i64_le(records, request_type)
         write_i64_le(records, self._names[frame.producer])
         write_i64_le(records, messages)
         write_i64_le(records, frame.request_offset)
@@ -270,19 +269,19 @@ class FrameRows:
 
     def _ack(self, row: int, frame: Frame) -> None:
         ids = frame.ids
-        left = 0
+        remaining = 0
         if ids.several is not None:
             self._keep(row, "acked", (ids.several, ()))
             self._bytes += len(ids.several)
         elif not ids.is_plain:
-            left = self._acked(row, frame.base.ack)  # type: ignore[union-attr]
+            remaining = self._acked(row, frame.base.ack)  # type: ignore[union-attr]
         request = ids.request
         records = self._acks.writer
         write_i64_le(records, fitted(ids.owner))
         write_i64_le(records, 0 if request is None else fitted(request))
         write_i64_le(records, fitted(ids.ledger))
         write_i64_le(records, fitted(ids.entry))
-        write_i64_le(records, left)
+        write_i64_le(records, remaining)
         write_i64_le(records, row)
         write_i64_le(records, ids.kind)
         write_i64_le(records, ids.count)
@@ -291,20 +290,20 @@ class FrameRows:
     def _acked(self, row: int, ack: CommandAck) -> int:
         """Collect what few ACKs have; returns how many messages of the first entry stay unacknowledged."""
         acked = ack.message_id
-        count, left = len(acked), 0
+        count, remaining = len(acked), 0
         if count and acked[0].ack_set:
-            left = ones(acked[0].ack_set)
+            remaining = ones(acked[0].ack_set)
             self._keep_set(row, acked[0].ack_set)
         if count > 1:
-            parts = [(each.ledgerId, each.entryId, ones(each.ack_set)) for each in acked]
-            ids = array("Q", [part for each in parts for part in each]).tobytes()
-            sets = [array("q", each.ack_set) for each in acked]
+            parts = [(entry.ledgerId, entry.entryId, ones(entry.ack_set)) for entry in acked]
+            ids = array("Q", [part for entry in parts for part in entry]).tobytes()
+            sets = [array("q", entry.ack_set) for entry in acked]
             self._keep(row, "acked", (ids, sets))
             self._bytes += len(ids) + 8 * sum(map(len, sets))
         if ack.HasField("validation_error"):
             error = ack.validation_error
             self._keep(row, "validation_error", _VALIDATION_ERRORS.get(error, str(error)))
-        return left
+        return remaining
 
     def _flow(self, row: int, frame: Frame) -> None:
         flow: Any = frame.base.flow  # type: ignore[union-attr]
@@ -345,7 +344,7 @@ class FrameRows:
     # -- batches
 
     def take(self) -> Any:
-        """The rows of the frames collected, as a `pyarrow.RecordBatch` of `FRAMES`.
+        """Return the rows of the frames collected, as a `pyarrow.RecordBatch` of `FRAMES`.
 
         They are ordered by connection and direction, then as captured, which takes a fifth less space.
         """
@@ -363,8 +362,8 @@ class FrameRows:
         self._ends(columns, common["half"])
         columns.numbers("stream_offset", common["offset"])
         types, codes = np.unique(common["type"], return_inverse=True)
-        odd = ["?", *map(command_name, list(self._types)[1:])]
-        columns.texts("command", codes, [command_name(n) if n >= 0 else odd[-1 - n] for n in types.tolist()])
+        rare = ["?", *map(command_name, list(self._types)[1:])]
+        columns.texts("command", codes, [command_name(n) if n >= 0 else rare[-1 - n] for n in types.tolist()])
         columns.numbers("total_size", common["total"])
         columns.numbers("command_size", common["size"])
         columns.numbers("partial", common["partial"] != 0)
@@ -379,7 +378,7 @@ class FrameRows:
         named = chosen(answers, answers["name"] != 0)
         rows, names = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
         columns.put_texts("producer", rows, names, self._names.texts)
-        receipts, acks, flows = (each.take(order) for each in (self._receipts, self._acks, self._flows))
+        receipts, acks, flows = (records.take(order) for records in (self._receipts, self._acks, self._flows))
         columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
         columns.put_all(chosen(receipts, receipts["identified"] != 0), ledger_id="ledger", entry_id="entry")
         columns.put_all(chosen(receipts, receipts["ranges"] != 0), highest_sequence_id="highest")
@@ -473,10 +472,10 @@ class FrameRows:
 
 
 def fitted(number: int) -> i64:
-    """An uint64 as the int64 with the same bits."""
+    """Return a uint64 as the int64 with the same bits."""
     return number if number <= _LARGEST_SHORT else to_signed(number)
 
 
 def _payload(frame: Frame) -> bytes:
-    """The payload of a frame as it was on the wire, except that possible credentials are masked."""
+    """Return the payload of a frame as it was on the wire, except that possible credentials are masked."""
     return (frame.raw if frame.checksum == "valid" else mask_event(frame))[frame.payload_at :]

@@ -33,7 +33,7 @@ class MessageRows:
         self.size = 0
 
     def take(self) -> list[Row]:
-        """The rows collected; starts over."""
+        """Return the rows collected, and start over."""
         rows, self._rows, self.size = self._rows, [], 0
         return rows
 
@@ -69,7 +69,7 @@ class MessageRows:
         self.size += _COST + sum(map(len, texts)) + sum(len(key) + len(properties[key]) for key in properties)
 
     def _of_entry(self, frame: Frame, metadata: Any) -> Row:
-        """What all messages of an entry have in common."""
+        """Return what all messages of an entry have in common."""
         row = self._maker.of_event(frame) | {
             "command": frame.command,
             "topic": frame.topic,
@@ -112,13 +112,13 @@ class MessageRows:
         return row
 
     def _of_metadata(self, metadata: Any) -> Row:
-        """The fields that messages in a batch have of their own."""
+        """Return the fields that messages in a batch have of their own."""
         has = metadata.HasField
         row: Row = {name: to_signed(getattr(metadata, name)) for name in _NUMBERS if has(name)}
         if metadata.null_value:
             row["null_value"] = True
         if metadata.properties:
-            row["properties"] = {as_text(each.key): as_text(each.value) for each in metadata.properties}
+            row["properties"] = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
         if has_key(metadata):
             row["key_hash"] = key_hash(metadata)
         for name, column in (("partition_key", "key"), ("ordering_key", "ordering_key")):
@@ -136,12 +136,12 @@ _NUMBERS: Final = ("sequence_id", "event_time")
 
 
 def is_chunk(metadata: Any) -> bool:
-    """Whether an entry is a part of a message."""
+    """Return whether an entry is a part of a message."""
     return bool(metadata.num_chunks_from_msg > 1)
 
 
 def _json(payload: bytes) -> str | None:
-    """A payload as JSON text: that which it is, or its text as a string; None if it is not UTF-8."""
+    """Return a payload as JSON: as it is, or its text as a string; None if it is not UTF-8."""
     try:
         orjson.loads(payload)
         return payload.decode()

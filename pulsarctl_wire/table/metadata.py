@@ -1,50 +1,56 @@
-"""The fields of MessageMetadata that few messages have, and the hash of a message's key."""
+"""What few entries have: rare fields of MessageMetadata, the hash of a key, and what is wrong with them."""
 
 from base64 import b64decode
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
+from crc32c import crc32c
 from mmh3 import hash as murmur3
 
 from pulsarctl_wire.wire.fields import as_base64, as_text, to_signed
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.payload import Budget, find_misstated_size
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
+from pulsarctl_wire.wire.session.knowledge import bound
 
 _NUMBERS_OF_METADATA: Final = (
     *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
     *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
 )
 _LONGEST_KEY: Final = 256  # bytes of a key whose hash is cached
+_MAX_ENTRIES: Final = 16_384  # whose payloads are known to decompress
 
 
 def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
     """Column -> value, of the fields that metadata has besides the usual ones."""
     has = metadata.HasField
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         name: to_signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
     }
     if metadata.encryption_keys:
-        found["encrypted"] = True
+        columns["encrypted"] = True
     if has("null_value"):
-        found["null_value"] = metadata.null_value
+        columns["null_value"] = metadata.null_value
     if has("replicated_from"):
-        found["replicated_from"] = as_text(metadata.replicated_from)
+        columns["replicated_from"] = as_text(metadata.replicated_from)
     if has("schema_version"):
-        found["schema_version"] = as_base64(metadata.schema_version)
+        columns["schema_version"] = as_base64(metadata.schema_version)
     if has("uuid"):
-        found["uuid"] = as_text(metadata.uuid)
+        columns["uuid"] = as_text(metadata.uuid)
     if has_key(metadata):
-        found["key_hash"] = key_hash(metadata)
-    return found
+        columns["key_hash"] = key_hash(metadata)
+    return columns
 
 
 def has_key(metadata: Any) -> bool:
-    """Whether the metadata of an entry, or of a message in a batch, has a key."""
+    """Return whether the metadata of an entry, or of a message in a batch, has a key."""
     return bool(metadata.HasField("partition_key") or metadata.HasField("ordering_key"))
 
 
 def key_hash(metadata: Any) -> int:
-    """The hash of a message's ordering key, or else of its key."""
+    """Return the hash of a message's ordering key, or else of its key."""
     ordering, key = metadata.ordering_key, metadata.partition_key
     is_ordered = metadata.HasField("ordering_key")  # though it may be empty
     chosen_key = ordering if is_ordered else key
@@ -53,7 +59,7 @@ def key_hash(metadata: Any) -> int:
 
 
 def hash_of(key: bytes, *, is_base64: bool = False) -> int:
-    """The hash of a key (in Base64 or not) that Key_Shared subscriptions and their ranges use: Murmur3."""
+    """Return the hash of a key (in Base64 or not) that Key_Shared subscriptions use: Murmur3."""
     hashed: int = (_hash if len(key) <= _LONGEST_KEY else _hash.__wrapped__)(key, is_base64)
     return hashed
 
@@ -64,3 +70,33 @@ def _hash(data: bytes, is_base64: bool) -> int:
         with suppress(ValueError):
             data = b64decode(data, validate=True)
     return murmur3(data, signed=False) & 0x7FFFFFFF
+
+
+class Examiner:
+    """Looks at entries: it decompresses what is compressed."""
+
+    def __init__(self) -> None:
+        self._budget = Budget()
+        self._right: dict[bytes, None] = {}  # checksums of the last payloads that decompress
+
+    def look(self, frame: Frame) -> Iterator[tuple[str, int]]:
+        """Yield the columns `unpacked_size` and `head_crc` of a SEND or MESSAGE that is not cut, if any."""
+        metadata, is_valid = frame.metadata, frame.checksum == "valid"
+        size = self._misstated(frame) if metadata is not None and metadata.compression and is_valid else None
+        if size is not None:
+            yield "unpacked_size", size
+        if metadata is None or frame.checksum == "invalid" or size is not None:
+            yield "head_crc", crc32c(frame.raw[frame.entry_at : frame.payload_at or len(frame.raw)])
+
+    def _misstated(self, frame: Frame) -> int | None:
+        """Return what the payload's size is, if not uncompressed_size (see `find_misstated_size`)."""
+        metadata, key = frame.metadata, frame.stored_checksum
+        if metadata is None or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
+            return None
+        if key in self._right:
+            return None
+        size = find_misstated_size(metadata, frame.payload, self._budget)
+        if size is None:
+            self._right[key] = None
+            bound(self._right, _MAX_ENTRIES)
+        return size

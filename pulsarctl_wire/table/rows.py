@@ -39,7 +39,7 @@ class RowMaker:
         }
 
     def of_event(self, event: Event) -> Row:
-        """Where an event is: the columns that the rows of all events have."""
+        """Return where an event is: the columns that the rows of all events have."""
         ends = event.connection.client, event.connection.server
         source, target = map(address, ends if event.to_broker else ends[::-1])
         return self._place(event.packet, event.time_ns) | {
@@ -51,7 +51,7 @@ class RowMaker:
         }
 
     def of_gap(self, event: Event) -> Row:
-        """The row of a gap, or of malformed bytes."""
+        """Return the row of a gap, or of malformed bytes."""
         reported_ns, place = event.reported or (None, None)
         row = self.of_event(event)
         row |= {"kind": "gap", "size": event.size, "reported_ns": reported_ns, "reported_place": place}
@@ -61,7 +61,7 @@ class RowMaker:
         return row
 
     def of_connection(self, ending: EndedConnection) -> Row:
-        """The row of a connection. What it said of itself is unknown if its state has no `greeting`."""
+        """Make the row of a connection. What it said of itself is unknown if its state has no `greeting`."""
         connection = ending.connection
         client, server = address(connection.client), address(connection.server)
         greeting = getattr(ending.state, "greeting", None) or Greeting()

@@ -64,10 +64,10 @@ _PANDAS: Final = {
 def for_pandas(schema: Any) -> Any:
     """`schema` with metadata by which pandas keeps integers and booleans beside nulls what they are."""
     columns = [
-        {"name": each.name, "pandas_type": plain, "numpy_type": nullable}
-        for each in schema
-        if each.type in _PANDAS
-        for plain, nullable in [_PANDAS[each.type]]
+        {"name": field.name, "pandas_type": plain, "numpy_type": nullable}
+        for field in schema
+        if field.type in _PANDAS
+        for plain, nullable in [_PANDAS[field.type]]
     ]
     about = {"columns": columns, "index_columns": [], "column_indexes": []}
     text = json.dumps(about, separators=(",", ":"))
@@ -432,6 +432,6 @@ def described(schema: Any, detail: str) -> Any:
 
 
 def beside(frames: str, name: str) -> str:
-    """Where another table of the frames table at `frames` is: frames.parquet has frames.gaps.parquet."""
+    """Return the path of another table beside that of frames: frames.parquet has frames.gaps.parquet."""
     stem, dot, ending = frames.rpartition(".")
     return f"{stem}.{name}.{ending}" if dot and "/" not in ending else f"{frames}.{name}"

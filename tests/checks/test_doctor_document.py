@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from pulsarctl_wire.checks import client_rule, doctor, facts, finding, ledgers
+from pulsarctl_wire.checks import doctor, facts, finding, ledgers, rule
 from pulsarctl_wire.checks.registry import RULES, WEAKER
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, read_paragraphs
 from pulsarctl_wire.checks.rules import (
@@ -56,7 +56,7 @@ BOUNDS: Final = {
     "PINGs of a side without answer": {liveness._MAX_PINGS},
     "chunked messages": {chunks._MAX_MESSAGES},
     "corrupt SENDs that may be sent again": {payloads._MAX_DIGESTS},
-    "clients that fail again and again, of a rule": {client_rule._MAX_CLIENTS},
+    "clients that fail again and again, of a rule": {rule._MAX_CLIENTS},
     "servers that answered a TLS handshake, or CONNECT": {peers._MAX_SERVERS},
     "lookups": {lookups._MAX_LOOKUPS},
     "addresses that clients connect to": {lookups._MAX_ADDRESSES},

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pwire_run import SAMPLES, pwire
 
-from pulsarctl_wire.pipeline.decoding.progress import PARTITIONS
+from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
 
 
 def test_rows_of_captures_that_are_gone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.comparing import alone, first_difference, together_in_memory
 from pwire_run import pwire
 from segments import Tcp, captured, enhanced, interface, option, section
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata

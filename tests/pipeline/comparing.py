@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Totals
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_builder
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import Input, Split

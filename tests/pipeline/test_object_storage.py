@@ -12,7 +12,7 @@ from pipeline.comparing import Row, alone, ordered
 from private_cache import cache as cache
 from pwire_run import SAMPLES, pwire
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.storage.tables import find

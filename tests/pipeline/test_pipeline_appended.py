@@ -16,7 +16,7 @@ from pipeline.test_pipeline_series import put as put_hosts
 from pipeline.test_pipeline_series import traffic
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import Side
 from pulsarctl_wire.pipeline.run import Run

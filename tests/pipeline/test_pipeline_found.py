@@ -26,8 +26,7 @@ from pulsarctl_wire.capture.halves import Tcp as Connection
 from pulsarctl_wire.capture.packets import ACK, SYN, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
 from pulsarctl_wire.pipeline.decoding import decode
-from pulsarctl_wire.pipeline.decoding.edges import Edge, Kept
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Edge, Kept, Options
 from pulsarctl_wire.pipeline.files import splits
 
 

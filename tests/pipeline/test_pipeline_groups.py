@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.comparing import Now, alone, first_difference, run, stored, together
 from pipeline.test_pipeline_run import leftovers, parts, put
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files import inputs
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import GROUP_SIZE, MAX_GROUP, Input, Side, opened, plan_all

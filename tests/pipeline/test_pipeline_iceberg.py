@@ -19,7 +19,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 from pyiceberg.table import StaticTable
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.pipeline.upkeep.repartition import repartition
 from pulsarctl_wire.pipeline.upkeep.retention import delete

@@ -22,7 +22,7 @@ from pyarrow.fs import LocalFileSystem
 
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.reports.sql import Choice
@@ -94,7 +94,7 @@ def test_files_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
 def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, out = put(tmp_path, parts(4)), tmp_path / "out"
     run(paths, out, OPTIONS)
-    monkeypatch.setattr("pulsarctl_wire.table.groups.ROWS", 20)
+    monkeypatch.setattr("pulsarctl_wire.table.parquet.ROWS", 20)
     most = max(pq.read_metadata(out / file).num_rows for file in files(out))
     optimize(str(out), MIB)
     (merged,) = (out / "frames").glob("000000*")

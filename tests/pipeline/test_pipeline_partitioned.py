@@ -17,7 +17,7 @@ from segments import START_NS, Tcp, captured, conversation, pcap
 
 from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files import splits
 from pulsarctl_wire.pipeline.storage.partitions import Partitioned, directory, partitioned
 from pulsarctl_wire.pipeline.storage.store import Store

@@ -22,7 +22,7 @@ from segments import START_NS
 
 from pulsarctl_wire.cli.options import parse_time
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import inputs_of
 from pulsarctl_wire.pipeline.run import Run

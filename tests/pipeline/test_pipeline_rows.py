@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline.comparing import alone, first_difference, together, together_in_memory
 from pipeline.traffic import capture
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files import splits
 from pulsarctl_wire.wire.detail import JSON, MessageOptions
 

@@ -20,7 +20,7 @@ from segments import START_NS, Tcp, captured, conversation, pcap, section
 
 from pulsarctl_wire.capture.series import natural
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs, list_inputs
 from pulsarctl_wire.pipeline.files.splits import plan
 from pulsarctl_wire.pipeline.run import Run

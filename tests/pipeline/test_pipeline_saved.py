@@ -21,8 +21,8 @@ from segments import START_NS, Tcp, captured, conversation, enhanced, interface,
 
 from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, TableStitcher, decode_split, new_progress
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import Split, opened, plan
@@ -50,14 +50,14 @@ class Work:
 
     def __init__(self, paths: list[str], directory: Path, options: Options = OPTIONS) -> None:
         (directory / "drafts").mkdir()
-        self.settings = Settings(str(directory / "drafts"), options.max_frame_size)
+        self.settings = Settings(str(directory / "drafts"), options)
         self.out = str(directory)
         self.options = options
         self.inputs = find_inputs(paths)
         self.good = b""  # what is saved of it
 
     def new_progress(self) -> Progress:
-        progress = new_progress(self.options, self.settings)
+        progress = new_progress(self.settings)
         progress.inputs = self.inputs
         return progress
 
@@ -82,8 +82,8 @@ class Work:
         with in_memory():
             for split in self.splits(progress):
                 if stepped := self.step(progress, split):
-                    finish_split(split.name, stepped[1], self.settings.drafts, self.out)
-            finish_split("end", progress.stitcher.close(), self.settings.drafts, self.out)
+                    finish_split(split.name, stepped[1], self.settings, self.out)
+            finish_split("end", progress.stitcher.close(), self.settings, self.out)
 
 
 def written(rng: random.Random, directory: Path) -> Work:

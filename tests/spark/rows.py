@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.comparing import Outcome, Row, alone, stored
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.table import TABLES
 

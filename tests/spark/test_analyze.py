@@ -11,7 +11,7 @@ import pytest
 from pipeline.comparing import Now, Row, ordered
 from spark.rows import expected, rows
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool

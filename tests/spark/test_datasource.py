@@ -16,7 +16,7 @@ from private_cache import cache as cache
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import cache as kept
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files import splits
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.storage.tasks import Pool

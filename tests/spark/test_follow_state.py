@@ -13,8 +13,7 @@ from pipeline.test_pipeline_saved import Trap
 from segments import Tcp, captured, conversation, pcap
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.edges import Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
 from pulsarctl_wire.pipeline.decoding.rows import decode_split
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import plan
@@ -58,7 +57,7 @@ def stitched(tmp_path: Path, state: State, count: int = 1) -> list[tuple[Any, ..
         (tmp_path / f"{number}.pcap").write_bytes(pcap(part))
     (tmp_path / "drafts").mkdir(exist_ok=True)
     settings = Settings(str(tmp_path / "drafts"))
-    processor = StitchProcessor(Options(), settings)
+    processor = StitchProcessor(settings)
     processor.init(state)
     inputs = find_inputs([str(tmp_path)])[count - 1 : count]
     splits = [split for each in inputs for split in plan(count - 1, each)]
@@ -91,7 +90,7 @@ def test_the_state_does_not_grow_with_the_files(tmp_path: Path) -> None:
         path.write_bytes(pcap(packets[2 * number : 2 * number + 2]))
         (split,) = plan(number, find_inputs([str(path)])[0])
         row = {"file": number, "part": 0, "decoded": saved.dump(decode_split(split, settings))}
-        processor = StitchProcessor(Options(), settings)
+        processor = StitchProcessor(settings)
         processor.init(state)
         list(processor.handleInputRows((1,), iter([pd.DataFrame([row])]), None))
         sizes.append(len(state.value or b""))
@@ -119,7 +118,7 @@ def test_a_pickle_beside_the_checkpoint_is_not_executed(tmp_path: Path) -> None:
 def test_offsets_that_name_no_files(batch: Any) -> None:
     from pulsarctl_wire.spark.follow import Rotated, stream_options
 
-    reader = Rotated(stream_options("captures", 1_000, Settings("drafts"))).streamReader(None)  # type: ignore[arg-type]
+    reader = Rotated(stream_options("captures", Settings("drafts"))).streamReader(None)  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match=f"progress/checkpoint is damaged.*{WAY_OUT}"):
         reader.partitions(reader.initialOffset(), {"files": 1, "last": "a.pcap", "batch": batch})
 
@@ -131,7 +130,7 @@ def test_a_batch_takes_up_so_many_files(tmp_path: Path) -> None:
         packets = captured(Tcp(client=("10.0.0.1", 1_000 + number)).whole(conversation()))
         shifted = [(each[0] + number * 1_000_000_000, *each[1:]) for each in packets if each[0] is not None]
         (tmp_path / f"it-{number:03}.pcap").write_bytes(pcap(shifted))
-    reader = Rotated(stream_options(str(tmp_path), 1_000_000, Settings("drafts"))).streamReader(None)  # type: ignore[arg-type]
+    reader = Rotated(stream_options(str(tmp_path), Settings("drafts", Options(1_000_000)))).streamReader(None)  # type: ignore[arg-type]
     reader.prepareForTriggerAvailableNow()
     first = reader.latestOffset(reader.initialOffset(), None)  # type: ignore[arg-type]
     second = reader.latestOffset(first, None)  # type: ignore[arg-type]
@@ -146,14 +145,14 @@ def test_a_batch_may_be_repeated_after_its_files_were_merged(tmp_path: Path) -> 
     store = Store(str(out))
     for count in (2, 4):
         run(paths[:count], out, Options(900))
-        batches = _Batches(store, Settings(""), Options(900), None, print)  # type: ignore[arg-type]
+        batches = _Batches(store, Settings("", Options(900)), None, print)  # type: ignore[arg-type]
         batches._begin(f"{count:06}-00000")  # the next batch begins
     assert [each.next for each in store.merge()] == ["000004-00000", "000004-00000"]
     run(paths, out, Options(900))
     optimize(str(out), 1 << 20)
     merged = sorted(path.name for path in (out / "frames").glob("*.parquet"))
     assert [name[:13] for name in merged] == ["000000-00000.", "000004-00000."]
-    again = _Batches(store, Settings(""), Options(900), None, print)  # type: ignore[arg-type]
+    again = _Batches(store, Settings("", Options(900)), None, print)  # type: ignore[arg-type]
     again._begin("000004-00000")
     assert [path.name for path in (out / "frames").glob("*.parquet")] == merged[:1]
     assert [each.next for each in store.merge()] == ["000004-00000", "000005-00000"]

@@ -12,7 +12,7 @@ from spark.killing import files, kill_at
 from spark.rows import expected, rows
 from spark.test_follow import rotated
 
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")

@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pulsarctl_wire.capture import series
 from pulsarctl_wire.cli.metrics import FollowCollector, serve
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.files.splits import Input
 from pulsarctl_wire.pipeline.storage import saved
@@ -45,7 +45,7 @@ class Following:
         self.now = 0.0
         (directory / "drafts").mkdir(exist_ok=True)
         self.reader = RotatedReader(
-            str(directory), 10**9, Settings(str(directory / "drafts")), lambda: self.now
+            str(directory), Settings(str(directory / "drafts"), Options(10**9)), lambda: self.now
         )
         self.offset = start or self.reader.initialOffset()
 

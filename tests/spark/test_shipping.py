@@ -79,7 +79,7 @@ def test_what_fits_is_unpacked_once_for_all_processes(tmp_path: Path) -> None:
 WORK = """
 import sys
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.spark.executor import SparkWorkers
 from pulsarctl_wire.spark.session import session

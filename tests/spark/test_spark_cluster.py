@@ -18,7 +18,7 @@ PROGRAM = """
 import os, sys, threading
 from pathlib import Path
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.spark.executor import SparkWorkers
 from pulsarctl_wire.spark.session import session

@@ -13,7 +13,7 @@ from pipeline.comparing import Row, alone, first_difference, run, stored, togeth
 from segments import Tcp, build, captured, conversation, pcap
 
 from pulsarctl_wire.capture.hosts import host_of
-from pulsarctl_wire.pipeline.decoding.progress import Options
+from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.wire.detail import DETAILS
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"

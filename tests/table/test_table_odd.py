@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from pulsarctl_wire.table import odd
-from pulsarctl_wire.table.odd import Examiner
+from pulsarctl_wire.table import metadata
+from pulsarctl_wire.table.metadata import Examiner
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import Budget, find_misstated_size
@@ -67,8 +67,8 @@ def test_checksums_of_payloads_that_decompress(monkeypatch: pytest.MonkeyPatch) 
         calls.append(payload)
         return find_misstated_size(metadata, payload, budget)
 
-    monkeypatch.setattr(odd, "_MAX_ENTRIES", 10)
-    monkeypatch.setattr(odd, "find_misstated_size", counted)
+    monkeypatch.setattr(metadata, "_MAX_ENTRIES", 10)
+    monkeypatch.setattr(metadata, "find_misstated_size", counted)
     examiner = Examiner()
     frames = [sent(PACKED, number, compression=ZLIB, uncompressed_size=100) for number in range(25)]
     for frame in (*frames, frames[-1]):

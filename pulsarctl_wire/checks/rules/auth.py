@@ -2,9 +2,8 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.client_rule import ClientRule
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Rule, format_ns, make_answer_subject
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Rule, format_ns, make_answer_subject
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.credentials import token_expiry

@@ -3,9 +3,8 @@
 import re
 from typing import ClassVar, Final, TypeGuard
 
-from pulsarctl_wire.checks.client_rule import ClientRule
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, Findings, locate_bytes
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Findings, locate_bytes
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V2

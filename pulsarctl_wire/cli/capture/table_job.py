@@ -19,7 +19,8 @@ from pulsarctl_wire.cli.capture.examining import Examined, examine_beside
 from pulsarctl_wire.cli.capture.pooled import Pool, splittable
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.table_options import TableOptions
-from pulsarctl_wire.pipeline.decoding.progress import Options, Result, decoded_in_order, room_for
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Result, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.decoding.rows import (
     Stitched,
     decode_split,
@@ -135,9 +136,8 @@ class TableJob:
         beside = os.path.dirname(os.path.abspath(self._out))
         drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))
         pool = Pool(inputs, options.jobs, self._stack)
-        work = replace(self._work, split_size=pool.split_size)
-        settings = work.settings(drafts)
-        progress = new_progress(work, settings, pool.inputs)
+        settings = Settings(drafts, replace(self._work, split_size=pool.split_size))
+        progress = new_progress(settings, pool.inputs)
 
         def submit(splits: list[Split]) -> list[Result]:
             return [pool.executor.submit(decode_split, split, settings).result for split in splits]

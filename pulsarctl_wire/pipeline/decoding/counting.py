@@ -10,15 +10,8 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.pipeline.decoding.decode import decode
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import (
-    Options,
-    Progress,
-    Result,
-    Totals,
-    decoded_in_order,
-    room_for,
-)
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress, Result, Totals, decoded_in_order, room_for
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names, Reread, Stitcher, StitchResult
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.wire.frame import Event
@@ -82,7 +75,7 @@ class _CountStitcher(Stitcher, Generic[C]):
         self._numbered(self.end(self.edges.add))
 
     def _numbered(self, result: StitchResult) -> StitchResult:
-        self.edges.rename({result.first + number: new for number, new in enumerate(result.numbers)}, {})
+        self.edges.rename({result.first + number: final for number, final in enumerate(result.numbers)}, {})
         return result
 
 
@@ -98,9 +91,9 @@ class CountJob(Generic[C]):
         split_size: int,
     ) -> None:
         self._new = new
-        self._settings = Settings(max_frame_size=max_frame_size)
+        self._settings = Settings(options=Options(split_size, max_frame_size))
         self._stitcher = _CountStitcher(self._settings, new)
-        self._progress = Progress(inputs, Options(split_size, max_frame_size), stitcher=self._stitcher)
+        self._progress = Progress(inputs, self._settings.options, stitcher=self._stitcher)
         self.counts = new()
         """The counts of all splits so far."""
         self.packets = self.cut_packets = self.dropped_packets = 0
@@ -141,19 +134,19 @@ class CountJob(Generic[C]):
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Return how many processor cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def pool(jobs: int) -> ProcessPoolExecutor:
-    """A pool of `jobs` processes. They are forked if the system can do that, so they start fast."""
+    """Start a pool of `jobs` processes. They are forked if the system can do that, so they start fast."""
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
     return ProcessPoolExecutor(jobs, multiprocessing.get_context(method), _prepare)
 
 
 def pool_until(stack: ExitStack, jobs: int) -> ProcessPoolExecutor:
-    """A pool of `jobs` processes that ends when `stack` closes; after an exception they stop at once."""
+    """Start a pool of `jobs` processes until `stack` closes; after an exception they stop at once."""
     executor = pool(jobs)
 
     def end(kind: type[BaseException] | None, *error: object) -> None:

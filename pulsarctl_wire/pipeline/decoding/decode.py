@@ -69,12 +69,12 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
 
 
 def pair_of(key: bytes) -> bytes:
-    """The smaller of the keys of a connection's two directions."""
+    """Return the smaller of the keys of a connection's two directions."""
     return min(key, reverse(key))
 
 
 def unread(split: Split, problem: str) -> Decoded:
-    """The result for a split that is not read because of a `problem` with its file."""
+    """Return the result of a split that is not read because of a `problem` with its file."""
     start = split.start, split.layout
     problems = [(split.input.name, problem, True)]
     return Decoded(split, start, start, problems, 0, 0, {}, [], None)
@@ -95,27 +95,27 @@ def _turns(
     lanes: dict[int, Lane | None] = {}
     with ExitStack() as stack:
         closing: dict[int, ExitStack] = {}
-        for file, each in enumerate(split.inputs, split.file):
-            if not each.sides:
-                part = Split(file, 0, each) if split.more else split
+        for file, input_ in enumerate(split.inputs, split.file):
+            if not input_.sides:
+                part = Split(file, 0, input_) if split.more else split
                 try:
-                    with opened(each.path, part.start) as stream:
+                    with opened(input_.path, part.start) as stream:
                         source = stream if part.layout is not None else uncompressed(stream)
-                        yield each.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
+                        yield input_.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
                 except CaptureError as error:
-                    problems.append(_problem(each.name, error))
+                    problems.append(_problem(input_.name, error))
                 continue
-            for side in each.sides:
+            for side in input_.sides:
                 if side.file not in lanes:
                     closing[side.file] = stack.enter_context(ExitStack())
                     lanes[side.file] = _begun(side, closing[side.file], problems)
-            sides = [(found, side) for side in each.sides if (found := lanes[side.file]) is not None]
-            yield each.name, 0, SideBySide([(found, side.since, side.until) for found, side in sides])
-            for found, side in sides:
+            sides = [(lane, side) for side in input_.sides if (lane := lanes[side.file]) is not None]
+            yield input_.name, 0, SideBySide([(lane, side.since, side.until) for lane, side in sides])
+            for lane, side in sides:
                 if side.until is None or file == split.next_file - 1:
                     closing[side.file].close()
-                    if found.error is not None:
-                        problems.append(_problem(side.name, found.error))
+                    if lane.error is not None:
+                        problems.append(_problem(side.name, lane.error))
 
 
 def _begun(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
@@ -143,13 +143,13 @@ def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
         try:
             for time_ns, link, data, length in packets:
                 number += 1
-                found = segment(link, data, length)
-                if found is not None:
+                segment_found = segment(link, data, length)
+                if segment_found is not None:
                     place = base | packets.offset
-                    yield number if split.is_merged else place, place, time_ns, found
+                    yield number if split.is_merged else place, place, time_ns, segment_found
         except CaptureError as error:
             problems.append(_problem(file, error))
-    for name, text, _ in [each for each in problems if each not in decoded.problems]:
+    for name, text, _ in [problem for problem in problems if problem not in decoded.problems]:
         decoded.problems.append((name, f"cannot be read again, so rows may be missing: {text}", True))
 
 
@@ -182,15 +182,15 @@ class _SplitDecoder:
             self.packets += 1
             if len(data) < length:
                 self.cut += 1
-            found = dissector.segment(link, data, length)
-            if found is None:
+            segment = dissector.segment(link, data, length)
+            if segment is None:
                 continue
-            tcp = reassembler.connection(found[0])
+            tcp = reassembler.connection(segment[0])
             place = base | packets.offset
-            if tcp is None or not tcp.is_synced or found[3] & SYN:
-                self._unsynced((self.packets if self._is_merged else place, place, time_ns, found))
+            if tcp is None or not tcp.is_synced or segment[3] & SYN:
+                self._unsynced((self.packets if self._is_merged else place, place, time_ns, segment))
             else:
-                events = reassembler.add(found, time_ns, place)
+                events = reassembler.add(segment, time_ns, place)
                 while events:
                     self._gathered += events
                     if len(self._gathered) >= _GATHERED:
@@ -198,7 +198,7 @@ class _SplitDecoder:
                     events = reassembler.more()
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
-        """The turn of the current packet."""
+        """Return the turn of the current packet."""
         return self.packets if self._is_merged else self._base | packets.offset
 
     def _unsynced(self, packet: Kept) -> None:
@@ -222,7 +222,7 @@ class _SplitDecoder:
             self._keep(tcp, packet)
 
     def _marked(self, key: bytes, turn: int) -> Tcp | None:
-        """The connection of a segment's key; it is given an edge if it has none."""
+        """Return the connection of a segment's key; give it an edge if it has none."""
         tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
             tcp.mark = Edge(len(self._edges), pair_of(key), turn)
@@ -275,7 +275,7 @@ class _SplitDecoder:
             self._collect(sure)
 
     def edges(self) -> list[Edge]:
-        """The edges, in the order in which their connections were opened."""
+        """Return the edges, in the order in which their connections were opened."""
         for index, state in self._unsynced_states.items():
             self._edges[index].early = state.sent
         for index, tcp in self._synced.items():

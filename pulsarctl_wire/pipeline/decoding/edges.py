@@ -1,7 +1,8 @@
 """What a split is decoded to, beside its draft: plain data, for the process that joins the splits."""
 
+from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -9,34 +10,51 @@ from pulsarctl_wire.capture.handover import Handover, SyncPoint
 from pulsarctl_wire.capture.layout import Layout
 from pulsarctl_wire.capture.packets import Segment, Waiting
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
-from pulsarctl_wire.pipeline.files.splits import Split
+from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Split
 from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
-from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64
+from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64, one_of
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.plain import Part, SentRanges
 
+PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
+"""What a table can be partitioned by."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to make a table.
+
+    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
+    partitions.py); the others are those of `TableBuilder`.
+    """
+
+    split_size: UInt64 = SPLIT_SIZE
+    max_frame_size: UInt64 | None = None
+    payload: bool = False
+    cluster: str | None = None
+    messages: MessageOptions | None = None
+    partition_by: tuple[Annotated[str, one_of(PARTITIONS)], ...] = ()
+    host: str | None = None
+    detail: Detail = ALL
+
 
 class Settings(NamedTuple):
-    """Settings for all splits: where drafts go, the largest frame in bytes, and those of `TableBuilder`.
+    """Settings for all splits: the directory of their drafts, and the options of the table.
 
     `stand_in` is the prefix of stand-ins for topics. It is random, so no real topic begins with it.
     """
 
     drafts: str = ""
-    max_frame_size: UInt64 | None = None
-    payload: bool = False
+    options: Options = Options()
     stand_in: str = token_hex(16)
-    cluster: str | None = None
-    messages: MessageOptions | None = None
-    host: str | None = None
-    detail: Detail = ALL
 
     def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
-        """A new reassembler, which does not join chunks or keep schemas."""
+        """Return a new reassembler, which does not join chunks or keep schemas."""
+        limit = self.options.max_frame_size
         return Reassembler(
-            Knowledge(join_chunks=False, schemas=False, fixed_limit=self.max_frame_size is not None),
-            limit=self.max_frame_size or MAX_FRAME_SIZE,
+            Knowledge(join_chunks=False, schemas=False, fixed_limit=limit is not None),
+            limit=limit or MAX_FRAME_SIZE,
             new_state=new_state,
             on_end=on_end,
         )

@@ -4,46 +4,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pulsarctl_wire.pipeline.decoding.decode import reread
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Problem, Settings
-from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split, plan, plan_all
-from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
-from pulsarctl_wire.wire.ranges import Count, UInt64, one_of
-
-PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
-"""What a table can be partitioned by."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to make a table.
-
-    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
-    partitions.py); the others are those of `TableBuilder`.
-    """
-
-    split_size: UInt64 = SPLIT_SIZE
-    max_frame_size: UInt64 | None = None
-    payload: bool = False
-    cluster: str | None = None
-    messages: MessageOptions | None = None
-    partition_by: tuple[Annotated[str, one_of(PARTITIONS)], ...] = ()
-    host: str | None = None
-    detail: Detail = ALL
-
-    def settings(self, drafts: str) -> Settings:
-        """The settings of splits whose drafts are in the directory `drafts`."""
-        return Settings(
-            drafts,
-            self.max_frame_size,
-            self.payload,
-            cluster=self.cluster,
-            messages=self.messages,
-            host=self.host,
-            detail=self.detail,
-        )
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Options, Problem, Settings
+from pulsarctl_wire.pipeline.files.splits import Input, Split, plan, plan_all
+from pulsarctl_wire.wire.ranges import Count, UInt64
 
 
 class Begun(NamedTuple):
@@ -76,7 +42,7 @@ class Totals:
 
     def add_problems(self, problems: list[Problem]) -> None:
         """Add those that are new: a file may be read several times."""
-        self.problems += [each for each in problems if each not in self.problems]
+        self.problems += [problem for problem in problems if problem not in self.problems]
 
 
 @dataclass
@@ -103,7 +69,7 @@ class Progress:
         return Split(self.file, self.part, Input("", 0, 0)).name
 
     def settle(self, decoded: Decoded, decode: Callable[[Split], Decoded]) -> Decoded | None:
-        """The next split, decoded from where the previous one ended; None if its input is unreadable there.
+        """Return the next split, decoded from the end of the previous one; None if its input is unreadable.
 
         Calls `decode` to decode it again if it began elsewhere or lacked earlier IP fragments.
         """
@@ -151,7 +117,7 @@ Submit = Callable[[list[Split]], list[Result]]
 
 
 def room_for(processes: int) -> Callable[[int], int]:
-    """The `room` of `decoded_in_order` for so many processes: each has a split, and two more wait."""
+    """Return the `room` of `decoded_in_order` for so many processes: each has a split, and two more wait."""
     return lambda waiting: processes + 2 - waiting
 
 
@@ -164,8 +130,8 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
     splits = _splits(progress)
     waiting: deque[tuple[Split, Result]] = deque()
     while True:
-        while more := list(islice(splits, room(len(waiting)))):
-            waiting.extend(zip(more, submit(more), strict=True))
+        while new_splits := list(islice(splits, room(len(waiting)))):
+            waiting.extend(zip(new_splits, submit(new_splits), strict=True))
         if not waiting:
             return
         split, result = waiting.popleft()
@@ -174,17 +140,17 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
             continue
         layout = decoded.split.layout
         if split.part and layout != split.layout:  # earlier splits of its input changed the layout
-            places = [at for at, (later, _) in enumerate(waiting) if later.file == split.file]
-            for at in places:
-                waiting[at][1]()  # or two processes might write its draft
-            changed = [waiting[at][0]._replace(layout=layout) for at in places]
-            for at, later, again in zip(places, changed, submit(changed), strict=True):
-                waiting[at] = later, again
+            places = [index for index, (later, _) in enumerate(waiting) if later.file == split.file]
+            for index in places:
+                waiting[index][1]()  # or two processes might write its draft
+            again_splits = [waiting[index][0]._replace(layout=layout) for index in places]
+            for index, later, again in zip(places, again_splits, submit(again_splits), strict=True):
+                waiting[index] = later, again
         yield decoded
 
 
 def _splits(progress: Progress) -> Iterator[Split]:
-    """The remaining splits."""
+    """Yield the remaining splits."""
     inputs, size, file = progress.inputs, progress.options.split_size, progress.file
     if progress.part:
         yield from plan(file, inputs[file], size)[progress.part :]

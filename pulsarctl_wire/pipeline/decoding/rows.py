@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from pulsarctl_wire.pipeline.decoding.decode import decode
-from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.table import TABLES, VERSION, TableBuilder
 from pulsarctl_wire.table.columns import number_array, number_values, replaced
@@ -23,9 +22,9 @@ from pulsarctl_wire.wire.ranges import Count, one_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
 
-def new_progress(options: Options, settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
-    """The progress of a new table."""
-    return Progress(list(inputs), options, version=VERSION, stitcher=TableStitcher(settings))
+def new_progress(settings: Settings, inputs: Iterable[Input] = ()) -> Progress:
+    """Return the progress of a new table."""
+    return Progress(list(inputs), settings.options, version=VERSION, stitcher=TableStitcher(settings))
 
 
 def decode_split(split: Split, settings: Settings) -> Decoded:
@@ -34,7 +33,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     system, paths = draft_of(settings.drafts, split.name)
     with ExitStack() as files:
         rows = _Rows(
-            new_builder(settings, split.sources),
+            new_builder(settings.options, split.sources),
             lambda table: files.enter_context(written(system, paths[table])),
         )
         try:
@@ -44,7 +43,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
 
 
 def draft_of(directory: str, name: str) -> tuple[Any, dict[str, str]]:
-    """The draft of the split `name`: its filesystem, and the paths of its Arrow streams, by table.
+    """Return the draft of the split `name`: its filesystem, and the paths of its Arrow streams, by table.
 
     A stream without rows does not exist.
     """
@@ -60,15 +59,15 @@ def delete_draft(directory: str, name: str) -> None:
             system.delete_file(path)
 
 
-def new_builder(about: Settings | Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
-    """A new builder of rows."""
+def new_builder(options: Options, sources: Sequence[str] | Mapping[int, str]) -> TableBuilder:
+    """Return a new builder of rows."""
     return TableBuilder(
         sources,
-        payload=about.payload,
-        cluster=about.cluster,
-        messages=about.messages,
-        host=about.host,
-        detail=about.detail,
+        payload=options.payload,
+        cluster=options.cluster,
+        messages=options.messages,
+        host=options.host,
+        detail=options.detail,
     )
 
 
@@ -126,7 +125,7 @@ class TableStitcher(Stitcher):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings, lambda ending: self._rows.end(ending))
-        self._settings = settings
+        self._options = settings.options
         self._rows = self._new_rows()
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
@@ -136,13 +135,13 @@ class TableStitcher(Stitcher):
         return Stitched(fixups, self._rows.numbered(first, numbers), read_again)
 
     def close(self) -> Stitched:
-        """The remaining rows, at the end of the capture."""
+        """Return the remaining rows, at the end of the capture."""
         self._rows = self._new_rows()
         _, first, numbers, _ = self.end(self._rows.add)
         return Stitched({}, self._rows.numbered(first, numbers), 0)
 
     def _new_rows(self) -> "_EdgeRows":
-        return _EdgeRows(new_builder(self._settings, self.names))
+        return _EdgeRows(new_builder(self._options, self.names))
 
 
 class _EdgeRows(_Rows):
@@ -153,15 +152,15 @@ class _EdgeRows(_Rows):
         super().__init__(builder, self._files.__getitem__)
 
     def numbered(self, first: int, numbers: list[int]) -> dict[str, bytes]:
-        """The rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
+        """Return the rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
-        given = np.array(numbers, np.int64)
+        final_numbers = np.array(numbers, np.int64)
         tables = [*self._files]
-        return {table: _numbered(self._files.pop(table).getvalue(), given, first) for table in tables}
+        return {table: _numbered(self._files.pop(table).getvalue(), final_numbers, first) for table in tables}
 
 
 def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
-    """The Arrow stream `data`, with each connection n from `first` on renumbered to `numbers[n - first]`."""
+    """Renumber each connection n from `first` on to `numbers[n - first]`, in the Arrow stream `data`."""
     if not len(numbers):
         return data
     file = io.BytesIO()
@@ -169,7 +168,7 @@ def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
     with _stream(file, batches.schema) as stream:
         for batch in batches:
             connections = number_values(batch.column("connection")).copy()
-            new = connections >= first
-            connections[new] = numbers[connections[new] - first]
+            is_new = connections >= first
+            connections[is_new] = numbers[connections[is_new] - first]
             stream.write_batch(replaced(batch, "connection", number_array(connections, None, pa.int64())))
     return file.getvalue()

@@ -94,7 +94,7 @@ class Stitcher:
         self.knowledge = self.reassembler.knowledge
 
     def state(self) -> StitcherState:
-        """The incomplete IP datagrams, the connections, and the names of the inputs so far."""
+        """Return the incomplete IP datagrams, the connections, and the names of the inputs so far."""
         return self.waiting, save(self.reassembler), self.names
 
     def resume(self, state: StitcherState) -> None:
@@ -135,11 +135,11 @@ class Stitcher:
     def _result(self, fixups: _Fixups, read_again: int) -> StitchResult:
         self.reassembler.report()
         first, numbers = self._number()
-        found = {
+        by_index = {
             index: Fixup(each.index, uid_of(each), each.broker or each.server, shifts, names)
             for index, (each, shifts, names) in fixups.items()
         }
-        return StitchResult(found, first, numbers, read_again)
+        return StitchResult(by_index, first, numbers, read_again)
 
     def _number(self) -> tuple[int, list[int]]:
         """Number the new connections by their first packets; return the lowest number, and all numbers."""
@@ -172,8 +172,8 @@ class Stitcher:
         steps += [(edge.turn, edge, None) for edge in edges if edge.packets is None]
         steps.sort(key=itemgetter(0))
         for turn, edge, packet in steps:
-            for each in again.until(turn):
-                self._follow(each, add)
+            for again_packet in again.until(turn):
+                self._follow(again_packet, add)
             pair = edge.pair
             if pair in again.since:
                 continue
@@ -191,30 +191,30 @@ class Stitcher:
             self._follow(packet, add)
             if edge.guess is not None and turn + 1 == edge.synced and not self._go_on(edge, add, fixups):
                 again.since[pair] = edge.synced
-        for each in again.until(sys.maxsize):
-            self._follow(each, add)
+        for again_packet in again.until(sys.maxsize):
+            self._follow(again_packet, add)
         self._do(sys.maxsize)
 
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
-        """The sends that may be resent in a split."""
-        found: dict[str, list[tuple[int, int, int]]] = {}
+        """Return the sends that may be resent in a split."""
+        resent: dict[str, list[tuple[int, int, int]]] = {}
         sending = (name for edge in edges if edge.part is not None for name in edge.part.sent)
         names = {name.encode("utf-8", "replace"): name for name in sending}
         for _, name, sequence, *_ in self.knowledge.unanswered:
-            found.setdefault(name, []).append((sequence, sequence, 0))
+            resent.setdefault(name, []).append((sequence, sequence, 0))
         for edge in edges:
             tcp = self.reassembler.connection(edge.pair)
             if tcp is not None:
                 assert isinstance(tcp.state, KnownState)
                 for name, sequence in tcp.state.waiting():
-                    found.setdefault(name, []).append((sequence, sequence, 0))
+                    resent.setdefault(name, []).append((sequence, sequence, 0))
             for name, (low, high, _) in edge.early.items():
-                found.setdefault(name, []).append((low, high, 0))
+                resent.setdefault(name, []).append((low, high, 0))
             for name in _unseen(edge, tcp, names):
-                found.setdefault(name, []).append((0, sys.maxsize, 0))
-            for name, sequence, after in edge.part.maybe_resent if edge.part is not None else ():
-                found.setdefault(name, []).append((sequence, sequence, after))
-        return found
+                resent.setdefault(name, []).append((0, sys.maxsize, 0))
+            for name, sequence, offset in edge.part.maybe_resent if edge.part is not None else ():
+                resent.setdefault(name, []).append((sequence, sequence, offset))
+        return resent
 
     def _go_on(self, edge: Edge, add: Add, fixups: _Fixups) -> bool:
         """Continue from the edge's state; return False if the connection is not where the split assumed."""
@@ -261,7 +261,7 @@ class Stitcher:
 
 
 def _same_limit(edge: Edge, tcp: Tcp) -> bool:
-    """Whether the largest frame allowed, which a split may not know, made no difference in it."""
+    """Return whether the largest frame allowed, which a split may not know, made no difference in it."""
     assert edge.guess is not None
     limit = tcp.half.stream.limit
     return limit == edge.guess.limit or (
@@ -270,7 +270,7 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
 
 
 def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
-    """The producers of `names` that an edge may have sends of which the split could not decode.
+    """Return the producers of `names` that an edge may have sends of which the split could not decode.
 
     They are in what the connection still holds, or in the packets of the edge.
     """
@@ -284,22 +284,22 @@ def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
     for *_, segment in edge.packets or ():
         if segment[0] not in keys or keys[segment[0]].stream.to_broker:
             payloads.setdefault(segment[0], []).append(segment[4])
-    seen = edge.early.keys() | (edge.part.sent.keys() if edge.part is not None else set())
-    found = _names_in([*unfinished, *map(b"".join, payloads.values())], names) - seen
-    return found | _names_in(behind_holes, names)
+    decoded_names = edge.early.keys() | (edge.part.sent.keys() if edge.part is not None else set())
+    unseen = _names_in([*unfinished, *map(b"".join, payloads.values())], names) - decoded_names
+    return unseen | _names_in(behind_holes, names)
 
 
 def _names_in(texts: Iterable[bytes], names: dict[bytes, str]) -> set[str]:
-    """Those of `names` that are fields of some bytes, as MessageMetadata.producer_name is one."""
-    found: set[str] = set()
+    """Return those of `names` that are fields of some bytes, as MessageMetadata.producer_name is one."""
+    present: set[str] = set()
     for text in texts:
-        at = text.find(b"\n")  # its tag
-        while 0 <= at < len(text) - 1:
-            name = names.get(text[at + 2 : at + 2 + text[at + 1]])
+        position = text.find(b"\n")  # its tag
+        while 0 <= position < len(text) - 1:
+            name = names.get(text[position + 2 : position + 2 + text[position + 1]])
             if name is not None:
-                found.add(name)
-            at = text.find(b"\n", at + 1)
-    return found
+                present.add(name)
+            position = text.find(b"\n", position + 1)
+    return present
 
 
 class _Again:
@@ -316,7 +316,7 @@ class _Again:
         self._next: Kept | None = None
 
     def until(self, turn: int) -> Iterator[Kept]:
-        """The packets before a turn. The split is only opened if there may be some."""
+        """Yield the packets before a turn. The split is only opened if there may be some."""
         if not self.since and self._rest is None:
             return
         packet = self._next or next(self._packets, None)

@@ -130,14 +130,14 @@ class Copied:
         os.remove(self._path)
 
     def packets(self) -> Iterator[tuple[int, RawPacket, int]]:
-        """The wanted packets, each with the latest time so far (ns), and how many wanted frames end in it."""
+        """Yield the wanted packets, each with the latest time so far (ns), and how many frames end in it."""
         latest = 0
         with open(self._path, "rb") as stream:
             packets = files.read_packets(b"", reader(stream))
-            for packet, chosen in zip(packets, self._chosen, strict=True):
-                if chosen & _WANTED:
+            for packet, mark in zip(packets, self._chosen, strict=True):
+                if mark & _WANTED:
                     latest = max(latest, packet[0] or 0)
-                    yield latest, packet, chosen - _WANTED
+                    yield latest, packet, mark - _WANTED
 
 
 def merged(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
@@ -145,12 +145,12 @@ def merged(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
 
     With each comes how many wanted frames end in it.
     """
-    waiting = deque(sorted(copies, key=lambda each: each.first_ns))
+    copies_left = deque(sorted(copies, key=lambda copy_: copy_.first_ns))
     heap: list[tuple[int, int, RawPacket, int, Iterator[tuple[int, RawPacket, int]]]] = []
     count = 0
-    while waiting or heap:
-        while waiting and (not heap or waiting[0].first_ns <= heap[0][0]):
-            packets = waiting.popleft().packets()
+    while copies_left or heap:
+        while copies_left and (not heap or copies_left[0].first_ns <= heap[0][0]):
+            packets = copies_left.popleft().packets()
             count += 1
             for time_ns, packet, ending in packets:
                 heapq.heappush(heap, (time_ns, count, packet, ending, packets))
@@ -253,13 +253,13 @@ def _seek(scan: "_Scan", stream: BinaryIO, packets: PacketReader, copied: Copied
     first, layout = packets.offset, packets.layout
     goes_on = True
     while goes_on and (start := scan.next_start) is not None:
-        at = max(start, first)
+        position = max(start, first)
         try:
-            stream.seek(at)
+            stream.seek(position)
         except (OSError, OverflowError):
-            copied.error = CaptureError(f"it cannot be read at byte {at}")
+            copied.error = CaptureError(f"it cannot be read at byte {position}")
             return
-        goes_on = scan.read(PacketReader(b"", reader(stream), layout, at))
+        goes_on = scan.read(PacketReader(b"", reader(stream), layout, position))
 
 
 class _Scan:
@@ -317,96 +317,96 @@ class _Scan:
         """Open the windows that start at `offset` or before."""
         while self._next is not None and self._next.start <= offset:
             about, self._next = self._next, next(self._windows, None)
-            begun = _Open(about)
+            opened_window = _Open(about)
             self._count += 1
-            heapq.heappush(self._stops, (about.stop, self._count, begun))
+            heapq.heappush(self._stops, (about.stop, self._count, opened_window))
             if about.until is not None and about.stop == sys.maxsize:
-                heapq.heappush(self._untils, (about.until + _LATE, self._count, begun))
-            for key in begun.keys:
-                self._open.setdefault(key, []).append(begun)
+                heapq.heappush(self._untils, (about.until + _LATE, self._count, opened_window))
+            for key in opened_window.keys:
+                self._open.setdefault(key, []).append(opened_window)
 
     def _end_before(self, offset: int, time_ns: int | None) -> None:
         """Close the windows that have no packet from `offset` or `time_ns` on."""
         while self._stops and self._stops[0][0] < offset:
             self._close(heapq.heappop(self._stops)[2])
         while self._untils and time_ns is not None and self._untils[0][0] < time_ns:
-            begun = heapq.heappop(self._untils)[2]
-            if begun.about.at is None or begun.about.at < offset:
-                self._close(begun)
+            ending = heapq.heappop(self._untils)[2]
+            if ending.about.at is None or ending.about.at < offset:
+                self._close(ending)
 
-    def _close(self, begun: _Open) -> None:
-        if begun.is_closed:
+    def _close(self, closing: _Open) -> None:
+        if closing.is_closed:
             return
-        begun.is_closed = True
-        for key in begun.keys:
-            self._open[key].remove(begun)
+        closing.is_closed = True
+        for key in closing.keys:
+            self._open[key].remove(closing)
             if not self._open[key]:
                 del self._open[key]
-        about, copied = begun.about, self._copied
+        about, copied = closing.about, self._copied
         if about.at is None:
             return
-        if not begun.is_there:
+        if not closing.is_there:
             copied.lost += about.frames
             return
         copied.found += about.frames
         copied.matched += 1
         if about.header:
-            copied.choose(self._decide(begun))
+            copied.choose(self._decide(closing))
         if not about.is_whole:
-            copied.complete(begun.number)
+            copied.complete(closing.number)
 
     # -- packets
 
     def _take(self, offset: int, packet: RawPacket) -> None:
         """Copy a packet if an open window wants it."""
         time_ns, link, data, length = packet
-        before = self._dissector.fragments
+        fragments_before = self._dissector.fragments
         segment = self._dissector.segment(link, data, length)
         numbers: tuple[int, ...] = ()
-        if self._dissector.fragments > before:
+        if self._dissector.fragments > fragments_before:
             self._copied.is_odd = True
             self._fragments.append(self._copied.add(packet))
             numbers = (*self._fragments,)
         if segment is None or segment[0] not in self._open:
             return
         numbers = numbers or (self._copied.add(packet),)
-        for begun in self._open[segment[0]]:
-            about = begun.about
+        for open_window in self._open[segment[0]]:
+            about = open_window.about
             if time_ns is not None and not (about.since or 0) <= time_ns <= (about.until or time_ns):
                 continue
             if offset == about.at:
-                begun.is_there = about.at_ns in (None, time_ns)
-                begun.last, begun.number = len(begun.taken), numbers[-1]
+                open_window.is_there = about.at_ns in (None, time_ns)
+                open_window.last, open_window.number = len(open_window.taken), numbers[-1]
             if about.header:
-                begun.taken.append(_Taken(numbers, segment, time_ns))
+                open_window.taken.append(_Taken(numbers, segment, time_ns))
             else:
                 self._copied.choose(numbers)
 
-    def _decide(self, begun: _Open) -> list[int]:
+    def _decide(self, open_window: _Open) -> list[int]:
         """Return the packets that a frame needs to be decoded.
 
         They are its own, if that is enough; with those of the frame before it or after it, if that is; or
         all of its window.
         """
-        everything = [*range(len(begun.taken))]
+        everything = [*range(len(open_window.taken))]
         if len(everything) == 1:
-            return begun.numbers(everything)
-        frames = self._frames(begun, everything)
-        place = begun.place_of(frames)
+            return open_window.numbers(everything)
+        frames = self._frames(open_window, everything)
+        place = open_window.place_of(frames)
         if place is None:
-            return begun.numbers(everything)
+            return open_window.numbers(everything)
         for beside in ((), frames[max(place - 1, 0) : place], frames[place + 1 : place + 2]):
             own = (frames[place], *beside)
-            chosen = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
-            if chosen == everything or begun.place_of(self._frames(begun, chosen)) is not None:
-                return begun.numbers(chosen)
-        return begun.numbers(everything)
+            indexes = sorted({index for frame in own for index in frame.packets or (frame.packet,)})
+            if indexes == everything or open_window.place_of(self._frames(open_window, indexes)) is not None:
+                return open_window.numbers(indexes)
+        return open_window.numbers(everything)
 
-    def _frames(self, begun: _Open, indexes: list[int]) -> list[Frame]:
+    def _frames(self, open_window: _Open, indexes: list[int]) -> list[Frame]:
         """Return the frames that are decoded from some of a window's segments; `packet` is an index."""
-        numbers = begun.numbers(indexes)
+        numbers = open_window.numbers(indexes)
         if self._last[0] != numbers:
-            self._last = numbers, _decoded([(index, begun.taken[index]) for index in indexes])
+            self._last = numbers, _decoded([(index, open_window.taken[index]) for index in indexes])
         return self._last[1]
 
 
@@ -414,10 +414,10 @@ def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
     """Return the frames in numbered segments, as they are decoded from nothing else."""
     reassembler = Reassembler(Knowledge(join_chunks=False), new_state=State)
     events: list[Event] = []
-    for number, each in segments:
-        events += reassembler.add(each.segment, each.time_ns, number)
-        while more := reassembler.more():
-            events += more
-    for more in reassembler.close():
-        events += more
+    for number, taken in segments:
+        events += reassembler.add(taken.segment, taken.time_ns, number)
+        while further := reassembler.more():
+            events += further
+    for further in reassembler.close():
+        events += further
     return [event for event in events if isinstance(event, Frame)]

@@ -1,7 +1,9 @@
-"""The file systems of paths and URIs: pyarrow's, or fsspec's where pyarrow has none."""
+"""The file systems of paths and URIs: pyarrow's, or fsspec's where pyarrow has none; files written whole."""
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import Any, BinaryIO, cast
 
 from pyarrow import ArrowException, ArrowNotImplementedError, fs
@@ -11,14 +13,14 @@ from pulsarctl_wire.pipeline.files.paths import Entry, is_uri, reason
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """The pyarrow filesystem of a path or URI, and the path in it; raises CaptureError if there is none.
+    """Return the pyarrow filesystem of a path or URI, and the path in it. Raises CaptureError.
 
     Where pyarrow has none, it is that of fsspec, whose other file systems are packages of their own.
     """
     try:
         if is_uri(path):
-            found, inside = fs.FileSystem.from_uri(arrow_uri(path))
-            return found, str(inside)
+            system, inside = fs.FileSystem.from_uri(arrow_uri(path))
+            return system, str(inside)
         return fs.LocalFileSystem(), path
     except (ArrowException, OSError, ValueError) as error:
         if isinstance(error, ArrowNotImplementedError) or "Unrecognized filesystem type" in str(error):
@@ -54,6 +56,32 @@ def open_uri(uri: str) -> BinaryIO:
         raise OSError(reason(error)) from error
 
 
+def unfinished(path: str) -> str:
+    """Return a name for the file at `path` until it is complete.
+
+    No other process has the same: Spark may run a task twice at a time.
+    """
+    return f"{path}.{token_hex(8)}.unfinished"
+
+
+@contextmanager
+def written(system: Any, path: str) -> Iterator[Any]:
+    """Open a file of a pyarrow filesystem to write it; if the block raises, there is no file.
+
+    Raises OSError if it cannot be written.
+    """
+    temporary = unfinished(path)
+    stream = system.open_output_stream(temporary)
+    try:
+        with stream:
+            yield stream
+    except BaseException:
+        with suppress(ArrowException, OSError):
+            system.delete_file(temporary)
+        raise
+    system.move(temporary, path)
+
+
 class Listing:
     """Lists files of a pyarrow filesystem. Methods raise OSError."""
 
@@ -66,12 +94,12 @@ class Listing:
 
     def files_below(self, base: str) -> Iterator[Entry]:
         """Return the files below a directory."""
-        below = fs.FileSelector(base, recursive=True)
-        return (each for each in self._entries(below) if not each.is_directory)
+        selector = fs.FileSelector(base, recursive=True)
+        return (entry for entry in self._entries(selector) if not entry.is_directory)
 
-    def _entries(self, where: Any) -> Iterator[Entry]:
+    def _entries(self, selection: Any) -> Iterator[Entry]:
         try:
-            infos = self._system.get_file_info(where)
+            infos = self._system.get_file_info(selection)
         except ArrowException as error:
             raise OSError(reason(error)) from error
         for info in infos:
@@ -86,10 +114,10 @@ def _of_fsspec(uri: str) -> tuple[Any, str]:
     except ImportError:
         raise CaptureError(f"{uri}: pyarrow has no such file system: pip install fsspec") from None
     try:
-        found, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
+        system, inside = url_to_fs(uri, use_listings_cache=False)  # other processes write, too
     except (ImportError, OSError, ValueError) as error:  # of the first: which package to install
         raise CaptureError(f"{uri}: {reason(error)}") from error
-    return fs.PyFileSystem(_Handler(found)), str(inside)
+    return fs.PyFileSystem(_Handler(system)), str(inside)
 
 
 class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
@@ -102,5 +130,5 @@ class _Handler(fs.FSSpecHandler):  # type: ignore[misc]
 
 
 def arrow_uri(uri: str) -> str:
-    """A URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
+    """Return a URI as pyarrow expects it: Hadoop's s3a and s3n are s3."""
     return re.sub(r"^s3[an]://", "s3://", uri)

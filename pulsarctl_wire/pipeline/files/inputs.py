@@ -28,36 +28,36 @@ _TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLE
 def find_inputs(
     arguments: Iterable[str], say: Say = lambda note: None, known: Iterable[Input] = ()
 ) -> list[Input]:
-    """The files that arguments name, in time order; raises CaptureError if an argument names none.
+    """Return the files that arguments name, in time order; raises CaptureError if an argument names none.
 
     `say` is called with notes for the user about the order, and about files that are left out. Those that are
     `known` from before are not opened, if they have not changed.
     """
-    before = {
-        _identity(each): Span(each.first_ns, each.last_ns, each.mark)
-        for each in known
-        if each.first_ns is not None and each.modified_ns
+    unchanged = {
+        _identity(input_): Span(input_.first_ns, input_.last_ns, input_.mark)
+        for input_ in known
+        if input_.first_ns is not None and input_.modified_ns
     }
 
-    def look(each: Input) -> Span | None:
-        return before.get(_identity(each)) or span(each)
+    def look(input_: Input) -> Span | None:
+        return unchanged.get(_identity(input_)) or span(input_)
 
-    found = list_inputs(arguments, say, lambda each: _identity(each) in before or is_capture(each))
+    inputs = list_inputs(arguments, say, lambda input_: _identity(input_) in unchanged or is_capture(input_))
     with ThreadPoolExecutor(_PEEKING) as executor:
-        spans = list(executor.map(look, found))
-    found = [
-        each._replace(first_ns=its.first, mark=its.mark, last_ns=its.last) if its else each
-        for each, its in zip(found, spans, strict=True)
+        spans = list(executor.map(look, inputs))
+    inputs = [
+        input_._replace(first_ns=times.first, mark=times.mark, last_ns=times.last) if times else input_
+        for input_, times in zip(inputs, spans, strict=True)
     ]
-    return in_order(found, spans, say) if len(found) > 1 else found
+    return in_order(inputs, spans, say) if len(inputs) > 1 else inputs
 
 
-def _identity(each: Input) -> tuple[str, int, int]:
-    return each.path, each.size, each.modified_ns
+def _identity(input_: Input) -> tuple[str, int, int]:
+    return input_.path, input_.size, input_.modified_ns
 
 
 def is_capture(input_: Input) -> bool:
-    """Whether a file is a capture; True if it cannot be read."""
+    """Return whether a file is a capture; True if it cannot be read."""
     try:
         with opened(input_.path) as stream:
             return holds_packets(stream)
@@ -70,38 +70,38 @@ def list_inputs(
     say: Say = lambda note: None,
     wanted: Callable[[Input], bool] = is_capture,
 ) -> list[Input]:
-    """The files that arguments name, each an input of its own; raises CaptureError if an argument names none.
+    """List the files that arguments name, an input for each. Raises CaptureError if an argument names none.
 
     From a directory, only `wanted` files are taken; `say` is called with a note about the others.
     """
-    found: list[Input] = []
+    inputs: list[Input] = []
     for argument in arguments:
         try:
-            some, is_directory = _find(argument)
+            files, is_directory = _find(argument)
         except (OSError, ValueError) as error:
             raise CaptureError(f"{argument}: {reason(error)}") from error
         if is_directory:
             with ThreadPoolExecutor(_PEEKING) as executor:
-                captures = list(compress(some, executor.map(wanted, some)))
-            if len(captures) < len(some):
-                say(_left_out(argument, sorted({*some} - {*captures}, key=lambda each: natural(each.name))))
-            some = captures
-        if not some:
+                captures = list(compress(files, executor.map(wanted, files)))
+            if len(captures) < len(files):
+                say(_left_out(argument, sorted({*files} - {*captures}, key=lambda file: natural(file.name))))
+            files = captures
+        if not files:
             raise CaptureError(f"{argument}: no capture files there")
-        found += some
-    return list(dict.fromkeys(found))
+        inputs += files
+    return list(dict.fromkeys(inputs))
 
 
 def _left_out(directory: str, others: list[Input]) -> str:
-    """A note about the files in a directory that are not captures."""
-    names = [each.name.removeprefix(directory).lstrip("/") for each in others[:_NAMED]]
-    more = ", …" if len(others) > _NAMED else ""
-    what = "file is not a capture" if len(others) == 1 else "files are not captures"
-    return f"{directory}: {len(others)} {what}: {', '.join(names)}{more}"
+    """Return a note about the files in a directory that are not captures."""
+    names = [file.name.removeprefix(directory).lstrip("/") for file in others[:_NAMED]]
+    ellipsis = ", …" if len(others) > _NAMED else ""
+    reason_text = "file is not a capture" if len(others) == 1 else "files are not captures"
+    return f"{directory}: {len(others)} {reason_text}: {', '.join(names)}{ellipsis}"
 
 
 def span(input_: Input) -> Span | None:
-    """The times of the first and last packets of an input; None if they are unknown."""
+    """Return the times of the first and last packets of an input; None if they are unknown."""
     try:
         with opened(input_.path) as stream:
             return span_of(stream, input_.size)
@@ -110,7 +110,7 @@ def span(input_: Input) -> Span | None:
 
 
 def _find(argument: str) -> tuple[list[Input], bool]:
-    """The files that an argument names, and whether it is a directory: then some may not be captures."""
+    """Find the files that an argument names, and whether it is a directory: some may not be captures."""
     system, path = _system_of(argument)
     scheme = scheme_of(argument, path)
     entry = system.look(path)
@@ -127,14 +127,14 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     inside = list(system.files_below(base))
     roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
     tables = tuple(root + name for root in roots for name in _TABLE)
-    named = (
+    is_named = (
         _is_shown(each.path[len(base) :]) and not each.path.startswith(tables)
         if is_directory
         else fnmatchcase(_path(each), path)
         for each in inside
     )
-    chosen = [_input(each, scheme + _path(each)) for each in compress(inside, named)]
-    return sorted(chosen, key=lambda each: natural(each.name)), is_directory
+    inputs = [_input(each, scheme + _path(each)) for each in compress(inside, is_named)]
+    return sorted(inputs, key=lambda each: natural(each.name)), is_directory
 
 
 def _system_of(argument: str) -> tuple[Any, str]:
@@ -169,14 +169,14 @@ class _Local:
         def fail(error: OSError) -> NoReturn:
             raise CaptureError(f"{error.filename}: {reason(error)}") from error
 
-        seen: set[str] = set()
-        for directory, below, names in os.walk(base, onerror=fail, followlinks=True):
+        visited: set[str] = set()
+        for directory, folders, names in os.walk(base, onerror=fail, followlinks=True):
             real = os.path.realpath(directory)
-            if real in seen:
-                below.clear()
+            if real in visited:
+                folders.clear()
                 continue
-            seen.add(real)
-            below.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+            visited.add(real)
+            folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
             yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
 
 
@@ -185,7 +185,7 @@ def _path(entry: Entry) -> str:
 
 
 def _is_shown(path: str) -> bool:
-    """Whether no name in a path begins with a dot or an underscore, which would hide it."""
+    """Return whether no name in a path begins with a dot or an underscore, which would hide it."""
     return not any(name.startswith((".", "_")) for name in path.split("/"))
 
 

@@ -30,19 +30,19 @@ class Captures:
 
     def __init__(self, tables: Sequence[str], places: Sequence[str]) -> None:
         self._tables = tables
-        self._files = list_inputs(places, wanted=lambda each: True) if places else None
+        self._files = list_inputs(places, wanted=lambda file: True) if places else None
 
     def named(self, name: str) -> Iterator[str]:
         """Paths or URIs of what has that name, or would if it were not compressed, or compressed."""
         if self._files is not None:
-            same = [each.name for each in self._files if _bare(each.name) == _bare(name)]
-            yield from sorted(same, key=lambda path: -_alike(path, name))
+            namesakes = [candidate.name for candidate in self._files if _bare(candidate.name) == _bare(name)]
+            yield from sorted(namesakes, key=lambda path: -_alike(path, name))
             return
         for path in self._paths(name):
             stem = PACKED.sub("", path)
-            for each in dict.fromkeys((path, *(stem + ending for ending in _ENDINGS))):
+            for candidate in dict.fromkeys((path, *(stem + ending for ending in _ENDINGS))):
                 try:
-                    system, inside = filesystem(each)
+                    system, inside = filesystem(candidate)
                     is_there = system.get_file_info(inside).type != fs.FileType.NotFound
                 except ValueError:  # a name that no file can have
                     break
@@ -50,18 +50,18 @@ class Captures:
                     yield path  # reading it shows why
                     break
                 if is_there:
-                    yield each
+                    yield candidate
 
     def renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
         """Paths or URIs of captures of its series that have packets of that time; the latest come first."""
         if time_ns is None:
             return
         alike = []
-        for each in self._beside(name) if self._files is None else self._files:
-            if series(posixpath.basename(each.name)) == series(posixpath.basename(name)):
-                known = span(each)
-                if known and known.first <= time_ns and (known.last is None or known.last >= time_ns):
-                    alike.append((known.first, each.name))
+        for file in self._beside(name) if self._files is None else self._files:
+            if series(posixpath.basename(file.name)) == series(posixpath.basename(name)):
+                times = span(file)
+                if times and times.first <= time_ns and (times.last is None or times.last >= time_ns):
+                    alike.append((times.first, file.name))
         yield from (path for _, path in sorted(alike, reverse=True)[:_MAX_TRIED])
 
     def _paths(self, name: str) -> list[str]:
@@ -73,23 +73,23 @@ class Captures:
 
     def _beside(self, name: str) -> list[Input]:
         """Return the files in the directories where a capture may be."""
-        found: list[Input] = []
+        files: list[Input] = []
         for path in self._paths(name):
             with suppress(CaptureError):
-                found += list_inputs([posixpath.dirname(path) or "."], wanted=lambda each: True)
-        return list(dict.fromkeys(found))
+                files += list_inputs([posixpath.dirname(path) or "."], wanted=lambda file: True)
+        return list(dict.fromkeys(files))
 
     @cached_property
     def _inputs(self) -> dict[str, str]:
         """Name -> absolute path, by the manifests of tables of `pwire analyze`."""
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for table in self._tables:
             system, path = filesystem(table)
             with suppress(ArrowException, OSError, ValueError, TypeError, KeyError):
                 with system.open_input_file(posixpath.join(path, "manifest.json")) as stream:
                     inputs: Any = json.loads(stream.read())["inputs"]
-                found |= {str(each["name"]): str(each["path"]) for each in inputs if each["path"]}
-        return found
+                paths |= {str(input_["name"]): str(input_["path"]) for input_ in inputs if input_["path"]}
+        return paths
 
 
 def _bare(path: str) -> str:

@@ -18,26 +18,26 @@ class Entry(NamedTuple):
 
 
 def is_uri(path: str) -> bool:
-    """Whether a path is a URI."""
+    """Return whether a path is a URI."""
     return "://" in path or path.startswith("file:/")
 
 
 def absolute(path: str) -> str:
-    """A path or URI that does not depend on the working directory."""
+    """Return a path or URI that does not depend on the working directory."""
     return path if is_uri(path) else os.path.abspath(path)
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path has characters of a glob pattern."""
+    """Return whether a path has characters of a glob pattern."""
     return PATTERN.search(path) is not None
 
 
 def scheme_of(uri: str, path: str) -> str:
-    """The part of a URI in front of its path; empty for a plain path."""
+    """Return the part of a URI in front of its path; empty for a plain path."""
     return uri[: -len(path)] if is_uri(uri) and uri.endswith(path) else ""
 
 
 def reason(error: Exception) -> str:
-    """The text of an error of pyarrow or the operating system, on one line."""
+    """Return the text of an error of pyarrow or the operating system, on one line."""
     text = getattr(error, "strerror", None) or str(error)
     return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))

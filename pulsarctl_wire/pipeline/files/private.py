@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """A private directory that outlives this process, or a temporary one if that is not possible."""
+    """Make a private directory that outlives this process, or a temporary one if that is not possible."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pwire"
     with suppress(OSError):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

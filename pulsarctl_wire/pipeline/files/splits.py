@@ -109,8 +109,8 @@ class Split(NamedTuple):
     @property
     def sources(self) -> dict[int, str]:
         """The names of the files that its packets come from, by number."""
-        names = {side.file: side.name for each in self.inputs for side in each.sides}
-        return names | {file: each.name for file, each in enumerate(self.inputs, self.file)}
+        names = {side.file: side.name for input_ in self.inputs for side in input_.sides}
+        return names | {file: input_.name for file, input_ in enumerate(self.inputs, self.file)}
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class Split(NamedTuple):
     @property
     def size(self) -> int:
         """Its size in bytes, as if its inputs were not compressed."""
-        return min(self.stop, self.input.size) - self.start + sum(each.size for each in self.more)
+        return min(self.stop, self.input.size) - self.start + sum(input_.size for input_ in self.more)
 
 
 @contextmanager
@@ -140,20 +140,20 @@ def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
         yield stream
 
 
-def in_order(found: list[Input], spans: list[Span | None], say: Say) -> list[Input]:
+def in_order(inputs: list[Input], spans: list[Span | None], say: Say) -> list[Input]:
     """Inputs in time order; `say` is called with notes for the user about the order."""
-    order = arrange([each.name for each in found], spans)
+    order = arrange([input_.name for input_ in inputs], spans)
     for note in order.notes:
         say(note)
-    ordered = [found[turn.given] for turn in order.turns]
+    ordered = [inputs[turn.given] for turn in order.turns]
 
     def side(part: Part) -> Side:
         its = ordered[part.file]
         return Side(part.file, its.name, its.path, its.size, its.modified_ns, part.since, part.until)
 
     return [
-        each._replace(sides=tuple(map(side, turn.parts)))
-        for each, turn in zip(ordered, order.turns, strict=True)
+        input_._replace(sides=tuple(map(side, turn.parts)))
+        for input_, turn in zip(ordered, order.turns, strict=True)
     ]
 
 
@@ -163,25 +163,25 @@ def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Spl
     The last input is always alone, since it may still grow.
     """
     group: list[Input] = []
-    known: dict[int, int] = {}  # the sizes of the files that the group reads, by number
+    group_sizes: dict[int, int] = {}  # the sizes of the files that the group reads, by number
     limit = min(size, GROUP_SIZE)
     for file in range(first, len(inputs)):
-        each = inputs[file]
-        own = {file: each.size} | {side.file: side.size for side in each.sides}
+        input_ = inputs[file]
+        own = {file: input_.size} | {side.file: side.size for side in input_.sides}
         is_small = sum(own.values()) <= limit and file < len(inputs) - 1
-        total = sum(known.values()) + sum(own[number] for number in own.keys() - known.keys())
+        total = sum(group_sizes.values()) + sum(own[number] for number in own.keys() - group_sizes.keys())
         if group and (not is_small or total > limit or len(group) == MAX_GROUP):
             yield Split(file - len(group), 0, group[0], more=tuple(group[1:]))
-            group, known = [], {}
+            group, group_sizes = [], {}
         if is_small:
-            group.append(each)
-            known |= own
+            group.append(input_)
+            group_sizes |= own
         else:
-            yield from plan(file, each, size)
+            yield from plan(file, input_, size)
 
 
 def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
-    """The splits of an input, of `size` bytes each. An unreadable file is one split; decoding reports why."""
+    """Plan the splits of an input, of `size` bytes each. An unreadable file is one split."""
     whole = [Split(file, 0, input_)]
     if input_.size <= size or input_.sides:
         return whole
@@ -213,14 +213,14 @@ def inputs_of(name: str) -> range:
 
 
 def read_split(split: Split, read: Read) -> PacketReader | None:
-    """The packets of a split, or None if no record is found; `read` returns bytes from `split.start` on.
+    """Return the packets of a split, or None without any record; `read` returns bytes from its start on.
 
     Raises CaptureError if the file is not a capture.
     """
     if split.layout is None:
         head = b""
-        while len(head) < 4 and (more := read()):
-            head += more
+        while len(head) < 4 and (chunk := read()):
+            head += chunk
         if not head:
             raise CaptureError("is empty: no packets, no frames")
         if not files.is_capture(head):
@@ -229,10 +229,10 @@ def read_split(split: Split, read: Read) -> PacketReader | None:
     if split.exact:
         return PacketReader(b"", read, split.layout, split.start, split.stop)
     window = bytearray()
-    while len(window) < _WINDOW and (more := read()):
-        window += more
+    while len(window) < _WINDOW and (chunk := read()):
+        window += chunk
     data = bytes(window)
-    found = files.find_record(data, split.layout, split.start, complete=len(data) < _WINDOW)
-    if found is None:
+    position = files.find_record(data, split.layout, split.start, complete=len(data) < _WINDOW)
+    if position is None:
         return None
-    return PacketReader(data[found:], read, split.layout, split.start + found, split.stop)
+    return PacketReader(data[position:], read, split.layout, split.start + position, split.stop)

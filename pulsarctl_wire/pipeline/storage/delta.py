@@ -42,22 +42,22 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     does.
     """
     delta, (system, path) = library(), filesystem(folder)
-    wanted = {each.path.removeprefix(f"{path}/"): each for each in files}
+    listed = {file.path.removeprefix(f"{path}/"): file for file in files}
     with _errors(delta, folder):
         columns = delta.Schema.from_arrow(schema)
         table = _opened(delta, folder, columns, [*by])
         is_other = table.schema() != columns
-        known = {} if is_other else _known(table)
+        logged = {} if is_other else _known(table)
         added = [
-            delta.transaction.AddAction(name, each.size, *_values(system, each, by, is_new))
-            for name, each in wanted.items()
-            if known.get(name) != _seen(each)
+            delta.transaction.AddAction(name, file.size, *_values(system, file, by, is_new))
+            for name, file in listed.items()
+            if logged.get(name) != _seen(file)
         ]
         now = int(time.time() * 1_000)
         removed = [
             delta.transaction.RemoveAction(name, is_new, now, size)
-            for name, (size, _) in known.items()
-            if name not in wanted
+            for name, (size, _) in logged.items()
+            if name not in listed
         ]
         if added or removed or is_other:
             mode = "overwrite" if is_other else "append"
@@ -76,33 +76,33 @@ def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
 
 
 def _known(table: Any) -> dict[str, tuple[int, int]]:
-    """The files that a log names, each with its size and the time when it was written (ms)."""
+    """Return the files that a log names, each with its size and the time when it was written (ms)."""
     files = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"]).to_pylist()
-    return {unquote(each["path"]): (each["size_bytes"], each["modification_time"]) for each in files}
+    return {unquote(action["path"]): (action["size_bytes"], action["modification_time"]) for action in files}
 
 
-def _seen(each: Any) -> tuple[int, int]:
-    return each.size, (each.mtime_ns or 0) // 1_000_000
+def _seen(file: Any) -> tuple[int, int]:
+    return file.size, (file.mtime_ns or 0) // 1_000_000
 
 
 def _values(
-    system: Any, each: Any, by: Sequence[str], is_new: bool
+    system: Any, file: Any, by: Sequence[str], is_new: bool
 ) -> tuple[dict[str, str | None], int, bool, str]:
-    """What the log has of a file besides its name and size."""
-    with system.open_input_file(each.path) as stream:
+    """Return what the log has of a file besides its name and size."""
+    with system.open_input_file(file.path) as stream:
         parquet = pq.ParquetFile(stream)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         rows = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist() if groups else []
-    found = rows[0] if rows else {}
-    values = {name: None if found.get(name) is None else str(found[name]) for name in by}
-    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+    row = rows[0] if rows else {}
+    values = {name: None if row.get(name) is None else str(row[name]) for name in by}
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     lowest, highest = {}, {}
     for name in _SKIPPED_BY:
         known = [column.statistics for column in columns if column.path_in_schema == name]
-        if known and all(each is not None and each.has_min_max for each in known):
-            lowest[name], highest[name] = min(each.min for each in known), max(each.max for each in known)
+        if known and all(part is not None and part.has_min_max for part in known):
+            lowest[name], highest[name] = min(part.min for part in known), max(part.max for part in known)
     stats = {"numRecords": parquet.metadata.num_rows, "minValues": lowest, "maxValues": highest}
-    return values, _seen(each)[1], is_new, json.dumps(stats)
+    return values, _seen(file)[1], is_new, json.dumps(stats)
 
 
 @contextmanager

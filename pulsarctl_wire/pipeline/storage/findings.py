@@ -49,7 +49,7 @@ def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is
     None if they are not those of all tables together: some are missing, or tables are of one cluster.
     `is_one`: so are all rows without a label. `cluster` chooses the tables with this label.
     """
-    found: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
     labels = set[str | None]()
     taken = 0
     for stored, connections in tables:
@@ -59,15 +59,15 @@ def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is
         if cluster in (None, stored.cluster):
             system, inside = filesystem(stored.path)
             rows = pq.read_table(inside, filesystem=system, schema=FINDINGS).to_pylist()
-            found += [_placed(row, stored.cluster, taken) for row in rows]
+            findings += [_placed(row, stored.cluster, taken) for row in rows]
         taken += connections
-    return pa.Table.from_pylist(found, schema=FINDINGS)
+    return pa.Table.from_pylist(findings, schema=FINDINGS)
 
 
 def _placed(row: dict[str, Any], cluster: str | None, taken: int) -> dict[str, Any]:
     """Return a row for a table whose connections are numbered from `taken` on."""
     if taken and row["connection"] is not None:
-        evidence = [each | {"connection": each["connection"] + taken} for each in json.loads(row["evidence"])]
+        evidence = [item | {"connection": item["connection"] + taken} for item in json.loads(row["evidence"])]
         row |= {
             "connection": row["connection"] + taken,
             "evidence": json.dumps(evidence, separators=(",", ":")),

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ArrowException
 
+from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import unfinished, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, written
 from pulsarctl_wire.pipeline.storage.generations import tagged
 from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
 from pulsarctl_wire.table import TABLES, RowGroups, described, writer
@@ -29,8 +29,7 @@ from pulsarctl_wire.table.columns import (
     text_array,
     texts_at,
 )
-from pulsarctl_wire.table.groups import GATHERED
-from pulsarctl_wire.wire.detail import ALL
+from pulsarctl_wire.table.parquet import GATHERED
 
 
 class Finished(NamedTuple):
@@ -44,24 +43,22 @@ class Finished(NamedTuple):
 def finish_split(
     name: str,
     stitched: Stitched,
-    drafts: str,
+    settings: Settings,
     out: str,
-    partition_by: Sequence[str] = (),
     generation: int = 1,
-    detail: str = ALL,
 ) -> Finished:
     """Write the Parquet files of the split `name` under `out`/frames, `out`/gaps, ….
 
-    With `partition_by`, they are in directories by the values of these columns. `detail` is noted in them.
     Its draft stays: Spark may do this again, and whoever gets the result deletes the draft.
     """
+    options = settings.options
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        columns = described(schema, detail)
-        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, partition_by)
+        columns = described(schema, options.detail)
+        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, options.partition_by)
         try:
-            for batch in finished_rows(name, stitched, drafts, table):
+            for batch in finished_rows(name, stitched, settings.drafts, table):
                 file.write(batch)
         except BaseException:
             file.discard()
@@ -146,9 +143,9 @@ class _ParquetFile:
     def discard(self) -> None:
         """Delete the unfinished file."""
         if self._open is not None:
-            for each in reversed(self._open):
+            for part in reversed(self._open):
                 with suppress(ArrowException, OSError):
-                    each.close()
+                    part.close()
             with suppress(OSError):
                 self._system.delete_file(self._unfinished)
 
@@ -157,7 +154,7 @@ class _ParquetFile:
 
 
 def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
-    """A batch of a draft with the fixups applied, without the rows of connections that have none."""
+    """Return a batch of a draft with the fixups applied, without the rows of connections that have none."""
     local = number_values(batch.column("connection"))
     size = int(local.max(initial=0)) + 1
     numbers = np.full(size, -1, np.int64)
@@ -188,7 +185,7 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
 
 
 def _named(column: Any, names: Names, right: Any) -> Any:
-    """A column of texts with the stand-ins in `names` replaced, without texts that no `right` row has."""
+    """Replace the stand-ins in `names` in a column of texts; drop texts that no `right` row has."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()
     used = np.zeros(len(texts) + 1, bool)
@@ -196,7 +193,7 @@ def _named(column: Any, names: Names, right: Any) -> Any:
     found = [names.get(text, text) for text in texts]
     kept = dict.fromkeys(text for text, there in zip(found, used, strict=False) if there and text is not None)
     places = {text: place for place, text in enumerate(kept)}
-    given = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
+    new_codes = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
     return pa.DictionaryArray.from_arrays(
-        number_array(given, given >= 0, pa.int32()), text_array(list(places))
+        number_array(new_codes, new_codes >= 0, pa.int32()), text_array(list(places))
     )

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory, written
 
 FILE: Final = "generation"
 """The file of the current generation, in the directory `progress`."""
@@ -104,7 +103,7 @@ def delete_rebuild(table: str) -> bool:
 
 def _files(system: Any, folder: str) -> list[str]:
     selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
-    return [each.path for each in system.get_file_info(selector) if each.is_file]
+    return [info.path for info in system.get_file_info(selector) if info.is_file]
 
 
 def _of(system: Any, folder: str, number: int) -> list[str]:
@@ -112,9 +111,9 @@ def _of(system: Any, folder: str, number: int) -> list[str]:
     return [path for path in _files(system, folder) if number_of(path) == number]
 
 
-def _exchange(one: str, other: str) -> bool:
+def _exchange(source: str, target: str) -> bool:
     """Exchange two directories in one step; return False if the system cannot do that."""
-    paths = os.fsencode(one), os.fsencode(other)
+    paths = os.fsencode(source), os.fsencode(target)
     library = ctypes.CDLL(None, use_errno=True)
     with suppress(AttributeError):
         return bool(library.renameat2(_AT_CWD, paths[0], _AT_CWD, paths[1], _EXCHANGE) == 0)

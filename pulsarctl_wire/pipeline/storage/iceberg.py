@@ -39,18 +39,18 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     with _errors(folder):
         system.create_dir(f"{path}/{LOG}/metadata")
         table = open_table(f"{base}/{LOG}", schema, by)
-        wanted = {f"{base}/{each.path.removeprefix(f'{path}/')}": each for each in files}
-        known = {each.file_path: each for each in list_files(table)}
+        listed = {f"{base}/{file.path.removeprefix(f'{path}/')}": file for file in files}
+        logged = {file.file_path: file for file in list_files(table)}
         same = {
             name
-            for name, each in wanted.items()
-            if name in known
-            and known[name].file_size_in_bytes == each.size
-            and (each.mtime_ns or 0) // 1_000_000 <= table.metadata.last_updated_ms
+            for name, file in listed.items()
+            if name in logged
+            and logged[name].file_size_in_bytes == file.size
+            and (file.mtime_ns or 0) // 1_000_000 <= table.metadata.last_updated_ms
         }
-        if same != {*wanted} or same != {*known} or not table.current_snapshot():
-            removed = [each for name, each in known.items() if name not in same]
-            change_files(table, [name for name in wanted if name not in same], removed)
+        if same != {*listed} or same != {*logged} or not table.current_snapshot():
+            removed = [file for name, file in logged.items() if name not in same]
+            change_files(table, [name for name in listed if name not in same], removed)
 
 
 @contextmanager

@@ -23,8 +23,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 from pyiceberg.transforms import IdentityTransform
 
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 
 _HINT: Final = "version-hint.text"
 _SKIPPED_BY: Final = ("time_ns", "connection")
@@ -36,7 +35,7 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of
 
 
 def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
-    """The table at a path or URI; a new one, which is not there yet, if there is none with these columns.
+    """Open the table at a path or URI; without one of these columns, a new one that is not there yet.
 
     Raises OSError, and whatever pyiceberg raises if its metadata are damaged.
     """
@@ -44,8 +43,8 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
     fields = [columns.find_field(name) for name in by]
     spec = PartitionSpec(
         *(
-            PartitionField(each.field_id, 1000 + number, IdentityTransform(), each.name)
-            for number, each in enumerate(fields)
+            PartitionField(column.field_id, 1000 + number, IdentityTransform(), column.name)
+            for number, column in enumerate(fields)
         )
     )
     properties = {
@@ -54,17 +53,17 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
         "commit.manifest-merge.enabled": "true",
         **{f"write.metadata.metrics.column.{name}": "full" for name in {*by, *_SKIPPED_BY} & {*schema.names}},
     }
-    new = new_table_metadata(columns, spec, UNSORTED_SORT_ORDER, location, properties)
+    new_metadata = new_table_metadata(columns, spec, UNSORTED_SORT_ORDER, location, properties)
     version = _version(location)
     if version is not None:
         metadata = FromInputFile.table_metadata(_Files().new_input(_metadata(location, version)))
-        if _about(metadata) == _about(new):
+        if _about(metadata) == _about(new_metadata):
             return _table(location, version, metadata)
-    return _table(location, version or 0, new)
+    return _table(location, version or 0, new_metadata)
 
 
 def _about(metadata: Any) -> tuple[Any, ...]:
-    """What decides whether a table can go on: also where others who wrote it would have files be written."""
+    """Return what decides whether a table can go on, also where others would have files be written."""
     return metadata.location, metadata.properties, metadata.schema().fields, metadata.spec().fields
 
 
@@ -72,7 +71,7 @@ def list_files(table: Table) -> list[DataFile]:
     """Return the files that a table has."""
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
-    return [entry.data_file for each in manifests for entry in each.fetch_manifest_entry(table.io)]
+    return [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
 
 
 def change_files(table: Table, added: Sequence[str], removed: Sequence[DataFile]) -> None:
@@ -82,8 +81,8 @@ def change_files(table: Table, added: Sequence[str], removed: Sequence[DataFile]
         with update.overwrite() if removed else update.merge_append() as snapshot:
             for path in added:
                 snapshot.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
-            for each in removed:
-                snapshot.delete_data_file(each)
+            for file in removed:
+                snapshot.delete_data_file(file)
     _delete_earlier(table)
 
 
@@ -105,15 +104,15 @@ def _version(location: str) -> int | None:
 
 def _delete_earlier(table: Table) -> None:
     """Delete what is in the directory of the metadata, but for what the table has, and what is new."""
-    used = {_HINT, *_names([table.metadata_location])}
+    used_names = {_HINT, *_names([table.metadata_location])}
     for snapshot in table.metadata.snapshots:
-        used |= _names(
-            [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+        used_names |= _names(
+            [snapshot.manifest_list, *(entry.manifest_path for entry in snapshot.manifests(table.io))]
         )
     system, path = filesystem(f"{table.metadata.location}/metadata")
-    for each in system.get_file_info(fs.FileSelector(path)):
-        if each.base_name not in used and time.time() - (each.mtime_ns or 0) / 1e9 > _KEPT:
-            system.delete_file(each.path)
+    for entry in system.get_file_info(fs.FileSelector(path)):
+        if entry.base_name not in used_names and time.time() - (entry.mtime_ns or 0) / 1e9 > _KEPT:
+            system.delete_file(entry.path)
 
 
 def _names(paths: Iterable[str]) -> set[str]:
@@ -148,7 +147,7 @@ class _Directory(NoopCatalog):
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         """Write the next version of the metadata, with the newest snapshots."""
         metadata = update_table_metadata(table.metadata, updates)
-        earlier = [each.snapshot_id for each in metadata.snapshots[:-_MAX_SNAPSHOTS]]
+        earlier = [snapshot.snapshot_id for snapshot in metadata.snapshots[:-_MAX_SNAPSHOTS]]
         if earlier:
             metadata = update_table_metadata(
                 metadata, (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": earlier}),)
@@ -158,5 +157,5 @@ class _Directory(NoopCatalog):
             system, path = filesystem(f"{self._location}/metadata/{name}")
             with written(system, path) as stream:
                 stream.write(text.encode())
-        where = {"metadata-location": _metadata(self._location, version)}
-        return CommitTableResponse.model_validate({"metadata": metadata, **where})
+        location = {"metadata-location": _metadata(self._location, version)}
+        return CommitTableResponse.model_validate({"metadata": metadata, **location})

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import PARTITIONS
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
+from pulsarctl_wire.pipeline.files.filesystems import written
 
 _JOURNAL: Final = "progress/merge"
 _LARGEST: Final = 1024 * 1024 * 1024
@@ -41,8 +41,8 @@ class Change(NamedTuple):
     @property
     def may_empty(self) -> bool:
         """Whether a table may have no file afterwards."""
-        tables, others = ({path.partition("/")[0] for path in paths} for paths in (self.new, self.old))
-        return self.partition_by is not None or not others <= tables
+        tables, tables_before = ({path.partition("/")[0] for path in paths} for paths in (self.new, self.old))
+        return self.partition_by is not None or not tables_before <= tables
 
 
 def free_path(path: str, taken: set[str]) -> str:
@@ -55,7 +55,7 @@ def free_path(path: str, taken: set[str]) -> str:
 
 
 def going_on(system: Any, table: str) -> Change | None:
-    """The change that a table's journal has, or None. Raises CaptureError if the journal is damaged."""
+    """Read the change in a table's journal, or None. Raises CaptureError if the journal is damaged."""
     try:
         with system.open_input_file(f"{table}/{_JOURNAL}") as file:
             data = file.read(_LARGEST)
@@ -73,7 +73,7 @@ def going_on(system: Any, table: str) -> Change | None:
 
 @contextmanager
 def replacing(system: Any, table: str, change: Change, replaced: Callable[[], object]) -> Iterator[None]:
-    """The block writes the new files of a table. Then they replace the old ones. Raises OSError.
+    """Replace files of a table by those that the block writes. Raises OSError.
 
     `replaced` is called before those are deleted.
     """
@@ -94,8 +94,8 @@ def settle(system: Any, table: str) -> None:
     if change is None:
         return
     folders = sorted({path.rpartition("/")[0] for path in change.hidden})
-    begun = () if change.is_complete else change.new
-    unfinished = [path for folder in folders for path in _unfinished(system, f"{table}/{folder}", begun)]
+    new_paths = () if change.is_complete else change.new
+    unfinished = [path for folder in folders for path in _unfinished(system, f"{table}/{folder}", new_paths)]
     for path in [*unfinished, *(f"{table}/{path}" for path in change.hidden)]:
         with suppress(FileNotFoundError):
             system.delete_file(path)
@@ -103,13 +103,13 @@ def settle(system: Any, table: str) -> None:
     system.delete_file(f"{table}/{_JOURNAL}")
 
 
-def _unfinished(system: Any, folder: str, new: Sequence[str]) -> list[str]:
+def _unfinished(system: Any, folder: str, new_paths: Sequence[str]) -> list[str]:
     """Return what was written of new files in a directory before they got their names."""
-    names = tuple(f"{path.rpartition('/')[2]}." for path in new)
+    names = tuple(f"{path.rpartition('/')[2]}." for path in new_paths)
     if not names:
         return []
     selector = fs.FileSelector(folder, allow_not_found=True)
-    return [each.path for each in system.get_file_info(selector) if each.base_name.startswith(names)]
+    return [info.path for info in system.get_file_info(selector) if info.base_name.startswith(names)]
 
 
 def _delete_empty(system: Any, table: str, folders: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ class File(Protocol):
 
 
 def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """The columns of a table (of `TABLES`) that is partitioned `by` columns, and which of those it has."""
+    """Return the columns of a table (of `TABLES`) partitioned `by` columns, and which of those it has."""
     ours = tuple(name for name in by if name in schema.names or _is_derived(name, schema))
     for name in ours:
         if name not in schema.names:
@@ -80,12 +80,12 @@ def _is_derived(name: str, schema: Any) -> bool:
 
 
 def directory(by: Sequence[str], values: Sequence[str | None]) -> str:
-    """The path of a partition's directory below that of the table."""
+    """Return the path of a partition's directory below that of the table."""
     return "/".join(_named(name, value) for name, value in zip(by, values, strict=True))
 
 
 def _named(name: str, value: str | None) -> str:
-    text = _NULL if value is None else _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value)
+    text = _NULL if value is None else _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value)
     if len(text.encode()) > _LONGEST:
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         text = re.sub("%.?$", "", text.encode()[:_LONGEST].decode(errors="ignore")) + f"~{digest}"
@@ -134,7 +134,7 @@ class Partitioned:
 
 
 def _parts(batch: Any, by: Sequence[str]) -> Iterator[tuple[Values, Any]]:
-    """The rows of each partition in a batch, with the derived columns that they are partitioned by."""
+    """Yield the rows of each partition in a batch, with the derived columns that they are partitioned by."""
     if not batch.num_rows:
         return
     codes, texts = [], []
@@ -146,8 +146,8 @@ def _parts(batch: Any, by: Sequence[str]) -> Iterator[tuple[Values, Any]]:
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         codes.append(np.asarray(encoded.indices.fill_null(-1)))
         texts.append([*encoded.dictionary.to_pylist(), None])
-    found, which = np.unique(np.stack(codes), axis=1, return_inverse=True)
-    for number, columns in enumerate(found.T):
+    groups, group_of_row = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    for number, columns in enumerate(groups.T):
         values = tuple(text[code] for text, code in zip(texts, columns, strict=True))
-        rows = batch if found.shape[1] == 1 else batch.filter(pa.array(which.reshape(-1) == number))
+        rows = batch if groups.shape[1] == 1 else batch.filter(pa.array(group_of_row.reshape(-1) == number))
         yield values, rows

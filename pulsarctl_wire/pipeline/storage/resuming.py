@@ -1,15 +1,23 @@
-"""Decides where a run goes on, and whether the table has to be made again for it."""
+"""Decides where a run goes on, and whether the table has to be made again for it.
+
+An input is the same one if its path, size and time are, or if it begins with the same bytes: it may have been
+renamed or compressed. New inputs are read after those that are done, even if they are earlier: only within a
+series does the order matter.
+"""
 
 import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from pulsarctl_wire.capture.series import PACKED, series
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.edges import Settings
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
-from pulsarctl_wire.pipeline.files.splits import Input
-from pulsarctl_wire.pipeline.storage.continuing import begun, continued, late, lost, partly_read
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress
+from pulsarctl_wire.pipeline.files.splits import Input, Side
 from pulsarctl_wire.table import VERSION
 
 
@@ -52,8 +60,8 @@ def furthest(
     table is better made again.
     """
     progress = _furthest(states, inputs, options, mirror, any_order=False)
-    kept = len(begun(progress)) if progress else 0
-    if states and not mirror and lost(last(states), kept, inputs) is not None:
+    done_count = len(begun(progress)) if progress else 0
+    if states and not mirror and lost(last(states), done_count, inputs) is not None:
         return _furthest(states, inputs, options, mirror, any_order=True) or progress
     return progress
 
@@ -61,12 +69,12 @@ def furthest(
 def _furthest(
     states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool, *, any_order: bool
 ) -> Progress | None:
-    for each in sorted(states.values(), key=place, reverse=True):
-        if each.version == VERSION and each.options == options:
-            together = continued(each, inputs, any_order=any_order)
+    for progress in sorted(states.values(), key=place, reverse=True):
+        if progress.version == VERSION and progress.options == options:
+            together = continued(progress, inputs, any_order=any_order)
             if together is not None and (len(together) == len(inputs) or not mirror):
-                each.inputs = together
-                return each
+                progress.inputs = together
+                return progress
     return None
 
 
@@ -76,22 +84,22 @@ def difference(before: Progress | None, options: Options) -> str:
         return "it cannot be told what the table was made of"
     if before.version != VERSION:
         return "the table was made by another version of pwire"
-    changed = [
-        f"--{each.name.replace('_', '-')} {_was(getattr(before.options, each.name))}"
-        for each in fields(options)
-        if getattr(before.options, each.name) != getattr(options, each.name)
+    changes = [
+        f"--{option.name.replace('_', '-')} {_was(getattr(before.options, option.name))}"
+        for option in fields(options)
+        if getattr(before.options, option.name) != getattr(options, option.name)
     ]
     if before.options.partition_by != options.partition_by:
-        changed.append("which pwire table optimize --partition-by changes without decoding")
-    return ", ".join(changed) or "the inputs are no continuation of those before"
+        changes.append("which pwire table optimize --partition-by changes without decoding")
+    return ", ".join(changes) or "the inputs are no continuation of those before"
 
 
 def recorded(manifest: bytes | None, options: Options) -> Progress | None:
     """Return a progress with the inputs that the manifest of a complete table has, or None."""
     with suppress(ValueError, TypeError, LookupError, RecursionError):
-        known = ("name", "size", "modified_ns", "path", "first_ns", "mark")
+        field_names = ("name", "size", "modified_ns", "path", "first_ns", "mark")
         about = json.loads(manifest or b"{}")
-        inputs = [Input(**{name: each[name] for name in known}) for each in about["inputs"]]
+        inputs = [Input(**{name: input_[name] for name in field_names}) for input_ in about["inputs"]]
         return Progress(inputs, options, file=len(inputs)) if inputs else None
     return None
 
@@ -104,24 +112,24 @@ def _was(value: Any) -> str:
         return "was given before"
     if isinstance(value, str | int):
         return f"was {value} before"
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return f"was {','.join(value)} before"
     return "was another one before"
 
 
 def refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str) -> None:
     """Raise CaptureError if rows of what came after the first `kept` inputs cannot be made of `inputs`."""
-    gone = lost(before, kept, inputs)
-    if gone is not None:
+    missing = lost(before, kept, inputs)
+    if missing is not None:
         raise CaptureError(
-            f"{gone.name} is gone or has changed, and {reason}; --rebuild makes the table without its rows"
+            f"{missing.name} is gone or has changed, and {reason}; --rebuild makes the table without its rows"
         )
 
 
 def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuild: bool) -> list[str]:
     """Return what to tell the user about going on from a progress, in spite of damage."""
-    how = "the run goes on from what was saved before; what came after is read again if it is still there"
-    notes = [f"{text}: {how}" for text in damage]
+    effect = "the run goes on from what was saved before; what came after is read again if it is still there"
+    notes = [f"{text}: {effect}" for text in damage]
     if has_deleted_rebuild:
         notes.append("a rebuild of the table that was broken off is deleted")
     return notes + (late(progress) if progress else [])
@@ -129,19 +137,200 @@ def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuil
 
 def report_losses(progress: Progress, before: Progress | None, inputs: list[Input]) -> None:
     """Report an input of `before` that is gone, and that a run had begun to read again when it was killed."""
-    gone = before and lost(before, len(begun(progress)), inputs)
-    if gone:
-        what = "is gone: its rows were deleted by a run that was broken off before it had read it again"
-        progress.totals.problems.append((gone.name, what, True))
+    missing = before and lost(before, len(begun(progress)), inputs)
+    if missing:
+        problem = "is gone: its rows were deleted by a run that was broken off before it had read it again"
+        progress.totals.problems.append((missing.name, problem, True))
 
 
 def leave_gone(progress: Progress, inputs: list[Input]) -> None:
     """Go on without the rest of inputs that are done in part, and gone; the problems say so."""
-    paths, before = {each.path for each in inputs}, begun(progress)
-    gone = [before[number].name for number in partly_read(before) if before[number].path not in paths]
-    progress.totals.add_problems([(name, "is gone, and was not read to its end", True) for name in gone])
-    if progress.part and (left := before[-1]).path not in paths:
+    paths, earlier = {input_.path for input_ in inputs}, begun(progress)
+    missing = [earlier[number].name for number in partly_read(earlier) if earlier[number].path not in paths]
+    progress.totals.add_problems([(name, "is gone, and was not read to its end", True) for name in missing])
+    if progress.part and (last := earlier[-1]).path not in paths:
         if not progress.unreadable:
             at = progress.end[0] if progress.end else 0
-            progress.totals.problems.append((left.name, f"is gone, and was not read from byte {at} on", True))
+            progress.totals.problems.append((last.name, f"is gone, and was not read from byte {at} on", True))
         progress.file, progress.part, progress.end, progress.unreadable = progress.file + 1, 0, None, False
+
+
+# -- inputs of before, and those that are there now
+
+
+def begun(progress: Progress) -> list[Input]:
+    """Return the inputs that are done, and the one that is done in part."""
+    return progress.inputs[: progress.file + (progress.part > 0)]
+
+
+def continued(progress: Progress, inputs: list[Input], *, any_order: bool = False) -> list[Input] | None:
+    """Return all inputs of a table that goes on from `progress`: those begun, gone or not, then the new ones.
+
+    None if `inputs` are no continuation of those. A new file that begins before one of its series that is
+    done is none, but with `any_order`.
+    """
+    earlier = begun(progress)
+    if len(earlier) < progress.file + (progress.part > 0):
+        return None  # others made that up
+    if inputs[: len(earlier)] == earlier:
+        return inputs
+    lookup, ends, spans = _Known(earlier), partly_read(earlier), _spans(earlier)
+    numbers: dict[str, int] = {}
+    present: set[int] = set()
+    fresh: list[Input] = []
+    for input_ in inputs:
+        number = lookup.number(input_)
+        has_changed = number is None
+        if number is None:
+            number = lookup.changed(input_)
+            if number is not None and earlier[number].first_ns is None and number < len(earlier) - 1:
+                number = None  # it had no packets then
+        if number is None:
+            if not any_order and _is_before(input_, spans[series(input_.path)]):
+                return None
+            fresh.append(input_)
+            continue
+        if number in present or (has_changed and not (number in ends and _holds(input_, earlier[number]))):
+            return None
+        present.add(number)
+        if number in ends:
+            numbers[input_.path] = number
+            earlier[number] = earlier[number]._replace(
+                path=input_.path, size=input_.size, modified_ns=input_.modified_ns, mark=input_.mark
+            )
+        elif progress.part and number == len(earlier) - 1:
+            earlier[number] = earlier[number]._replace(path=input_.path)
+    fresh.sort(key=_has_times)  # the others have no packets
+    numbers |= {input_.path: number for number, input_ in enumerate(fresh, len(earlier))}
+    starts = {number: end for number, end in ends.items() if number in present}
+    together = earlier + list(_turns(fresh, numbers, starts))
+    return None if starts else together
+
+
+def late(progress: Progress) -> list[str]:
+    """Return a note for the user if inputs that are next begin before some that are done."""
+    earlier = begun(progress)
+    last = max(filter(_has_times, earlier), key=_first, default=None)
+    if last is None:
+        return []
+    later = filter(_has_times, progress.inputs[len(earlier) :])
+    names = [input_.name for input_ in later if _first(input_) < _first(last)]
+    if not names:
+        return []
+    note = f" ({len(names)} such files in all)" if len(names) > 1 else ""
+    return [f"{names[0]} came late: it begins before {last.name}, which is done, and is read after it{note}"]
+
+
+def partly_read(inputs: list[Input]) -> dict[int, int]:
+    """Return up to when the files are read that are not read to their ends (ns), by number."""
+    ends = {side.file: side.until for input_ in inputs for side in input_.sides}
+    return {file: end for file, end in ends.items() if end is not None and file < len(inputs)}
+
+
+def lost(progress: Progress, count: int, inputs: list[Input]) -> Input | None:
+    """Find what was read after the first `count` inputs, and is no longer in `inputs`, or only in part."""
+    lookup = _Known(inputs)
+    again = begun(progress)[count:]
+    beside = {side.file for input_ in again for side in input_.sides}
+    read = [*again, *(progress.inputs[file] for file in sorted(beside) if file < len(progress.inputs))]
+    return next((input_ for input_ in read if not lookup.holds(input_)), None)
+
+
+class _Known:
+    """Inputs by what identifies them."""
+
+    def __init__(self, inputs: Sequence[Input]) -> None:
+        self._inputs = inputs
+        self._numbers = {input_.mark: number for number, input_ in enumerate(inputs) if input_.mark}
+        self._numbers |= {_exactly(input_): number for number, input_ in enumerate(inputs)}
+        self._paths = {input_.path: number for number, input_ in enumerate(inputs)}
+        self._begins = {_begin(input_): number for number, input_ in enumerate(inputs)}
+
+    def number(self, other: Input) -> int | None:
+        """Return the number of the same input, or None."""
+        number = self._numbers.get(_exactly(other), self._numbers.get(other.mark))
+        if number is None:
+            return None
+        input_ = self._inputs[number]
+        return number if input_.size == other.size or _is_packed(input_) != _is_packed(other) else None
+
+    def changed(self, other: Input) -> int | None:
+        """Return the number of the same file when there was more or less in it, or None."""
+        number = self._paths.get(other.path)
+        if number is not None and None in (self._inputs[number].first_ns, other.first_ns):
+            return number  # it had no packets yet
+        return self._begins.get(_begin(other)) if other.first_ns is not None else None
+
+    def holds(self, other: Input) -> bool:
+        """Return whether an input has all that another one had."""
+        number = self.changed(other)
+        return self.number(other) is not None or (number is not None and _holds(self._inputs[number], other))
+
+
+def _exactly(input_: Input) -> str:
+    return f"{input_.path} {input_.size} {input_.modified_ns}"
+
+
+def _begin(input_: Input) -> tuple[int | None, str]:
+    """Return what a file keeps when it grows, even if it is renamed by its rotation."""
+    return input_.first_ns, series(input_.path)
+
+
+def _has_times(input_: Input) -> bool:
+    return input_.first_ns is not None
+
+
+def _first(input_: Input) -> int:
+    assert input_.first_ns is not None
+    return input_.first_ns
+
+
+def _is_packed(input_: Input) -> bool:
+    return PACKED.search(input_.path) is not None
+
+
+def _holds(now: Input, then: Input) -> bool:
+    """Return whether a file that begins as before has no less in it."""
+    return now.size >= then.size or _is_packed(now) != _is_packed(then)
+
+
+def _spans(inputs: list[Input]) -> dict[str, list[tuple[int, int]]]:
+    """Return when the files of each series begin and end (ns)."""
+    spans = defaultdict(list)
+    for input_ in filter(_has_times, inputs):
+        first = _first(input_)
+        spans[series(input_.path)].append((first, first if input_.last_ns is None else input_.last_ns))
+    return spans
+
+
+def _is_before(input_: Input, spans: list[tuple[int, int]]) -> bool:
+    """Return whether a file belongs before one of its series, whose spans are given.
+
+    If there is one of the same time, it is another host's: the names of hosts may differ in numbers alone.
+    """
+    if input_.first_ns is None:
+        return False
+    middle = input_.first_ns if input_.last_ns is None else (input_.first_ns + input_.last_ns) // 2
+    has_twin = any(first <= middle <= last for first, last in spans)
+    return not has_twin and any(first > input_.first_ns for first, _ in spans)
+
+
+def _turns(fresh: list[Input], numbers: dict[str, int], starts: dict[int, int]) -> Iterator[Input]:
+    """Yield the `fresh` inputs, each with what is read beside it: parts of these, and the rest of others.
+
+    `numbers` are those of all these files, by path. `starts` says from which time on the others are read, in
+    ns by number; a file is removed from it when a turn has it.
+    """
+    for input_, following in zip_longest(fresh, fresh[1:]):
+        going_on = {side.path for side in following.sides} if following else set()
+        own = Side(0, input_.name, input_.path, input_.size, input_.modified_ns, None, None)
+        sides = []
+        for side in input_.sides or (own,):
+            number = numbers.get(side.path)
+            until = following.first_ns if side.path in going_on else None
+            if number is None or (until is not None and until <= starts.get(number, 0)):
+                continue  # it is done
+            since = None if side.path == input_.path else starts.pop(number, input_.first_ns)
+            sides.append(side._replace(file=number, since=since, until=until))
+        is_alone = len(sides) == 1 and sides[0].until is None
+        yield input_._replace(sides=() if is_alone else tuple(sides))

@@ -17,14 +17,15 @@ from msgspec import MsgspecError, Raw, Struct, convert, to_builtins
 from msgspec.msgpack import decode, encode
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.progress import Options, Progress
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.rows import TableStitcher
 from pulsarctl_wire.pipeline.decoding.stitch import StitcherState
 from pulsarctl_wire.pipeline.files.splits import Input
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 15\n"
+HEAD: Final = b"pwire progress 16\n"
 """What saved data begins with. Increase the number when a field changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024
@@ -59,7 +60,7 @@ def dump(value: Any) -> bytes:
 def load_progress(data: bytes, name: str) -> Progress:
     """Load the `Progress` that `dump` made `data` from. Raises CaptureError as `load` does."""
     progress, state = load(data, tuple[Progress, StitcherState], name)
-    progress.stitcher = TableStitcher(progress.options.settings(""))
+    progress.stitcher = TableStitcher(Settings(options=progress.options))
     try:
         layout = progress.end and progress.end[1]
         if (progress.part and not progress.end) or (layout and not layout.blocks and not layout.interfaces):
@@ -115,9 +116,9 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)([_changed(each, change) for each in value])
+        return type(value)([_changed(item, change) for item in value])
     if isinstance(value, dict):
-        return {_changed(key, change): _changed(each, change) for key, each in value.items()}
+        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
     return value
 
 
@@ -129,5 +130,5 @@ def _unescape(text: str) -> str:
     return text.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
-def _refused(name: str, why: str = "is damaged, or was not written by pwire") -> CaptureError:
-    return CaptureError(f"{name} {why}; delete the directory, or name another one by --out")
+def _refused(name: str, reason: str = "is damaged, or was not written by pwire") -> CaptureError:
+    return CaptureError(f"{name} {reason}; delete the directory, or name another one by --out")

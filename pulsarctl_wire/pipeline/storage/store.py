@@ -18,14 +18,12 @@ from typing import Any, Final
 from pyarrow import ArrowException, fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.decoding.edges import Settings
-from pulsarctl_wire.pipeline.decoding.progress import Begun, Options, Progress
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
+from pulsarctl_wire.pipeline.decoding.progress import Begun, Progress
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.paths import absolute, reason
 from pulsarctl_wire.pipeline.files.splits import Input, inputs_of
 from pulsarctl_wire.pipeline.storage import generations, saved
-from pulsarctl_wire.pipeline.storage.continuing import begun
 from pulsarctl_wire.pipeline.storage.finish import write_empty
 from pulsarctl_wire.pipeline.storage.journal import Change, going_on, replacing, settle
 from pulsarctl_wire.pipeline.storage.logs import Logs
@@ -33,6 +31,7 @@ from pulsarctl_wire.pipeline.storage.partitions import partitioned
 from pulsarctl_wire.pipeline.storage.resuming import (
     Rebuild,
     Resumed,
+    begun,
     difference,
     furthest,
     last,
@@ -98,8 +97,8 @@ class Store:
             if progress is None and (states or damage):
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
-                for before in self._before(states, options):
-                    refuse_losses(before, len(begun(progress)), inputs, "the table cannot go on without it")
+                for earlier in self._before(states, options):
+                    refuse_losses(earlier, len(begun(progress)), inputs, "the table cannot go on without it")
             if progress is not None:
                 with suppress(CaptureError):
                     report_losses(progress, self._load(_REDONE), inputs)
@@ -124,16 +123,16 @@ class Store:
         with suppress(CaptureError):
             if redone := self._load(_REDONE):
                 states = states | {_REDONE: redone}
-        before = self._before(states, options)
+        earlier = self._before(states, options)
         if not may_lose:
-            if not before:
+            if not earlier:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
-            done = progress.inputs[: progress.file] if progress else []
-            for each in before:
-                refuse_losses(each, 0, [*done, *inputs], reason)
+            finished = progress.inputs[: progress.file] if progress else []
+            for state in earlier:
+                refuse_losses(state, 0, [*finished, *inputs], reason)
         settings = beside._go_on(progress, begun_before, inputs, options)
-        left = progress.inputs[progress.file :] if progress else inputs
-        cost = Rebuild(reason, len(left), sum(each.size for each in left))
+        remaining = progress.inputs[progress.file :] if progress else inputs
+        cost = Rebuild(reason, len(remaining), sum(input_.size for input_ in remaining))
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
         return Resumed(progress, settings, cost, notes)
 
@@ -146,21 +145,21 @@ class Store:
     ) -> Settings:
         """Delete what comes after a progress (None: everything); return the settings of the drafts."""
         first = progress.next if progress else ""
-        kept = {_BEGUN, _REDONE, generations.FILE}
-        kept |= {name for name, each in states.items() if each.next <= first}
-        if progress is not None and not kept >= {*states}:
+        kept_names = {_BEGUN, _REDONE, generations.FILE}
+        kept_names |= {name for name, state in states.items() if state.next <= first}
+        if progress is not None and not kept_names >= {*states}:
             self.system.move(f"{self.path}/progress/{_STATES[1]}", f"{self.path}/progress/{_REDONE}")
         if progress is not None:
             leave_gone(progress, inputs)
-        settings = options.settings(self.drafts)
-        if (before := self._begun()) is not None:
-            settings = settings._replace(stand_in=before.settings.stand_in)
-        fits = before == Begun(VERSION, settings)
+        settings = Settings(self.drafts, options)
+        if (earlier := self._begun()) is not None:
+            settings = settings._replace(stand_in=earlier.settings.stand_in)
+        fits = earlier == Begun(VERSION, settings)
 
         def is_unwanted(name: str) -> bool:
             if name.endswith(DRAFTS):
                 return name < first or not fits
-            return name.endswith(_TEMPORARY) or (name >= first and name not in kept)
+            return name.endswith(_TEMPORARY) or (name >= first and name not in kept_names)
 
         self._prepare(options, is_unwanted)
         if not fits:
@@ -218,10 +217,10 @@ class Store:
                 raise CaptureError(f"{damage[0]}; delete the directory, or name another one by --out")
             if not self._follows() and states:
                 raise CaptureError("the table there follows no directory; name another one")
-            before = last(states).options.partition_by if states else options.partition_by
-            if before != options.partition_by:
-                by = f"partitioned by {','.join(before)}" if before else "not partitioned"
-                raise CaptureError(f"the table is {by}: go on with the same --partition-by")
+            current = last(states).options.partition_by if states else options.partition_by
+            if current != options.partition_by:
+                layout = f"partitioned by {','.join(current)}" if current else "not partitioned"
+                raise CaptureError(f"the table is {layout}: go on with the same --partition-by")
             temporary = (*_TEMPORARY, *DRAFTS)
             self._prepare(options, lambda name: name.endswith(temporary) or name.startswith("end"))
 
@@ -235,7 +234,7 @@ class Store:
     def merge(self) -> list[Progress]:
         """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
         with self._said():
-            states = sorted((each for name in _STATES if (each := self._load(name))), key=place)
+            states = sorted((state for name in _STATES if (state := self._load(name))), key=place)
             if not states:
                 raise CaptureError("holds no table that pwire analyze can go on with")
             self._commit(states[-1].options, lambda name: False)
@@ -246,7 +245,7 @@ class Store:
 
     @contextmanager
     def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
-        """The block writes the new files of a change. Then they replace the old ones, at once.
+        """Replace old files, at once, by the new ones of a change, which the block writes.
 
         `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
         """
@@ -262,7 +261,7 @@ class Store:
             self.commit(options, is_new=is_new)
 
     def outline(self) -> saved.Outline | None:
-        """The inputs and options of the table that is there, or None. Raises CaptureError as `merge` does."""
+        """Load the inputs and options of the table that is there, or None. Raises as `merge` does."""
         with self._said():
             for name in reversed(_STATES):
                 with suppress(CaptureError):  # `resume` says what is wrong
@@ -272,13 +271,13 @@ class Store:
             return None
 
     def files(self) -> list[Any]:
-        """The information of pyarrow on the Parquet files, directory by directory, in the order of splits."""
+        """List what pyarrow tells of the Parquet files, directory by directory, in the order of splits."""
         with self._said():
-            found = [each for table in TABLES for each in self._rows(table)]
-            return sorted(found, key=lambda each: (each.path.rpartition("/")[0], each.base_name))
+            files = [file for table in TABLES for file in self._rows(table)]
+            return sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.base_name))
 
     def below(self, path: str) -> str:
-        """A path of the filesystem, from this directory on."""
+        """Return a path of the filesystem, from this directory on."""
         return path.removeprefix(f"{self.path}/")
 
     def commit(
@@ -299,7 +298,7 @@ class Store:
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         for table in TABLES:
             rows = self._rows(table)
-            files = [each for each in rows if each.path not in hidden and not unwanted(each.base_name)]
+            files = [file for file in rows if file.path not in hidden and not unwanted(file.base_name)]
             schema, by = partitioned(TABLES[table], options.partition_by)
             for log in logs:
                 log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
@@ -311,8 +310,8 @@ class Store:
             self._delete_generations(self.number)
 
     def _rows(self, table: str) -> list[Any]:
-        """The files with rows of a table, of the current generation."""
-        return [each for each in self._list(table) if _is_rows(each)]
+        """Return the files with rows of a table, of the current generation."""
+        return [file for file in self._list(table) if _is_rows(file)]
 
     def _prepare(self, options: Options, unwanted: Callable[[str], bool]) -> None:
         """Create the directories, complete a change, delete the manifest and files with `unwanted` names."""
@@ -341,7 +340,7 @@ class Store:
         return states, damage
 
     def _is_complete(self) -> bool:
-        return any(each.base_name == _MANIFEST for each in self._list(""))
+        return any(file.base_name == _MANIFEST for file in self._list(""))
 
     def _settle(self) -> None:
         """Complete or undo a change that was broken off."""
@@ -351,8 +350,8 @@ class Store:
     def _keep_partitions(self) -> None:
         """Save what the directories are by after a change that is complete, before its journal is gone."""
         if self._partition_by() is not None:
-            for name, each in self._readable_states()[0].items():
-                self._write(f"progress/{name}", saved.dump(each))
+            for name, state in self._readable_states()[0].items():
+                self._write(f"progress/{name}", saved.dump(state))
 
     def _partition_by(self) -> tuple[str, ...] | None:
         """Return what the directories are by, if that is being changed and is not saved yet."""
@@ -365,17 +364,17 @@ class Store:
             self._delete(directory, unwanted)
 
     def _delete(self, directory: str, unwanted: Callable[[str], bool]) -> None:
-        for each in self._list(directory):
-            if each.is_file and unwanted(each.base_name):
-                self.system.delete_file(each.path)
+        for file in self._list(directory):
+            if file.is_file and unwanted(file.base_name):
+                self.system.delete_file(file.path)
 
     def saved(self) -> Progress | None:
-        """The progress saved last, or None. Raises CaptureError if it is damaged."""
+        """Return the progress saved last, or None. Raises CaptureError if it is damaged."""
         with self._said():
             return self._load(_STATES[1])
 
     def followed(self) -> tuple[int, bool]:
-        """How many files of a directory the table has so far, and whether it is complete.
+        """Return how many files of a directory the table has so far, and whether it is complete.
 
         Raises CaptureError if the table follows no directory.
         """
@@ -387,27 +386,27 @@ class Store:
             return (0 if progress is None else progress.file), is_complete
 
     def rows(self, table: str) -> list[tuple[range, str]]:
-        """The Parquet files with rows of one of `TABLES`, in order: the inputs that the rows may be of, by
+        """List the Parquet files of one of `TABLES`, in order: the inputs that their rows may be of, by
         number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
         with self._said():
             while True:
-                change, found = going_on(self.system, self.path), self._rows(table)
+                change, files = going_on(self.system, self.path), self._rows(table)
                 if going_on(self.system, self.path) == change:  # or files were merged meanwhile
                     break
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         return [
-            (inputs_of(each.base_name), f"{self.out}/{self.below(each.path)}")
-            for each in sorted(found, key=lambda each: each.base_name)
-            if each.path not in hidden
+            (inputs_of(file.base_name), f"{self.out}/{self.below(file.path)}")
+            for file in sorted(files, key=lambda file: file.base_name)
+            if file.path not in hidden
         ]
 
     def _follows(self) -> bool:
-        """Whether the table follows a directory. Raises CaptureError if `out` has files but no table."""
-        names = {each.base_name for each in self._list("")}
+        """Return whether the table follows a directory. Raises CaptureError for files without a table."""
+        names = {file.base_name for file in self._list("")}
         if names and "progress" not in names:
             raise CaptureError("is not empty and holds no frames table; name another directory")
-        return any(each.base_name == _CHECKPOINT for each in self._list("progress"))
+        return any(file.base_name == _CHECKPOINT for file in self._list("progress"))
 
     def save(self, progress: Progress, *, is_before_last: bool = False) -> None:
         """Save the progress; with `is_before_last` beside it, as that before the last input or batch."""
@@ -430,12 +429,12 @@ class Store:
         """
         options = progress.options
         self._fill(options)
-        progress.totals.size = sum(each.size for each in self.files())
+        progress.totals.size = sum(file.size for file in self.files())
         about = {
             "version": progress.version,
             "options": asdict(options),
             "files": progress.file,
-            "inputs": [each._asdict() for each in progress.inputs],
+            "inputs": [input_._asdict() for input_ in progress.inputs],
             "totals": asdict(progress.totals),
         }
         self._clean(lambda name: name == _REDONE or name.endswith(DRAFTS))  # of earlier runs, on other files
@@ -459,7 +458,7 @@ class Store:
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 
     def _read(self, name: str, directory: str = "progress/") -> bytes | None:
-        """A file of a directory, or None."""
+        """Return a file of a directory, or None."""
         try:
             with self.system.open_input_file(f"{self.path}/{directory}{name}") as file:
                 data: bytes = file.read(min(file.size(), saved.LARGEST + 1))
@@ -468,17 +467,17 @@ class Store:
         return data
 
     def _list(self, directory: str) -> list[Any]:
-        """What is in a directory; of a table what is below it in its generation, but for what is hidden."""
+        """List what is in a directory; of a table what is below it in its generation, but nothing hidden."""
         folder = f"{self.path}/{directory}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=directory in TABLES)
-        found: list[Any] = self.system.get_file_info(selector)
+        infos: list[Any] = self.system.get_file_info(selector)
         if directory not in TABLES:
-            return found
+            return infos
         return [
-            each
-            for each in found
-            if not re.search(r"/[_.]", each.path.removeprefix(folder))
-            and generations.number_of(each.path) == self.number
+            info
+            for info in infos
+            if not re.search(r"/[_.]", info.path.removeprefix(folder))
+            and generations.number_of(info.path) == self.number
         ]
 
     def _write(self, name: str, data: bytes) -> None:
@@ -495,6 +494,6 @@ class Store:
             raise OSError(f"{self.out}: {reason(error)}") from error
 
 
-def _is_rows(each: Any) -> bool:
-    """Whether a file has rows of splits."""
-    return each.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", each.base_name) is not None
+def _is_rows(info: Any) -> bool:
+    """Return whether a file has rows of splits."""
+    return info.is_file and re.fullmatch(r"(\d+-\d+|end).*\.parquet", info.base_name) is not None

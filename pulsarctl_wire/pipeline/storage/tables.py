@@ -67,7 +67,7 @@ _CONNECTION: Final = re.compile(r"(?:^|/)connection=(\d+)/")
 
 
 def find(paths: Sequence[str]) -> list[Found]:
-    """The tables at `paths`, which may be URIs: frames files with their gaps next to them, or directories.
+    """Find the tables at `paths`, which may be URIs: files of frames with gaps beside them, or directories.
 
     Raises `CaptureError` if there is no table, or one of another version.
     """
@@ -75,7 +75,7 @@ def find(paths: Sequence[str]) -> list[Found]:
 
 
 def is_table(path: str) -> bool:
-    """Whether a path or URI is to be read as a table: not if there are captures."""
+    """Return whether a path or URI is to be read as a table: not if there are captures."""
     system, inside = filesystem(path)
     folder = _Folder(system, scheme_of(path, inside))
     try:
@@ -95,20 +95,20 @@ class Part(NamedTuple):
     taken: int
 
 
-def parts_of(found: Sequence[Found], name: str) -> Iterator[Part]:
-    """The files of the tables of this name that are read as one.
+def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
+    """Yield the files of the tables of this name that are read as one.
 
     Each table numbers its connections from 0; those of later ones continue the numbers.
     """
     taken = 0
-    for each in found:
-        yield Part(each.files[name], taken)
-        taken += each.connections
+    for table in tables:
+        yield Part(table.files[name], taken)
+        taken += table.connections
 
 
-def has_messages(found: Sequence[Found]) -> bool:
-    """Whether any of the tables has messages."""
-    return any(each.files["messages"].paths for each in found)
+def has_messages(tables: Sequence[Found]) -> bool:
+    """Return whether one of the tables has messages."""
+    return any(table.files["messages"].paths for table in tables)
 
 
 # -- inspecting files
@@ -123,14 +123,14 @@ class _Folder:
         self._listed: dict[str, list[str]] = {}
 
     def uri(self, path: str) -> str:
-        """The path or URI of what is at a path."""
+        """Return the path or URI of what is at a path."""
         return self.scheme + quote(path, safe="/=:@") if self.scheme else path
 
     def kind(self, path: str) -> Any:
         return self.system.get_file_info(path).type
 
     def files(self, path: str) -> list[str]:
-        """The Parquet files in a directory, if it is one; as in Spark, none that begin with _ or a dot."""
+        """List the Parquet files in a directory, if it is one; as in Spark, none after _ or a dot."""
         if path not in self._listed:
             self._listed[path] = self._list(path)
         return self._listed[path]
@@ -141,27 +141,27 @@ class _Folder:
         name = path.rpartition("/")[2]  # the directory may be a table, or that of all frames in one
         parent = path.removesuffix(name)
         tables = [f"{path}/", *([parent] if name in TABLES else [])]
-        states, before = self._states(tables), None
+        states, files_before = self._states(tables), None
         while True:  # files may be replaced meanwhile
-            found = self._inside(path)
+            files = self._inside(path)
             is_moving = any(not generation.is_placed for _, generation in states.values())
             if is_moving and name in TABLES:
-                found += self._inside(f"{parent}{REBUILD}/{name}")
-            after = self._states(tables)
-            if after == states and (found == before or not is_moving):
+                files += self._inside(f"{parent}{REBUILD}/{name}")
+            states_now = self._states(tables)
+            if states_now == states and (files == files_before or not is_moving):
                 break
-            states, before = after, found
-        return sorted(each for each in found if all(_counts(each, *table) for table in states.items()))
+            states, files_before = states_now, files
+        return sorted(file for file in files if all(_counts(file, *table) for table in states.items()))
 
     def _inside(self, folder: str) -> list[str]:
         """Return the Parquet files below a directory, but for hidden ones."""
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
         return [
-            each.path
-            for each in self.system.get_file_info(selector)
-            if each.type == fs.FileType.File
-            and each.path.endswith(".parquet")
-            and not re.search(r"/[_.]", each.path.removeprefix(folder))
+            info.path
+            for info in self.system.get_file_info(selector)
+            if info.type == fs.FileType.File
+            and info.path.endswith(".parquet")
+            and not re.search(r"/[_.]", info.path.removeprefix(folder))
         ]
 
     def _states(self, tables: Sequence[str]) -> dict[str, tuple[Change | None, Generation]]:
@@ -187,33 +187,33 @@ def _find(path: str) -> Found:
     system, inside = filesystem(path)
     folder = _Folder(system, scheme_of(path, inside))
     try:
-        there = {name: _beside(folder, inside, name) for name in TABLES if name != "frames"}
-        there["frames"] = _frames(folder, inside, path)
-        looked = {name: [_look(folder, file, name) for file in files] for name, (files, _) in there.items()}
+        places = {name: _beside(folder, inside, name) for name in TABLES if name != "frames"}
+        places["frames"] = _frames(folder, inside, path)
+        looked = {name: [_look(folder, file, name) for file in files] for name, (files, _) in places.items()}
     except (ArrowException, OSError) as error:
         raise CaptureError(f"{path}: {reason(error)}") from None
-    files = {name: _files(folder, there[name], looked[name]) for name in TABLES}
-    last = max((each.last for some in looked.values() for each in some), default=-1)
-    rows = {name: sum(each.rows for each in some) for name, some in looked.items()}
+    files = {name: _files(folder, places[name], looked[name]) for name in TABLES}
+    last = max((content.last for contents in looked.values() for content in contents), default=-1)
+    rows = {name: sum(content.rows for content in contents) for name, contents in looked.items()}
     return Found(files, last + 1, sum(rows.values()), look(beside(path, "findings"), rows))
 
 
 def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
     paths, base = found
     apart = base is not None and any(
-        not {*_partitions(path.removeprefix(base))} <= {*each.names}
-        for path, each in zip(paths, looked, strict=True)
+        not {*_partitions(path.removeprefix(base))} <= {*content.names}
+        for path, content in zip(paths, looked, strict=True)
     )
     return Files(
         [folder.uri(path) for path in paths],
         folder.uri(base) if base and apart else None,
-        len({each.names for each in looked}) < 2,
-        frozenset().union(*(each.lacks for each in looked)),
+        len({content.names for content in looked}) < 2,
+        frozenset().union(*(content.lacks for content in looked)),
     )
 
 
 def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | None]:
-    """The files of frames, and the directory below which directory names are column values.
+    """Return the files of frames, and the directory below which directory names are column values.
 
     There are none if a capture has no frame, but gaps or connections.
     """
@@ -230,7 +230,7 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
 
 
 def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
-    """The files of another table, in the directory or next to it, and the base directory, as in `_frames`."""
+    """Find the files of another table, in the directory or next to it, and the base, as in `_frames`."""
     other = beside(inside, name)
     if folder.kind(other) == fs.FileType.File:
         return [other], None
@@ -247,7 +247,7 @@ _OTHERS: Final = "|".join(["findings", *(name for name in TABLES if name != "fra
 
 
 def _is_other(path: str, names: str = _OTHERS) -> bool:
-    """Whether a file is of another table than frames; `path` is that below the directory."""
+    """Return whether a file is of another table than frames; `path` is that below the directory."""
     return re.search(rf"^/({names})/|\.({names})\.parquet(/|$)", path) is not None
 
 
@@ -266,40 +266,40 @@ class _Looked(NamedTuple):
 def _look(folder: _Folder, path: str, table: str) -> _Looked:
     """Inspect a file. Raises CaptureError if it is not of this table."""
     schema = TABLES[table]
-    shown = folder.uri(path)
+    uri = folder.uri(path)
     try:
         with folder.system.open_input_file(path) as stream:
             footer = pq.read_metadata(stream)
-            found = footer.schema.to_arrow_schema()
-            last = _last_connection(footer, stream) if "connection" in found.names else -1
+            columns = footer.schema.to_arrow_schema()
+            last = _last_connection(footer, stream) if "connection" in columns.names else -1
     except pa.ArrowInvalid:
-        with opened(shown) as stream:
+        with opened(uri) as stream:
             if holds_packets(stream):
-                way_out = f"pwire table {shown} --out {shown}.parquet makes a table of it"
-                raise CaptureError(f"{shown} is a capture, not a table: {way_out}") from None
-        raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one") from None
-    version = (found.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
+                way_out = f"pwire table {uri} --out {uri}.parquet makes a table of it"
+                raise CaptureError(f"{uri} is a capture, not a table: {way_out}") from None
+        raise CaptureError(f"{uri} is not a {table} table: pwire table SOURCE... --out makes one") from None
+    version = (columns.metadata or {}).get(b"pwire.table", b"").decode(errors="replace")
     if version and version not in READABLE:
-        raise CaptureError(f"{shown} is a table of version {version}, not {VERSION}: make it again")
-    names = {*found.names, *_partitions(path)}
+        raise CaptureError(f"{uri} is a table of version {version}, not {VERSION}: make it again")
+    names = {*columns.names, *_partitions(path)}
     if len(names & set(schema.names)) < _ENOUGH * len(schema):
-        raise CaptureError(f"{shown} is not a {table} table: pwire table SOURCE... --out makes one")
+        raise CaptureError(f"{uri} is not a {table} table: pwire table SOURCE... --out makes one")
     if numbered := _CONNECTION.search(path):
         last = int(numbered[1])
-    lacks = _columns(schema) - _columns(found) - names - _OPTIONAL
-    detail = (found.metadata or {}).get(DETAIL)
+    lacks = _columns(schema) - _columns(columns) - names - _OPTIONAL
+    detail = (columns.metadata or {}).get(DETAIL)
     if detail is not None and table == "frames":
         lacks.add(f"the frames that --detail {detail.decode(errors='replace')} leaves out")
-    return _Looked(tuple(found.names), last, footer.num_rows, lacks)
+    return _Looked(tuple(columns.names), last, footer.num_rows, lacks)
 
 
 def _partitions(path: str) -> list[str]:
-    """The columns whose values the names of the directories in a path are."""
+    """Return the columns whose values the names of the directories in a path are."""
     return [unquote(name) for name in re.findall(r"/([^/=]+)=[^/]*(?=/)", path)]
 
 
 def _columns(schema: Any) -> set[str]:
-    """The names of columns; those in structs like `metadata.uuid`."""
+    """Return the names of columns; those in structs like `metadata.uuid`."""
     return {
         name
         for field in schema
@@ -312,11 +312,11 @@ def _columns(schema: Any) -> set[str]:
 
 
 def _last_connection(footer: Any, stream: Any) -> int:
-    """The highest connection number of a file, from its statistics or by reading the column."""
+    """Return the highest connection number of a file, from its statistics or by reading the column."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     columns = [group.column(n) for group in groups for n in range(group.num_columns)]
-    statistics = [each.statistics for each in columns if each.path_in_schema == "connection"]
-    if all(each is not None and each.has_min_max for each in statistics):
-        return max((each.max for each in statistics), default=-1)
+    statistics = [column.statistics for column in columns if column.path_in_schema == "connection"]
+    if all(column is not None and column.has_min_max for column in statistics):
+        return max((column.max for column in statistics), default=-1)
     numbers = pq.read_table(stream, columns=["connection"]).column("connection").to_pylist()
     return max((number for number in numbers if number is not None), default=-1)

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, decode_split, delete_draft
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.splits import Split
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import Finished, finish_split
@@ -28,7 +27,7 @@ class Workers(Protocol):
     """Other processes. `room` is that of `decoded_in_order`."""
 
     def room(self, waiting: int) -> int:
-        """How many splits to submit next, while `waiting` were submitted."""
+        """Return how many splits to submit next, while `waiting` were submitted."""
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
@@ -73,7 +72,7 @@ def decode_to_file(split: Split, settings: Settings) -> None:
 
 
 def load_edges(split: Split, settings: Settings) -> Decoded:
-    """What a split was decoded to.
+    """Return what a split was decoded to.
 
     Raises FileNotFoundError if it was not, CaptureError if the file is damaged or that of another split.
     """
@@ -125,14 +124,12 @@ class Round:
             self._file.close()
 
 
-def finish_at(
-    place: Place, settings: Settings, out: str, partition_by: tuple[str, ...], generation: int
-) -> Finished:
+def finish_at(place: Place, settings: Settings, out: str, generation: int) -> Finished:
     """Finish the split that a file of `Round` tells about, as `finish_split` does."""
     system, path = filesystem(place.path)
     with system.open_input_file(path) as file:
         stitched = saved.load(file.read_at(place.size, place.at), Stitched, place.path)
-    return finish_split(place.name, stitched, settings.drafts, out, partition_by, generation, settings.detail)
+    return finish_split(place.name, stitched, settings, out, generation)
 
 
 def delete_decoded(drafts: str, names: Iterable[str]) -> None:

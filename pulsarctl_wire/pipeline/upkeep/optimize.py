@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.paths import reason
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
@@ -50,14 +49,14 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     `analyze` may go on with, OSError if it cannot be written.
     """
     store = Store(table)
-    states, before = store.merge(), store.files()
-    taken = {store.below(each.path) for each in before}
-    for files in _bins(store, before, [each.next for each in states], size, size / 2):
-        paths = [store.below(each.path) for each in files]
-        merged = _merged(paths, taken)
+    states, files_before = store.merge(), store.files()
+    paths_taken = {store.below(file.path) for file in files_before}
+    for files in _bins(store, files_before, [state.next for state in states], size, size / 2):
+        paths = [store.below(file.path) for file in files]
+        merged = _merged(paths, paths_taken)
         with store.replacing(Change((merged,), tuple(paths)), states[-1].options):
             write_merged(store.out, paths, merged)
-    return count(before), count(store.files())
+    return count(files_before), count(store.files())
 
 
 def rewrite(path: str) -> tuple[Size, Size]:
@@ -66,15 +65,15 @@ def rewrite(path: str) -> tuple[Size, Size]:
     Return how many row groups there were, and are. A file is replaced when the new one is complete. Raises
     CaptureError if it is not a frames table, OSError if it cannot be written.
     """
-    paths = [each for files in find([path])[0].files.values() for each in files.paths]
-    before = _measured(paths)
-    for each in paths:
-        system, inside = filesystem(each)
+    paths = [path_of_file for files in find([path])[0].files.values() for path_of_file in files.paths]
+    size_before = _measured(paths)
+    for path_of_file in paths:
+        system, inside = filesystem(path_of_file)
         schema = _schema(system, inside)
         with written(system, inside) as stream, RowGroups(stream, schema) as parquet:
             for rows in row_groups(system, [system.get_file_info(inside)]):
                 parquet.write(rows)
-    return before, _measured(paths)
+    return size_before, _measured(paths)
 
 
 def _measured(paths: list[str]) -> Size:
@@ -93,19 +92,19 @@ def merge_small(store: Store, workers: Workers) -> None:
 
     The `workers` write the new files. Raises as `optimize` does.
     """
-    if sum(each.size < SMALL for each in store.files()) < MIN_MERGED:
+    if sum(file.size < SMALL for file in store.files()) < MIN_MERGED:
         return
     states = store.merge()
     files = store.files()
-    bins = [*_bins(store, files, [each.next for each in states], MERGED, SMALL, MIN_MERGED)]
+    bins = [*_bins(store, files, [state.next for state in states], MERGED, SMALL, MIN_MERGED)]
     if not bins:
         return
-    old = [[store.below(each.path) for each in some] for some in bins]
-    taken = {store.below(each.path) for each in files}
-    calls = [(store.out, paths, _merged(paths, taken)) for paths in old]
-    change = Change(tuple(path for *_, path in calls), tuple(path for paths in old for path in paths))
+    sources = [[store.below(file.path) for file in bin_] for bin_ in bins]
+    in_use = {store.below(file.path) for file in files}
+    calls = [(store.out, paths, _merged(paths, in_use)) for paths in sources]
+    change = Change(tuple(path for *_, path in calls), tuple(path for paths in sources for path in paths))
     with store.replacing(change, states[-1].options):
-        for future in workers.submit(write_merged, calls, sum(each.size for some in bins for each in some)):
+        for future in workers.submit(write_merged, calls, sum(file.size for bin_ in bins for file in bin_)):
             future.result()
 
 
@@ -115,11 +114,11 @@ def write_merged(table: str, paths: Sequence[str], path: str) -> None:
     The paths are those below the table's directory. Raises as `optimize` does.
     """
     system, inside = filesystem(table)
-    files = system.get_file_info([f"{inside}/{each}" for each in paths])
+    files = system.get_file_info([f"{inside}/{name}" for name in paths])
     splits: list[tuple[str, int]] = []
-    for each in files:
-        with damage(each.path), system.open_input_file(each.path) as stream:
-            splits += splits_of(pq.ParquetFile(stream), each.path)
+    for file in files:
+        with damage(file.path), system.open_input_file(file.path) as stream:
+            splits += splits_of(pq.ParquetFile(stream), file.path)
     schema = _schema(system, files[0].path)
     with written(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
         for rows in row_groups(system, files):
@@ -129,47 +128,47 @@ def write_merged(table: str, paths: Sequence[str], path: str) -> None:
 
 def count(files: list[Any]) -> Size:
     """Return how many these files are, and their bytes."""
-    return Size(len(files), sum(each.size for each in files))
+    return Size(len(files), sum(file.size for file in files))
 
 
 def _bins(
     store: Store, files: list[Any], places: list[str], size: int, small: float, least: int = 2
 ) -> Iterator[list[Any]]:
-    """The files to merge into one of at most `size` bytes, each time.
+    """Yield the files to merge into one of at most `size` bytes, each time.
 
     They are `least` or more neighbours of less than `small` bytes each, on one side of all places, with the
     same columns.
     """
 
-    def alike(each: Any) -> tuple[str, int, bool]:
-        return each.path.rpartition("/")[0], bisect(places, each.base_name), each.size < small
+    def alike(file: Any) -> tuple[str, int, bool]:
+        return file.path.rpartition("/")[0], bisect(places, file.base_name), file.size < small
 
     for (_, side, are_small), neighbours in groupby(files, alike):
         if not are_small or side == len(places):
             continue
-        found = [*neighbours]
-        if len(found) < least:
+        small_files = [*neighbours]
+        if len(small_files) < least:
             continue  # to look at their columns takes time
-        for _, same in groupby(found, lambda each: _schema(store.system, each.path)):
-            yield from (some for some in _portions(same, size) if len(some) >= least)
+        for _, alike_files in groupby(small_files, lambda each: _schema(store.system, each.path)):
+            yield from (portion for portion in _portions(alike_files, size) if len(portion) >= least)
 
 
 def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Neighbours that have at most `size` bytes together."""
-    found: list[Any] = []
+    portion: list[Any] = []
     total = 0
-    for each in files:
-        total += each.size
-        if found and total > size:
-            yield found
-            found, total = [], each.size
-        found.append(each)
-    if found:
-        yield found
+    for file in files:
+        total += file.size
+        if portion and total > size:
+            yield portion
+            portion, total = [], file.size
+        portion.append(file)
+    if portion:
+        yield portion
 
 
 def _merged(paths: list[str], taken: set[str]) -> str:
-    """The path of the file that has the rows of these, which are sorted; it is added to those `taken`.
+    """Return the path of a file for the rows of others, which are sorted; add it to those `taken`.
 
     They may overlap, as files do that were in several directories before `repartition`.
     """
@@ -181,15 +180,15 @@ def _merged(paths: list[str], taken: set[str]) -> str:
 
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Yield the row groups of files, with all or some columns. Raises CaptureError if one is damaged."""
-    for each in files:
-        with damage(each.path), system.open_input_file(each.path) as stream:
+    for file in files:
+        with damage(file.path), system.open_input_file(file.path) as stream:
             parquet = pq.ParquetFile(stream)
             for number in range(parquet.num_row_groups):
                 yield parquet.read_row_group(number, columns=columns, use_threads=False)
 
 
 def splits_of(file: Any, path: str) -> list[tuple[str, int]]:
-    """The splits whose rows a `pyarrow.parquet.ParquetFile` has, in order: their names, and how many rows.
+    """Return the splits in a `pyarrow.parquet.ParquetFile`, in order: their names, and how many rows.
 
     If a merged file does not say so, as rows of it were deleted, it is taken for that of one split.
     """

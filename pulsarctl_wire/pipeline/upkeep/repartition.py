@@ -25,9 +25,9 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     written.
     """
     store = Store(table)
-    options, before = store.merge()[-1].options, count(store.files())
+    options, size_before = store.merge()[-1].options, count(store.files())
     if by == options.partition_by:
-        return before
+        return size_before
     splits = _moved(store, options.partition_by, by)
     new = [path for (kind, name), files in splits.items() for path in _planned(store, kind, name, files, by)]
     old = [store.below(each.path) for files in splits.values() for each in files]
@@ -40,16 +40,16 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
                 file.discard()
                 raise
             file.close()
-    return before
+    return size_before
 
 
 def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Splits:
     """Return the files of tables whose directories change."""
     splits: _Splits = defaultdict(list)
-    for each in store.files():
-        kind = store.below(each.path).partition("/")[0]
+    for file in store.files():
+        kind = store.below(file.path).partition("/")[0]
         if partitioned(TABLES[kind], before) != partitioned(TABLES[kind], by):
-            splits[kind, PART.sub("", each.base_name)].append(each)
+            splits[kind, PART.sub("", file.base_name)].append(file)
     return splits
 
 

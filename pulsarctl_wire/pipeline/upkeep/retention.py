@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.pipeline.files.output import written
+from pulsarctl_wire.pipeline.files.filesystems import written
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
@@ -51,34 +51,34 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
     """
     store = Store(table)
     options = store.merge()[-1].options
-    done = Deleted()
-    old: list[str] = []
+    result = Deleted()
+    old_paths: list[str] = []
     rewritten: dict[str, Any] = {}  # new paths, and the files whose rows they get
     files = store.files()
-    taken = {store.below(each.path) for each in files}
-    for each in files:
-        path = store.below(each.path)
+    paths_taken = {store.below(file.path) for file in files}
+    for file in files:
+        path = store.below(file.path)
         times = _times(path)
-        ages = _ages(store.system, each, times, before)
-        done = done._replace(untimed=done.untimed + ages.untimed)
+        ages = _ages(store.system, file, times, before)
+        result = result._replace(untimed=result.untimed + ages.untimed)
         if not ages.older:
             continue
         is_whole = ages.older and not ages.newer and not ages.untimed
         if not is_whole and not exact:
-            done = done._replace(left=done.left + ages.older)
+            result = result._replace(left=result.left + ages.older)
             continue
-        old.append(path)
-        done = done._replace(rows=done.rows + ages.older)
+        old_paths.append(path)
+        result = result._replace(rows=result.rows + ages.older)
         if is_whole:
-            done = done._replace(files=done.files + 1, size=done.size + each.size)
+            result = result._replace(files=result.files + 1, size=result.size + file.size)
         else:
-            rewritten[free_path(path, taken)] = each
-            done = done._replace(rewritten=done.rewritten + 1)
-    if old and not dry_run:
-        with store.replacing(Change(tuple(rewritten), tuple(old)), options, is_new=True):
-            for path, each in rewritten.items():
-                _write_rest(store, each, path, before)
-    return done
+            rewritten[free_path(path, paths_taken)] = file
+            result = result._replace(rewritten=result.rewritten + 1)
+    if old_paths and not dry_run:
+        with store.replacing(Change(tuple(rewritten), tuple(old_paths)), options, is_new=True):
+            for path, file in rewritten.items():
+                _write_rest(store, file, path, before)
+    return result
 
 
 def _times(path: str) -> tuple[str, ...]:
@@ -86,23 +86,23 @@ def _times(path: str) -> tuple[str, ...]:
 
 
 def _ages(system: Any, file: Any, times: tuple[str, ...], before: int) -> _Ages:
-    """The ages of the rows of a file: from its statistics if they tell, otherwise by reading the times."""
+    """Count the rows of a file by age: from its statistics if they tell, otherwise from the times."""
     with damage(file.path), system.open_input_file(file.path) as stream:
         metadata = pq.read_metadata(stream)
     rows = metadata.num_rows
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
-    known = [each.statistics for each in columns if each.path_in_schema == times[0]]
-    if known and all(each is not None and each.has_min_max and each.null_count == 0 for each in known):
-        if max(each.max for each in known) < before:
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    stats = [part.statistics for part in columns if part.path_in_schema == times[0]]
+    if stats and all(part is not None and part.has_min_max and part.null_count == 0 for part in stats):
+        if max(part.max for part in stats) < before:
             return _Ages(rows, 0, 0)
-        if min(each.min for each in known) >= before:
+        if min(part.min for part in stats) >= before:
             return _Ages(0, rows, 0)
     older = untimed = 0
     for group in row_groups(system, [file], times):
-        found = _time(group, times)
-        older += pc.sum(pc.less(found, before)).as_py() or 0
-        untimed += found.null_count
+        times_found = _time(group, times)
+        older += pc.sum(pc.less(times_found, before)).as_py() or 0
+        untimed += times_found.null_count
     return _Ages(older, rows - older - untimed, untimed)
 
 
@@ -117,6 +117,6 @@ def _write_rest(store: Store, file: Any, path: str, before: int) -> None:
     with written(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
         for rows in row_groups(store.system, [file]):
             is_old = pc.less(_time(rows, _times(path)), pa.scalar(before, pa.int64()))
-            rest = rows.filter(pc.invert(pc.fill_null(is_old, False)))
-            if rest.num_rows:
-                parquet.write_table(rest)
+            newer_rows = rows.filter(pc.invert(pc.fill_null(is_old, False)))
+            if newer_rows.num_rows:
+                parquet.write_table(newer_rows)
