@@ -36,7 +36,6 @@ COMPILED = (
     "checks/facts",
     "checks/finding",
     "checks/ledgers",
-    "checks/plain_rows",
     "checks/row_events",
     "checks/state",
     "checks/tables",

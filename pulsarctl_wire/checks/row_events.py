@@ -1,15 +1,16 @@
 """Makes events from the rows of tables (docs/tables.md), as far as the doctor needs them.
 
-A frame has its row's command and metadata, and the row's columns that stand for bytes which tables do not
-have. Its `raw` has the sizes of the original frame, then the command and the head of the entry as they would
-be written today, and no payload.
+A frame has its row's command and metadata. Nearly all rows are SEND, SEND_RECEIPT, MESSAGE and ACK, of which
+the doctor needs a few numbers. These are read from the row; the command and the metadata are made when they
+are first used. The `raw` of such frames has only the sizes of the original frame; that of all others also has
+the command, as it would be written today.
 """
 
 import json
 import re
 import struct
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -17,8 +18,9 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.checks.rule import SECOND
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.wire.commands import BODIES, NUMBERS
+from pulsarctl_wire.wire.commands import ACK, BODIES, MESSAGE, NUMBERS, SEND, SEND_RECEIPT
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, WITH_TOKENS
+from pulsarctl_wire.wire.fast_fields import Head, Ids
 from pulsarctl_wire.wire.fields import METHODS, as_base64
 from pulsarctl_wire.wire.frame import (
     PACKET_OFFSET_BITS,
@@ -40,7 +42,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     ServerError,
 )
 
-Columns = Mapping[str, Sequence[Any]]
+Columns = dict[str, list[Any]]
 """Some rows: the values of each column."""
 
 COLUMNS: Final = (
@@ -59,6 +61,13 @@ METADATA: Final = (
 )
 """The columns of `metadata` that are read; rows have them under these names, and `has_metadata`."""
 
+_RARE: Final = (
+    *("consumer_epoch", "ack_set", "validation_error", "deliver_at_time", "uuid", "num_chunks_from_msg"),
+    *("chunk_id", "encrypted", "marker_type", "txnid_most_bits"),
+)
+"""Columns that are null for most SEND, SEND_RECEIPT, MESSAGE and ACK."""
+
+_WITH_IDS: Final = {SEND, SEND_RECEIPT, MESSAGE, ACK}
 _WORD: Final = 2**64 - 1
 _UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
 _REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
@@ -75,22 +84,77 @@ _header: Final = struct.Struct(">II").pack
 _u32: Final = struct.Struct(">I").pack
 _ERRORS: Final = dict(ServerError.items())
 _VALIDATION_ERRORS: Final = dict(CommandAck.ValidationError.items())
-ACK_TYPES: Final = dict(CommandAck.AckType.items())
-"""Name of an ack_type -> number."""
-CODECS: Final = dict(CompressionType.items())
-"""Name of a compression -> number."""
+_ACK_TYPES: Final = dict(CommandAck.AckType.items())
+_CODECS: Final = dict(CompressionType.items())
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RowFrame(Frame):
-    """A frame made from a row: without its payload, but with the row's columns about the payload."""
+    """The frame of a row, without its payload. It may make its command and metadata when they are used."""
 
-    __slots__ = ("head_crc", "payload_crc", "payload_size", "unpacked_size")
+    __slots__ = ("_row", "_rows")
 
-    head_crc: int | None
-    payload_crc: int | None
-    payload_size: int | None
-    unpacked_size: int | None
+    _rows: Columns
+    _row: int
+
+    def read(self, name: str) -> Any:
+        """Return the value of a column."""
+        return self._rows[name][self._row]
+
+    @property
+    def base(self) -> BaseCommand | None:
+        """The command; CaptureError for impossible values. Overrides the parent's property."""
+        if self._base is None and self._ids is not None:
+            try:
+                self._base = _make_command(self.type, self._rows, self._row)
+            except _VALUE_ERRORS as error:
+                raise _impossible(self.command, error) from None
+        return self._base
+
+    @base.setter
+    def base(self, base: BaseCommand) -> None:
+        self._base = base
+
+    @property
+    def metadata(self) -> MessageMetadata | None:
+        """The metadata; CaptureError for impossible values. Overrides the parent's property."""
+        if self._metadata is None and self._head is not None:
+            try:
+                self._metadata = _make_metadata(self._rows, self._row)
+            except _VALUE_ERRORS as error:
+                raise _impossible(self.command, error) from None
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: MessageMetadata | None) -> None:
+        self._metadata = metadata
+
+    def encode_head(self) -> bytes:
+        """Return bytes from COMMAND_SIZE up to the payload of a SEND: equal ones if it was sent twice."""
+        head, ids = self._head, self._ids
+        if head is not None and head.is_plain and ids is not None:
+            sizes = f"{head.unpacked} {head.codec} {head.batch} {self.checksum == 'absent'}"
+            numbers = f"{ids.owner} {ids.sequence} {ids.highest} {head.publish_time}"
+            return f"{numbers} {sizes} {head.producer}".encode()
+        base, metadata = self.base, self.metadata
+        command = b"" if base is None else base.SerializePartialToString()
+        entry = _UNREADABLE if metadata is None else metadata.SerializePartialToString()
+        entry = _u32(len(entry)) + entry
+        if self.checksum != "absent":
+            entry = MAGIC_CHECKSUM + _u32(self.read("head_crc") or 0) + entry
+        return _u32(len(command)) + command + entry
+
+
+def columns_of(batch: Any) -> Columns:
+    """Return the rows of an Arrow batch, with one more column: `is_rare`, whether any of `_RARE` is there."""
+    nulls = [None] * len(batch)
+    rows: Columns = {
+        name: nulls if column.null_count == len(nulls) else column.to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    rare = [rows[name] for name in _RARE if rows[name] is not nulls]
+    rows["is_rare"] = [values.count(None) < len(values) for values in zip(nulls, *rare, strict=True)]
+    return rows
 
 
 class RowReader:
@@ -100,66 +164,103 @@ class RowReader:
         self.files: list[str | None] = []
         self._numbers: dict[str | None, int] = {}
 
-    def locate_packet(self, file: str | None, offset: int) -> int:
-        """Return the position of a packet in its file, with the files numbered as they appear."""
+    def event(self, rows: Columns, row: int, connection: Connection) -> Event:
+        """Return the frame, gap or malformed stretch of a row. Raises CaptureError for impossible values."""
+        file, kind = rows["file"][row], rows["event"][row]
         number = self._numbers.get(file)
         if number is None:
             number = self._numbers[file] = len(self.files)
             self.files.append(file)
-        return number << PACKET_OFFSET_BITS | offset & PACKET_OFFSET_MASK
-
-    def event(self, rows: Columns, row: int, connection: Connection) -> Event:
-        """Return the frame, gap or malformed stretch of a row. Raises CaptureError for impossible values."""
-        to_broker = bool(rows["to_broker"][row])
+        packet = number << PACKET_OFFSET_BITS | (rows["packet_offset"][row] or 0) & PACKET_OFFSET_MASK
+        if kind not in ("gap", "malformed"):
+            try:
+                return _make_frame(rows, row, connection, packet)
+            except _VALUE_ERRORS as error:
+                raise _impossible(rows["command"][row], error) from None
+        size, to_broker = rows["size"][row] or 0, bool(rows["to_broker"][row])
         location = connection, to_broker, rows["stream_offset"][row] or 0, rows["time_ns"][row]
-        packet = self.locate_packet(rows["file"][row], rows["packet_offset"][row] or 0)
-        kind = rows["event"][row]
         if kind == "gap":
-            return Gap(rows["size"][row] or 0, *location, packet)
-        if kind == "malformed":
-            reason, head = rows["reason"][row] or "", rows["head"][row] or b""
-            event = Malformed(reason, head, rows["size"][row] or 0, *location, packet)
-            event.protocol = rows["protocol"][row] or ""
-            return event
-        try:
-            return _make_frame(rows, row, location, packet)
-        except _VALUE_ERRORS as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise CaptureError(f"a {rows['command'][row]} of the table cannot be: {reason}") from None
+            return Gap(size, *location, packet)
+        event = Malformed(rows["reason"][row] or "", rows["head"][row] or b"", size, *location, packet)
+        event.protocol = rows["protocol"][row] or ""
+        return event
 
 
-def _make_frame(
-    rows: Columns, row: int, location: tuple[Connection, bool, int, int | None], packet: int
-) -> Frame:
+def _impossible(command: str | None, error: Exception) -> CaptureError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return CaptureError(f"a {command} of the table cannot be: {reason}")
+
+
+def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) -> Frame:
     command, size = rows["command"][row], rows["command_size"][row] or 0
-    number = NUMBERS.get(command, -1)
+    total, number = rows["total_size"][row] or 0, NUMBERS.get(command, -1)
+    ids: Ids | None = None
     base: BaseCommand | None = None
-    if number >= 0:
-        base = make_command(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
-    elif unknown := _UNKNOWN.fullmatch(command or ""):
-        number, base = int(unknown[1]), BaseCommand()
-    data = base.SerializePartialToString() if base is not None else b""
-    metadata = make_metadata(rows, row) if rows["has_metadata"][row] else None
-    checksum, crc = rows["checksum"][row], rows["head_crc"][row]
-    entry = b""
-    if number in _ENTRIES:
-        head = _UNREADABLE if metadata is None else metadata.SerializePartialToString()
-        entry = _u32(len(head)) + head
-        if checksum != "absent":
-            entry = MAGIC_CHECKSUM + _u32(crc or 0) + entry
-    total = rows["total_size"][row] or 0
-    sizes = _header(total, max(len(data), min(size, 3)))  # 2 means: without ids
-    frame = RowFrame(sizes + data + entry, base, number, *location, packet)
-    frame.partial = bool(rows["partial"][row])
-    frame.checksum, frame.metadata = checksum, metadata
-    frame.head_crc, frame.payload_crc = crc, rows["payload_crc"][row]
-    frame.unpacked_size, payload_size = rows["unpacked_size"][row], rows["payload_size"][row]
-    frame.payload_size = payload_size
+    data = b""
+    if number in _WITH_IDS and size > 2 and rows["acked"][row] is None:
+        ids = _make_ids(number, rows, row)
+    else:
+        if number >= 0:
+            base = _make_command(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
+        elif unknown := _UNKNOWN.fullmatch(command or ""):
+            number, base = int(unknown[1]), BaseCommand()
+        data = base.SerializePartialToString() if base is not None else b""
+        size = max(len(data), min(size, 3))  # 2 means: without ids
+    to_broker, offset = bool(rows["to_broker"][row]), rows["stream_offset"][row] or 0
+    raw, time_ns = _header(total, size) + data, rows["time_ns"][row]
+    frame = RowFrame(raw, base, number, connection, to_broker, offset, time_ns, packet)
+    if ids is not None:
+        frame.ids = ids
+    frame._rows, frame._row = rows, row
+    frame.partial, frame.checksum = bool(rows["partial"][row]), rows["checksum"][row]
+    if rows["has_metadata"][row]:
+        frame.head = _make_head(rows, row)
+    payload_size = rows["payload_size"][row]
     frame.payload_at = total + 4 - payload_size if payload_size is not None else 0
     return frame
 
 
-def make_command(number: int, rows: Columns, row: int) -> BaseCommand:
+def _make_ids(number: int, rows: Columns, row: int) -> Ids:
+    """Return the numbers of a row: those of its command, as `fast_fields.ids_of` does."""
+    if number in (SEND, SEND_RECEIPT):
+        ids = Ids(_read_id(rows, "producer_id", row) or 0)
+        ids.sequence = _read_id(rows, "sequence_id", row) or 0
+        ids.highest = _read_id(rows, "highest_sequence_id", row)
+        if number == SEND:
+            ids.count = 1
+    else:
+        ids = Ids(_read_id(rows, "consumer_id", row) or 0)
+        if number == ACK:
+            ids.count = 1 if rows["ack_count"][row] else 0
+            ids.kind = _ACK_TYPES.get(rows["ack_type"][row], 0)
+            ids.request = _read_id(rows, "request_id", row)
+        else:
+            ids.count = rows["redelivery_count"][row] or 0
+    ids.is_plain = not rows["is_rare"][row]
+    if number != SEND:
+        ledger = _read_id(rows, "ledger_id", row)
+        ids.identified = number == MESSAGE or (ids.count > 0 if number == ACK else ledger is not None)
+        if ids.identified:
+            ids.ledger, ids.entry = ledger or 0, _read_id(rows, "entry_id", row) or 0
+    return ids
+
+
+def _make_head(rows: Columns, row: int) -> Head:
+    """Return the usual part of a row's metadata, as `fast_fields.head_of` does."""
+    head = Head(rows["producer_name"][row] or "", _read_id(rows, "publish_time", row) or 0)
+    head.unpacked = rows["uncompressed_size"][row] or 0
+    head.codec = _CODECS.get(rows["compression"][row], 0)
+    batch = rows["num_messages_in_batch"][row]
+    if batch is not None:
+        head.batch = batch
+    head.is_plain = not rows["is_rare"][row]
+    if not head.is_plain:
+        head.chunks, head.chunk = rows["num_chunks_from_msg"][row] or 0, rows["chunk_id"][row] or 0
+        head.marker = rows["marker_type"][row] or 0
+    return head
+
+
+def _make_command(number: int, rows: Columns, row: int) -> BaseCommand:
     """Return the command of a row that has ids."""
     base = BaseCommand(type=number)  # type: ignore[arg-type]
     fill = _FILLERS.get(number)
@@ -183,8 +284,8 @@ def make_command(number: int, rows: Columns, row: int) -> BaseCommand:
 
 
 def _read_id(rows: Columns, name: str, row: int) -> int | None:
-    value = rows[name][row]
-    return None if value is None else value & _WORD
+    value: int | None = rows[name][row]
+    return value if value is None or value >= 0 else value & _WORD
 
 
 def _set_fields(body: Any, rows: Columns, row: int, *names: str) -> None:
@@ -218,7 +319,7 @@ def _fill_message(body: Any, rows: Columns, row: int) -> None:
 
 def _fill_ack(body: Any, rows: Columns, row: int) -> None:
     _set_fields(body, rows, row, "consumer_id", "request_id")
-    body.ack_type = ACK_TYPES.get(rows["ack_type"][row], 0)
+    body.ack_type = _ACK_TYPES.get(rows["ack_type"][row], 0)
     error = rows["validation_error"][row]
     if error in _VALIDATION_ERRORS:
         body.validation_error = _VALIDATION_ERRORS[error]
@@ -261,10 +362,8 @@ _FILLERS: Final[dict[int, Callable[[Any, Columns, int], None]]] = {
 }
 """Type number of a command without JSON -> the function that sets its fields."""
 
-_ENTRIES: Final = {NUMBERS["SEND"], NUMBERS["MESSAGE"]}
 
-
-def make_metadata(rows: Columns, row: int) -> MessageMetadata:
+def _make_metadata(rows: Columns, row: int) -> MessageMetadata:
     """Return the metadata of a row that has some."""
     metadata = MessageMetadata(producer_name=rows["producer_name"][row] or "", sequence_id=0)
     _set_fields(metadata, rows, row, "publish_time", "txnid_most_bits")
@@ -272,7 +371,7 @@ def make_metadata(rows: Columns, row: int) -> MessageMetadata:
         value = rows[name][row]
         if value is not None:
             setattr(metadata, name, value)
-    codec: Any = CODECS.get(rows["compression"][row])
+    codec: Any = _CODECS.get(rows["compression"][row])
     if codec:
         metadata.compression = codec
     if rows["uuid"][row] is not None:

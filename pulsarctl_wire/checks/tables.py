@@ -1,6 +1,6 @@
 """Runs the doctor on rows of tables: `diagnose` takes rows in order, and gives a row for each finding.
 
-    rows by cluster and time -> plain_rows.py, row_events.py: events -> a Doctor per cluster -> finding rows
+    rows by cluster and time -> row_events.py: events -> a Doctor per cluster -> finding rows
 
 Besides frames, gaps and malformed stretches there are rows for what TCP did, made from the connections table:
 
@@ -17,8 +17,7 @@ from typing import Any
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.facts import Send
 from pulsarctl_wire.checks.finding import rows_of
-from pulsarctl_wire.checks.plain_rows import TableRows
-from pulsarctl_wire.checks.row_events import Columns, RowFrame, RowReader
+from pulsarctl_wire.checks.row_events import Columns, RowFrame, RowReader, columns_of
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -32,10 +31,11 @@ class TableState(CheckState):
     def compare(self, frame: Frame, send: Send) -> None:
         """Remember the row's columns about the payload of a SEND. Overrides the parent's method."""
         assert isinstance(frame, RowFrame)
-        send.size = frame.size if frame.payload_size is None else frame.payload_size
-        send.digest = frame.payload_crc or 0
+        payload_size = frame.read("payload_size")
+        send.size = frame.size if payload_size is None else payload_size
+        send.digest = frame.read("payload_crc") or 0
         if 0 < frame.payload_at <= LARGEST_HEAD:
-            send.head = frame.raw[4:]
+            send.head = frame.encode_head()
         previous = send.previous
         send.has_same_payload = previous is not None and (previous.size, previous.digest) == (
             send.size,
@@ -48,7 +48,7 @@ class TableState(CheckState):
         Overrides the parent's method.
         """
         assert isinstance(frame, RowFrame)
-        crc = frame.head_crc
+        crc: int | None = frame.read("head_crc")
         if crc is None:
             return b"%d:%d:%d" % (frame.connection.index, frame.to_broker, frame.offset)  # of no other one
         return crc.to_bytes(8, "big", signed=True)
@@ -56,7 +56,8 @@ class TableState(CheckState):
     def find_misstated_size(self, frame: Frame) -> int | None:
         """Return the row's `unpacked_size`. Overrides the parent's method."""
         assert isinstance(frame, RowFrame)
-        return frame.unpacked_size
+        size: int | None = frame.read("unpacked_size")
+        return size
 
 
 class _Cluster:
@@ -70,20 +71,12 @@ class _Cluster:
         self._last_ns = 0
         self._has_checked = False
 
-    def add_plain(self, rows: TableRows, row: int) -> None:
-        """Add the next row, which is a plain one."""
-        time_ns = rows.time_ns(row)
-        if time_ns > self._last_ns:
-            self._last_ns = time_ns
-        state = self.doctor.states.get(rows.connection(row))
-        if state is None:
-            state = self._open(rows.values(row), 0)
-        state.track([rows.frame(row, state.connection)])
-
     def add(self, rows: Columns, row: int) -> None:
-        """Add the next row, which is not a plain one."""
+        """Add the next row."""
         event, number = rows["event"][row], _connection(rows, row)
-        self._last_ns = max(self._last_ns, rows["time_ns"][row] or 0, rows["last_ns"][row] or 0)
+        for time_ns in (rows["time_ns"][row], rows["last_ns"][row]):
+            if time_ns is not None and time_ns > self._last_ns:
+                self._last_ns = time_ns
         state = self.doctor.states.get(number)
         if state is None:
             state = self._open(rows, row)
@@ -149,17 +142,12 @@ def diagnose(batches: Iterable[Any], thresholds: Thresholds = DEFAULTS) -> Itera
     cluster: _Cluster | None = None
     reader = RowReader()
     for batch in batches:
-        rows = TableRows(batch, reader)
-        index = 0  # in `other_rows`
-        for row, name in enumerate(rows.clusters):
+        rows = columns_of(batch)
+        for row, name in enumerate(rows["cluster"]):
             if cluster is None or cluster.name != name:
                 if cluster is not None:
                     yield from cluster.findings()
                 cluster = _Cluster(name, thresholds, reader)
-            if rows.is_plain[row]:
-                cluster.add_plain(rows, row)
-            else:
-                cluster.add(rows.other_rows, index)
-                index += 1
+            cluster.add(rows, row)
     if cluster is not None:
         yield from cluster.findings()

@@ -21,8 +21,7 @@ from united import united
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.checks.finding import Finding
-from pulsarctl_wire.checks.plain_rows import PlainRowFrame, TableRows
-from pulsarctl_wire.checks.row_events import RowReader
+from pulsarctl_wire.checks.row_events import RowReader, columns_of
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.tables import diagnose
 from pulsarctl_wire.data import duck
@@ -227,9 +226,6 @@ def test_packets_may_be_captured_out_of_order(tmp_path: Path) -> None:
         waited = tables.sql("SELECT count(*) AS n FROM frames WHERE reported_ns IS NOT NULL").rows()
         assert waited[0]["n"] > 100
         assert tables.report("findings").rows() == of_doctor(path, DEFAULTS) == []
-        batches = tables.engine.arrow(events(data.Choice(), {})).to_batches()
-    usual = sum(sum(TableRows(batch, RowReader()).is_plain) for batch in batches)
-    assert usual > 0.9 * 20_000  # for all others making a frame takes twenty times as long
     pwire("table", str(path), "--out", str(tmp_path / "it.parquet"))
     without = pq.read_table(tmp_path / "it.parquet").drop_columns(["reported_ns", "reported_place"])
     pq.write_table(without, tmp_path / "it.parquet")
@@ -335,16 +331,13 @@ def test_rows_are_sorted_a_stretch_at_a_time(tmp_path: Path, monkeypatch: pytest
         assert pa.Table.from_batches(engine._in_order(sql)).equals(expected)
 
 
-@pytest.mark.slow
 def test_a_table_may_name_more_files_than_places_have_bits_for() -> None:
-    with data.tables(SAMPLES / "java-simple.pcap") as tables:
-        rows = tables.engine.arrow(f"SELECT * FROM ({events(data.Choice(), {})}) WHERE command = 'SEND'")
-    several = 2**19 + 2
-    many = pa.concat_tables([rows.slice(0, 1)] * several)
-    files = pa.array([str(number) for number in range(several)])
-    many = many.set_column(many.schema.get_field_index("file"), "file", files)
-    found = TableRows(many.combine_chunks().to_batches()[0], RowReader())
-    assert found.frame(several - 1, Connection(0)).packet >> PACKET_OFFSET_BITS == several - 1
+    rows: dict[str, list[Any]] = {"event": ["gap"], "to_broker": [True]}
+    rows |= {name: [1] for name in ("stream_offset", "time_ns", "packet_offset", "size")}
+    reader = RowReader()
+    for number in range(2**19 + 2):
+        event = reader.event(rows | {"file": [str(number)]}, 0, Connection(0))
+        assert event.packet >> PACKET_OFFSET_BITS == number
 
 
 FEW: Final = ("errors.pcap", "java-batchindexack.pcap", "java-encrypted.pcap", "auth-token.pcap")
@@ -357,16 +350,12 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
     reader = RowReader()
     made: dict[tuple[int, bool, int], Event] = {}
     for batch in batches:
-        rows = TableRows(batch, reader)
-        frames: list[Event] = [
-            rows.frame(row, Connection(rows.connection(row)))
-            for row, is_plain in enumerate(rows.is_plain)
-            if is_plain
+        rows = columns_of(batch)
+        frames = [
+            reader.event(rows, row, Connection(rows["connection"][row]))
+            for row, event in enumerate(rows["event"])
+            if event == "frame"
         ]
-        others = rows.other_rows
-        for row, event in enumerate(others["event"]):
-            if event == "frame":
-                frames.append(reader.event(others, row, Connection(others["connection"][row])))
         made |= {(frame.connection.index, frame.to_broker, frame.offset): frame for frame in frames}
     for event in read_events(path):
         if not isinstance(event, Frame):
@@ -381,7 +370,7 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
         assert (frame.metadata is None) is (event.metadata is None)
         if frame.type in WITH_SECRETS and frame.base is not None:
             assert is_doubtful(frame) is is_doubtful(event)
-        if isinstance(frame, PlainRowFrame):
+        if frame.command in IDS and frame.has_command:
             assert numbers_of(frame) == numbers_of(event)
         assert without_what_tables_lack(frame) == without_what_tables_lack(event)
     assert not made
@@ -399,7 +388,7 @@ HEAD: Final = ("producer", "publish_time", "unpacked", "codec", "batch", "chunks
 def numbers_of(frame: Frame) -> list[object]:
     """What rules read of a usual frame."""
     found = [getattr(frame.ids, name) for name in IDS[frame.command]]
-    if frame.command in ("SEND", "MESSAGE"):
+    if frame.command in ("SEND", "MESSAGE") and frame.head is not None:
         found += [getattr(frame.head, name) for name in HEAD]
     if frame.command == "ACK":
         found += [entry for entry, _ in acknowledged_by(frame)]
