@@ -2,8 +2,8 @@
 
     forked = Forked(["ping", "--url", url], {"PATH": …})    used like the Popen of pipes that carry text
 
-A fork has the arguments, environment and streams that it is given. It is a child of the process that is forked,
-not of this one.
+A fork has the arguments, environment and streams that it is given. It is a child of the process that is
+forked, not of this one.
 """
 
 from __future__ import annotations

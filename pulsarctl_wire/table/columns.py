@@ -214,7 +214,7 @@ def number_array(values: Any, valid: Any, type_: Any) -> Any:
 
 def number_values(column: Any) -> Any:
     """Return the values that `number_array` was given, including those of nulls. Booleans are 0 and 1."""
-    data = np.frombuffer(column.buffers()[1], _KINDS.get(column.type, np.uint8))
+    data: Any = np.frombuffer(column.buffers()[1], _KINDS.get(column.type, np.uint8))
     if column.type == pa.bool_():
         data = np.unpackbits(data, bitorder="little")
     return data[column.offset : column.offset + len(column)]

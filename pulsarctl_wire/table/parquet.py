@@ -1,12 +1,15 @@
 """How Parquet stores the tables, and what a file says of its columns."""
 
 import json
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsarctl_wire.table.schema import COMMENT, TIMES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
@@ -88,7 +91,7 @@ class RowGroups:
         self._parquet.write_table(rows.unify_dictionaries(), row_group_size=rows.num_rows)
         self._rows = self._size = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *error: object) -> None:

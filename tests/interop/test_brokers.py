@@ -51,6 +51,7 @@ def ask(
     stream = FrameStream(Connection(0), False)
     where = urlsplit(url)
     assert where.hostname
+    assert where.port
     with socket.create_connection((where.hostname, where.port), 10) as plain:
         connection = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
         with connection:

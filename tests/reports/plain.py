@@ -46,14 +46,16 @@ def producers(frames: list[Frame]) -> Rows:
         if frame["command"] == "PRODUCER":
             waiting[where] = 0
         elif frame["command"] == "SEND":
-            sends[(frame["topic"], frame["metadata"]["producer_name"], *where)].append(frame)
+            producer = (frame["topic"], frame["metadata"]["producer_name"], *where)
+            sends[producer].append(frame)
             waiting[where] += 1
             most[where] = max(most[where], waiting[where])
         elif frame["command"] in ("SEND_RECEIPT", "SEND_ERROR") and frame["request"]:
             waiting[where] -= 1
             if frame["command"] == "SEND_RECEIPT":
                 name = by_number[frame["request"]]["metadata"]["producer_name"]
-                receipts[(frame["topic"], name, *where)].append(frame["latency_ns"])
+                producer = (frame["topic"], name, *where)
+                receipts[producer].append(frame["latency_ns"])
     return {
         key: {
             "sends": len(group),
@@ -75,7 +77,8 @@ def consumers(frames: list[Frame]) -> Rows:
     for frame in frames:
         if "consumer_id" in frame["fields"] and frame["subscription"] is not None:
             where = (frame["connection"], frame["fields"]["consumer_id"])
-            by[(frame["topic"], frame["subscription"], *where)].append(frame)
+            consumer = (frame["topic"], frame["subscription"], *where)
+            by[consumer].append(frame)
     return {key: _consumer(group, acked) for key, group in by.items()}
 
 
@@ -150,7 +153,8 @@ def _consumer(group: list[Frame], acked: dict[tuple[Any, ...], list[int]]) -> Ro
     delivered = [frame for frame in group if frame["command"] == "MESSAGE"]
     first = _firsts(delivered)
     times = {
-        entry: [time for time in acked[(*about, entry)] if time >= since] for entry, since in first.items()
+        entry: [time for time in acked[about[0], about[1], entry] if time >= since]
+        for entry, since in first.items()
     }
     granted, permits = 0, 0
     for frame in group:
@@ -191,7 +195,8 @@ def _deliveries(frames: list[Frame]) -> dict[tuple[Any, ...], list[Frame]]:
     for frame in frames:
         if frame["command"] == "MESSAGE" and frame["subscription"] is not None:
             where = (frame["connection"], frame["fields"]["consumer_id"])
-            by[(frame["topic"], frame["subscription"], *where)].append(frame)
+            consumer = (frame["topic"], frame["subscription"], *where)
+            by[consumer].append(frame)
     return by
 
 
@@ -220,7 +225,7 @@ def _acknowledged(frames: list[Frame]) -> dict[tuple[Any, ...], list[int]]:
             if any(acked.get("ack_set", [])):
                 covered.remove(last)
             for entry in covered:
-                times[(*about, entry)].append(frame["time_ns"])
+                times[about[0], about[1], entry].append(frame["time_ns"])
     return times
 
 

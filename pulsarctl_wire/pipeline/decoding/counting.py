@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from pulsarctl_wire.capture.sources import collect_rarely
 from pulsarctl_wire.pipeline.decoding.decode import decode
@@ -16,6 +16,9 @@ from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names, Reread, Stitch
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.ending import EndedConnection
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 SPLIT: Final = 16 * 1024 * 1024
 """Bytes of a split for processes of this machine: few enough that all end at about the same time."""
@@ -33,7 +36,7 @@ class Counts(Protocol):
     def rename(self, numbers: Mapping[int, int], names: Names) -> None:
         """Renumber the connections in `numbers`, and replace the stand-ins in `names` by names."""
 
-    def merge(self, other: Self) -> None:
+    def merge(self, other: "Self") -> None:
         """Add the counts of another split."""
 
 
