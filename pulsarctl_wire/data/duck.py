@@ -20,7 +20,7 @@ from pulsarctl_wire.pipeline.storage.tables import Files, Found, has_messages, p
 from pulsarctl_wire.reports.engine import Answer, Engine
 from pulsarctl_wire.reports.findings import ORDER, between
 from pulsarctl_wire.reports.sql import Choice, literal
-from pulsarctl_wire.table import FINDINGS, TABLES
+from pulsarctl_wire.table.schema import FINDINGS, TABLES
 
 _MACROS: Final = (
     "explode(list) AS unnest(list)",

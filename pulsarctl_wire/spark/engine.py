@@ -15,7 +15,7 @@ from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import as_dict, completed, spark_type, spark_uri
 from pulsarctl_wire.spark.connect import is_connect
-from pulsarctl_wire.table import FINDINGS, TABLES
+from pulsarctl_wire.table.schema import FINDINGS, TABLES
 
 SMALL: Final = 300_000
 """Rows up to which Spark takes longer to compile a report than to run it."""

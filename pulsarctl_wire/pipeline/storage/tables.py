@@ -22,8 +22,7 @@ from pulsarctl_wire.pipeline.files.splits import opened
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, going_on
-from pulsarctl_wire.table import READABLE, TABLES, VERSION, beside
-from pulsarctl_wire.table.schema import DETAIL
+from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, beside
 
 
 class Files(NamedTuple):
