@@ -105,11 +105,6 @@ def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
         taken += table.connections
 
 
-def has_messages(tables: Sequence[Found]) -> bool:
-    """Return whether one of the tables has messages."""
-    return any(table.files["messages"].paths for table in tables)
-
-
 # -- inspecting files
 
 
