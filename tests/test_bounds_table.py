@@ -23,7 +23,7 @@ from pulsarctl_wire.cli.session.replay import _MAX_HEADS, Report
 from pulsarctl_wire.net.replay import remap
 from pulsarctl_wire.net.replay.differences import Difference
 from pulsarctl_wire.render.text import Paint
-from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, MAX_PARSED, Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import MAX_METADATA, open_entry

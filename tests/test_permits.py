@@ -15,8 +15,7 @@ from pwire_run import SAMPLES, decode
 from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.render.permits import moments, warnings
 from pulsarctl_wire.stats import permits as limits
-from pulsarctl_wire.stats.permits import Permits, Row, merged
-from pulsarctl_wire.stats.permits_report import consumer_records, ordered
+from pulsarctl_wire.stats.permits import Permits, Row, consumer_records, merged, ordered
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream

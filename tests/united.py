@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pwire_run import pwire
 
-from pulsarctl_wire.table import beside
+from pulsarctl_wire.table.schema import beside
 
 
 def united(captures: Iterable[Path], folder: Path) -> Path:

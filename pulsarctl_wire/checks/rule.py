@@ -14,7 +14,7 @@ Rules call `report` as soon as they are sure.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.checks.facts import Facts, find_client_host
@@ -131,12 +131,15 @@ class Rule:
         self,
         state: SightedState,
         subject: Subject,
-        evidence: Sequence[tuple[Sighting, str]],
+        evidence: Iterable[tuple[Sighting | None, str]],
         explanation: str = "",
         certainty: str = CERTAIN,
     ) -> None:
-        """Report a finding. Its explanation is one sentence, by default the docstring's first one."""
-        rows = [Evidence(*row) for row in evidence]
+        """Report a finding. Its explanation is one sentence, by default the docstring's first one.
+
+        Evidence without a sighting is left out.
+        """
+        rows = [Evidence(sighting, reason) for sighting, reason in evidence if sighting is not None]
         self.doctor.report(
             self, state, subject, rows, explanation or read_paragraphs(type(self))[""], certainty
         )

@@ -25,7 +25,7 @@ from pulsarctl_wire.reports import GROUPING, REPORTS
 from pulsarctl_wire.reports.ddl import Dialect, statements
 from pulsarctl_wire.reports.engine import MAX_AGAIN, Answer, Engine, EngineName, Row, clusters
 from pulsarctl_wire.reports.sql import Choice, Options, Window, nanoseconds
-from pulsarctl_wire.table import FRAMES
+from pulsarctl_wire.table.schema import FRAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,11 +16,11 @@ from pulsarctl_wire.pipeline.cache import findings_in
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.paths import is_uri
 from pulsarctl_wire.pipeline.storage.findings import read
-from pulsarctl_wire.pipeline.storage.tables import Files, Found, has_messages, parts_of
+from pulsarctl_wire.pipeline.storage.tables import Files, Found, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine
 from pulsarctl_wire.reports.findings import ORDER, between
 from pulsarctl_wire.reports.sql import Choice, literal
-from pulsarctl_wire.table import FINDINGS, TABLES
+from pulsarctl_wire.table.schema import FINDINGS, TABLES
 
 _MACROS: Final = (
     "explode(list) AS unnest(list)",
@@ -49,7 +49,7 @@ class DuckEngine(Engine):
     def __init__(
         self, found: Sequence[Found], choice: Choice, look: Callable[[], Sequence[Found]] | None = None
     ) -> None:
-        super().__init__(found, choice, look, TABLES, has_messages=has_messages(found))
+        super().__init__(found, choice, look)
         self._database = duckdb.connect()
         self._datasets: dict[str, Any] = {}
         self._of_relations: list[Any] = []  # the connections that relations need, but do not keep

@@ -24,12 +24,11 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.counting import SPLIT, cores, pool
 from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
-from pulsarctl_wire.pipeline.files.paths import reason
-from pulsarctl_wire.pipeline.files.private import cache_directory
+from pulsarctl_wire.pipeline.files.paths import cache_directory, reason
 from pulsarctl_wire.pipeline.files.splits import Input
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
-from pulsarctl_wire.table import VERSION
+from pulsarctl_wire.table.schema import VERSION
 
 MAX_CACHE_BYTES: Final = 4 * 1024**3
 """Bytes of all that is kept; beyond that, what was not used for the longest time is deleted."""

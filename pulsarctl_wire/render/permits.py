@@ -1,6 +1,6 @@
 """The consumers of `pwire permits` for people: what is remarkable about each, and its rows.
 
-The records come from `stats/permits_report.py`.
+The records come from `stats/permits.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,6 +11,7 @@ from pulsarctl_wire.errors import CaptureError, QueryError
 from pulsarctl_wire.reports import findings
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.reports.views import KEPT, VIEWS, clustered
+from pulsarctl_wire.wire.detail import TABLE_NAMES
 
 EngineName = Literal["duckdb", "spark"]
 """What runs queries."""
@@ -45,22 +46,16 @@ class Answer(NamedTuple):
 class Engine(ABC):
     """Runs SQL over one table, whose parts are the views `all_frames`, `all_gaps`, ….
 
-    `choice` says which of their rows are read; `has_messages`, whether messages were written at all. `found`
-    are the files; `look` finds them anew. A query that has given no row yet starts over, at most `MAX_AGAIN`
-    times, if a file has vanished and the table has other files by now, as after a rebuild.
+    `choice` says which of their rows are read; `found` are the files; `look` finds them anew. A query that
+    has given no row yet starts over, at most `MAX_AGAIN` times, if a file has vanished and the table has
+    other files by now, as after a rebuild.
     """
 
     def __init__(
-        self,
-        found: Sequence[Any],
-        choice: Choice,
-        look: Callable[[], Sequence[Any]] | None,
-        parts: Iterable[str],
-        *,
-        has_messages: bool,
+        self, found: Sequence[Any], choice: Choice, look: Callable[[], Sequence[Any]] | None = None
     ) -> None:
         conditions = choice.conditions()
-        views = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*parts, "findings")}
+        views = VIEWS | {name: f"SELECT * FROM all_{name}" for name in (*TABLE_NAMES, "findings")}
         self._views = {
             name: f"SELECT * FROM ({sql}) v WHERE {conditions[name]}" if name in conditions else sql
             for name, sql in views.items()
@@ -71,7 +66,7 @@ class Engine(ABC):
         self._stored: set[str] = set()
         self._unmade: set[str] = set()
         self._choice = choice
-        self._has_messages = has_messages
+        self._has_messages = any(table.files["messages"].paths for table in found)
 
     def query(self, sql: str, most: int | None = None) -> Answer:
         """Run a query; `most` is the maximum number of rows. Raises WireError if it fails."""

@@ -81,7 +81,7 @@ class Captures(DataSource):
         return self.options.get("table", "frames")
 
     def _columns(self) -> Any:
-        from pulsarctl_wire.table import TABLES
+        from pulsarctl_wire.table.schema import TABLES
 
         tables = {name: schema for name, schema in TABLES.items() if name != "messages"}
         if self._kind() not in tables:
@@ -131,7 +131,7 @@ class _Rows:
 
         from pulsarctl_wire.pipeline.files.paths import reason
         from pulsarctl_wire.spark.columns import plain
-        from pulsarctl_wire.table import TABLES
+        from pulsarctl_wire.table.schema import TABLES
 
         ours = TABLES[self.kind]
         our_schema = pa.schema([plain(ours).field(name) for name in self.columns])

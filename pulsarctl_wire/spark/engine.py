@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pulsarctl_wire.pipeline.storage.findings import read
-from pulsarctl_wire.pipeline.storage.tables import Found, Part, has_messages, parts_of
+from pulsarctl_wire.pipeline.storage.tables import Found, Part, parts_of
 from pulsarctl_wire.reports.engine import Answer, Engine, Row
 from pulsarctl_wire.reports.findings import ORDER
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import as_dict, completed, spark_type, spark_uri
 from pulsarctl_wire.spark.connect import is_connect
-from pulsarctl_wire.table import FINDINGS, TABLES
+from pulsarctl_wire.table.schema import FINDINGS, TABLES
 
 SMALL: Final = 300_000
 """Rows up to which Spark takes longer to compile a report than to run it."""
@@ -46,7 +46,7 @@ class SparkEngine(Engine):
         choice: Choice,
         look: Callable[[], Sequence[Found]] | None = None,
     ) -> None:
-        super().__init__(found, choice, look, TABLES, has_messages=has_messages(found))
+        super().__init__(found, choice, look)
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that we raise
         self._spark = spark
         self._cached: list[DataFrame] = []

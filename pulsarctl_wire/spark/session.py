@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import require
-from pulsarctl_wire.pipeline.files.private import cache_directory
+from pulsarctl_wire.pipeline.files.paths import cache_directory
 from pulsarctl_wire.shipping import packed
 from pulsarctl_wire.spark import SparkError
 from pulsarctl_wire.spark.connect import connect, disconnect, is_connect

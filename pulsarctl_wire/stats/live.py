@@ -19,9 +19,9 @@ from pulsarctl_wire.stats.meters import Meter, Passage, Timer
 from pulsarctl_wire.stats.rows import OTHERS
 from pulsarctl_wire.stats.snapshot import ROWS, Backlog, ConnectionRow, Snapshot, TopicRow, Traffic
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NAMES, NUMBERS, PAYLOAD_TYPES
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.server_errors import error_name
-from pulsarctl_wire.wire.session.counts import error_of, is_publish, latency_of, messages_in
+from pulsarctl_wire.wire.session.counts import damage_of, error_of, is_publish, latency_of, messages_in
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
 from pulsarctl_wire.wire.session.sinks import Sink
@@ -74,8 +74,8 @@ class Live(Sink):
         self._errors: Counter[str] = Counter()
         self._publishes = Timer()
         self._requests: defaultdict[str, Timer] = defaultdict(Timer)
-        self._checksum_failures = self._malformed = self._malformed_bytes = 0
-        self._gaps = self._missed_bytes = 0
+        self._damage: Counter[str] = Counter()
+        self._checksum_failures = 0
         self.missed_frames = 0
         """Frames that were forwarded but not decoded, or not shown."""
 
@@ -114,7 +114,8 @@ class Live(Sink):
         for event in events:
             count = counts[event.to_broker]
             if event.__class__ is not Frame:
-                count[1] += self._add_damage(row, event)
+                self._damage.update(damage_of(event))
+                count[1] += event.size
                 continue
             count[1] += len(event.raw)
             if event.partial:
@@ -140,17 +141,6 @@ class Live(Sink):
         if time_ns is None or (last.partial if last.__class__ is Frame else last.__class__ is Malformed):
             return self._passage.at_ns  # the bytes of an incomplete frame may have come long ago
         return self._passage.observe(time_ns)
-
-    def _add_damage(self, row: _Connection, event: Any) -> int:
-        """Count bytes outside of frames; returns how many."""
-        if isinstance(event, Gap):
-            self._gaps += 1
-            self._missed_bytes += event.size
-        else:
-            self._malformed += 1
-            self._malformed_bytes += event.size
-        size: int = event.size
-        return size
 
     def _add_entry(self, frame: Frame, now: int) -> int:
         """Count a SEND or MESSAGE for its topic; returns how many messages it has."""
@@ -212,10 +202,10 @@ class Live(Sink):
             commands={(NAMES.get(kind, "UNKNOWN"), way): n for (kind, way), n in self._commands.items()},
             errors=dict(self._errors),
             checksum_failures=self._checksum_failures,
-            malformed=self._malformed,
-            malformed_bytes=self._malformed_bytes,
-            gaps=self._gaps,
-            missed_bytes=self._missed_bytes,
+            malformed=self._damage["malformed"],
+            malformed_bytes=self._damage["malformed_bytes"],
+            gaps=self._damage["gaps"],
+            missed_bytes=self._damage["gap_bytes"],
             missed_frames=self.missed_frames,
             publishes=self._publishes.read(at_ns),
             requests={name: timer.read(at_ns) for name, timer in self._requests.items()},

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pulsarctl_wire.stats.report import Figures
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -397,3 +398,88 @@ class PermitState(LedgerState):
         """Record that a consumer is not open any more."""
         consumer.ended(frame.time_ns, how)
         del self._followed[consumer.consumer_id]
+
+
+# -- records (docs/json.md), which all outputs of `pwire permits` show
+
+
+def ordered(consumers: Iterable[Consumer]) -> list[Consumer]:
+    """Sort by subscription and topic, unknown ones last; of one subscription in the order of opening."""
+    return sorted(consumers, key=lambda each: (not each.is_known, each.subscription, each.topic))
+
+
+def consumer_records(consumer: Consumer, end_ns: int, limit: int, width: int) -> list[Figures]:
+    """Return a consumer's totals, then its rows: at most `limit`, at least `width` ns wide if possible.
+
+    `end_ns` is when the capture ends, in ns since the epoch.
+    """
+    rows, width = consumer.rows(limit, width)
+    return [_total(consumer, end_ns, width), *(_row(consumer, row) for row in rows)]
+
+
+def _total(consumer: Consumer, end_ns: int, width: int) -> Figures:
+    total, timed = consumer.total, consumer.timed
+    until = consumer.closed if consumer.closed is not None else max(end_ns, total.last)
+    moved = [time for time in (consumer.last_flow, consumer.last_message) if time is not None]
+    ends = consumer.connection
+    return {
+        "kind": "consumer",
+        **_names(consumer),
+        "type": consumer.kind or None,
+        "consumer_name": consumer.name or None,
+        "client": ends.client,
+        "server": ends.server,
+        "time_ns": total.first if timed else None,
+        "last_ns": until if timed else None,
+        "is_open": consumer.closed is None,
+        "how": consumer.how,
+        "subscribe_seen": consumer.is_known,
+        "first_grant": consumer.first_grant,
+        **_figures(total, timed),
+        "empty_ns": _since(consumer.empty_since, until, timed and total.exact),
+        "quiet_ns": _since(max(moved, default=total.first), until, timed),
+        "row_ns": width if timed and width > 1 else None,
+    }
+
+
+def _row(consumer: Consumer, row: Row) -> Figures:
+    return {
+        "kind": "row",
+        **_names(consumer),
+        "time_ns": row.first if consumer.timed else None,
+        "last_ns": row.last if consumer.timed else None,
+        **_figures(row, consumer.timed),
+    }
+
+
+def _names(consumer: Consumer) -> Figures:
+    return {
+        "subscription": consumer.subscription if consumer.is_known else None,
+        "topic": consumer.topic or None,
+        "connection": consumer.connection.index,
+        "consumer_id": consumer.consumer_id,
+    }
+
+
+def _figures(row: Row, timed: bool) -> Figures:
+    return {
+        "flows": row.flows,
+        "granted": row.granted,
+        "used": row.used,
+        "delivered": row.delivered,
+        "acked": row.acked,
+        "asked": row.asked,
+        "redelivered": row.redelivered,
+        "permits": row.permits,
+        "lowest_permits": row.lowest,
+        "highest_permits": row.highest,
+        "unacked": row.unacked,
+        "pending": row.pending,
+        "exact": row.exact,
+        "stalled_ns": row.stalled if timed else None,
+        "moments": row.moments,
+    }
+
+
+def _since(start: int | None, until: int, timed: bool) -> int | None:
+    return until - start if timed and start is not None else None

@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 
 from pulsarctl_wire.broker.schemas.avro import parse
 from pulsarctl_wire.broker.schemas.compatibility import (
-    Schema,
     explain_incompatibility,
     find_incompatibility,
     find_version,
 )
+from pulsarctl_wire.broker.schemas.kinds import Schema
 from pulsarctl_wire.wire import PulsarApi_pb2 as api
 
 STRATEGIES = (

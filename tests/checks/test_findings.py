@@ -29,7 +29,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline import cache as kept
 from pulsarctl_wire.reports.engine import Engine, clusters
 from pulsarctl_wire.reports.findings import ORDER, events, servers
-from pulsarctl_wire.table import FINDINGS
+from pulsarctl_wire.table.schema import FINDINGS
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import to_signed
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Connection, Event, Frame

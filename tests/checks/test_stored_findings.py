@@ -15,7 +15,7 @@ from test_findings import CAPTURES, FAILURES, QUICK, Rows, generate, marked, of_
 from pulsarctl_wire import data
 from pulsarctl_wire.checks.rule import DEFAULTS
 from pulsarctl_wire.data.duck import DuckEngine
-from pulsarctl_wire.table import FINDINGS
+from pulsarctl_wire.table.schema import FINDINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -58,7 +58,7 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments: list[str], code: int
 def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from pulsarctl_wire.table import FRAMES
+    from pulsarctl_wire.table.schema import FRAMES
 
     path = tmp_path / "old.parquet"
     pq.write_table(FRAMES.empty_table().replace_schema_metadata({"pwire.table": "99"}), path)

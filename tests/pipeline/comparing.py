@@ -26,7 +26,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage import finish, tasks
 from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.pipeline.upkeep import optimize
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.storage.tables import find
-from pulsarctl_wire.table import FRAMES
+from pulsarctl_wire.table.schema import FRAMES
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.files.splits import Side
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.store import Store
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 BY_ORDER = ("connection", "reported_ns", "reported_place", "last_ns", "last_time")
 """Columns that depend on the order in which files are read."""

@@ -29,7 +29,7 @@ from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.pipeline.storage.tasks import Pool
 from pulsarctl_wire.pipeline.upkeep.optimize import optimize
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.pipeline.upkeep.repartition import repartition
 from pulsarctl_wire.pipeline.upkeep.retention import delete
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 slow = pytest.mark.slow
 

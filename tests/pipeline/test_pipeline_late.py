@@ -22,7 +22,7 @@ from segments import Tcp, captured, conversation, pcap
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 
 def of_host(paths: list[str], hosts: str) -> list[str]:

@@ -23,7 +23,7 @@ from pulsarctl_wire.pipeline.storage.partitions import Partitioned, directory, p
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.reports.sql import Choice
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 NAMES = ["a.pcap1", "a.pcap2", "b %?#=.pcap", "ü[{*.pcap"]
 DAY_NS = 86_400 * 10**9

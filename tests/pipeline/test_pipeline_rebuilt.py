@@ -21,7 +21,7 @@ from pulsarctl_wire.pipeline.storage import generations
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.pipeline.storage.tasks import Pool
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 LABELLED = Options(1_500, cluster="east")
 

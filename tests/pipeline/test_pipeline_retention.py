@@ -29,7 +29,7 @@ from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.upkeep.optimize import optimize
 from pulsarctl_wire.pipeline.upkeep.repartition import repartition
 from pulsarctl_wire.pipeline.upkeep.retention import delete
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 OPTIONS = Options(split_size=900)
 BORDER = START_NS + DAY_NS + DAY_NS // 3

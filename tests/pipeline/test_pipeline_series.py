@@ -43,7 +43,7 @@ from pulsarctl_wire.pipeline.files import splits
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 OPTIONS = Options(split_size=1_500)
 

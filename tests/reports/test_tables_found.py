@@ -31,7 +31,9 @@ from pulsarctl_wire.reports.engine import Engine
 from pulsarctl_wire.reports.sql import Choice
 from pulsarctl_wire.spark.columns import spark_uri
 from pulsarctl_wire.spark.engine import SparkEngine
-from pulsarctl_wire.table import VERSION, TableBuilder, writer
+from pulsarctl_wire.table.builder import TableBuilder
+from pulsarctl_wire.table.parquet import writer
+from pulsarctl_wire.table.schema import VERSION
 
 pytestmark = pytest.mark.slow
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from pulsarctl_wire.pipeline.files.private import cache_directory
+from pulsarctl_wire.pipeline.files.paths import cache_directory
 from pulsarctl_wire.spark.java import find_java
 from pulsarctl_wire.spark.session import _archive
 

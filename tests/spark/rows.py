@@ -6,7 +6,7 @@ from pipeline.comparing import Outcome, Row, alone, stored
 
 from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 
 def rows(out: Path) -> dict[str, list[Row]]:

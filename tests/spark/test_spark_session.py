@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pulsarctl_wire.errors import MissingLibrary
-from pulsarctl_wire.pipeline.files.private import cache_directory
+from pulsarctl_wire.pipeline.files.paths import cache_directory
 from pulsarctl_wire.spark import SparkError, java
 from pulsarctl_wire.spark import session as spark_session
 from pulsarctl_wire.spark.java import VECTOR, Java, find_java, look_at, make_shim

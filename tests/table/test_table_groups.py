@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.table import GAPS, RowGroups
 from pulsarctl_wire.table.columns import batch_of
-from pulsarctl_wire.table.parquet import ROWS
+from pulsarctl_wire.table.parquet import ROWS, RowGroups
+from pulsarctl_wire.table.schema import GAPS
 
 
 def written(batches: list[Any], **options: Any) -> pq.ParquetFile:

@@ -11,7 +11,7 @@ import pytest
 
 from pulsarctl_wire.capture import Decoder, open_source
 from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.messages import is_chunk
 from pulsarctl_wire.wire.detail import JSON, RAW, MessageOptions
 from pulsarctl_wire.wire.frame import Frame

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.schema import METADATA
 from pulsarctl_wire.wire.fields import Walker
 from pulsarctl_wire.wire.frame import Connection, Frame

@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from pulsarctl_wire.capture import Decoder, Source, open_source
 from pulsarctl_wire.record import Recorder, connection_record
-from pulsarctl_wire.table import TableBuilder
+from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.rows import address
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame

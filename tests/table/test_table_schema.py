@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pulsarctl_wire.table import TABLES, VERSION, TableBuilder, writer
-from pulsarctl_wire.table.schema import COMMENT, METADATA, TEXT, TIME
+from pulsarctl_wire.table.builder import TableBuilder
+from pulsarctl_wire.table.parquet import writer
+from pulsarctl_wire.table.schema import COMMENT, METADATA, TABLES, TEXT, TIME, VERSION
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
 SCHEMAS = {**TABLES, "metadata": pa.schema(list(METADATA))}

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, parse_integer
 from pulsarctl_wire.broker.basics.refusal import Refused
-from pulsarctl_wire.broker.schemas.compatibility import Schema, explain_incompatibility, find_version
-from pulsarctl_wire.broker.schemas.kinds import TOPIC_TYPES
+from pulsarctl_wire.broker.schemas.kinds import TOPIC_TYPES, Schema
 from pulsarctl_wire.broker.schemas.registry import StoredSchema
 
 _NAMES: Final = dict(enumerate(TOPIC_TYPES))
@@ -137,6 +136,8 @@ async def delete(request: Request) -> Answer:
 
 async def check_compatibility(request: Request) -> Answer:
     """Check whether a schema could be the next version."""
+    from pulsarctl_wire.broker.schemas.compatibility import explain_incompatibility
+
     strategy = _strategy(request)
     schemas = [version.schema for version in _versions(request)]
     reason = explain_incompatibility(schemas, _read_schema(request), strategy)
@@ -147,9 +148,9 @@ async def check_compatibility(request: Request) -> Answer:
 
 async def get_version_of(request: Request) -> Answer:
     """Return the number of the version with a schema; -1 if there is none."""
-    versions = _versions(request)
-    index = find_version([version.schema for version in versions], _read_schema(request))
-    return Answer(200, {"version": -1 if index is None else versions[index].number})
+    _ = request.namespace
+    version = request.cluster.schemas.find(request.topic_name, _read_schema(request))
+    return Answer(200, {"version": -1 if version is None else version.number})
 
 
 _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"

@@ -1,6 +1,9 @@
 """Refused requests and protocol violations, as exceptions."""
 
+from typing import Any
+
 from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 
 class Refused(WireError):
@@ -9,6 +12,11 @@ class Refused(WireError):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of an answer that say this."""
+        return {"error": ServerError.Value(self.code), "message": str(self)}
 
 
 def java_refusal(code: str, text: str, kind: str = "") -> Refused:

@@ -321,8 +321,7 @@ class Connection:
 
     def refuse(self, request_id: int, refused: Refused) -> None:
         """Answer a request by ERROR."""
-        code = ServerError.Value(refused.code)
-        self.send("ERROR", request_id=request_id, error=code, message=str(refused))
+        self.send("ERROR", request_id=request_id, **refused.fields)
 
     def reject(self, refused: Refused) -> None:
         """Send what is wrong with the connection, and close it."""

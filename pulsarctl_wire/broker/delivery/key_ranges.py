@@ -8,7 +8,7 @@ from base64 import b64decode
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 import mmh3
 
@@ -48,8 +48,8 @@ def _bytes(text: str | bytes) -> bytes:  # protobuf has bytes where it is not UT
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
 
 
-class KeyRanges(Protocol):
-    """Assigns slots to consumers."""
+class KeyRanges:
+    """Assigns slots to consumers; the hash 0 counts as 1."""
 
     def add(self, consumer: Consumer) -> None:
         """Add a consumer. Raises Refused."""
@@ -59,15 +59,18 @@ class KeyRanges(Protocol):
 
     def get_slot(self, key: bytes) -> int:
         """Return the slot of a key."""
+        return murmur(key) % _SLOTS or 1
 
     def get_owner(self, slot: int) -> Consumer | None:
         """Return the owner of a slot; None if there is none."""
+        raise NotImplementedError
 
     def list_ranges(self) -> list[Range]:
         """Return the slots that have an owner, in order."""
+        raise NotImplementedError
 
 
-class ConsistentHashing:
+class ConsistentHashing(KeyRanges):
     """Each consumer has `points` on a ring; a slot belongs to the next point."""
 
     def __init__(self, points: int = 100) -> None:
@@ -118,15 +121,7 @@ class ConsistentHashing:
         return _between([*self._ring, _SLOTS - 1], self.get_owner)
 
 
-class _Ranges:
-    """Slots in ranges; the hash 0 counts as 1."""
-
-    def get_slot(self, key: bytes) -> int:
-        """Return the slot of a key."""
-        return murmur(key) % _SLOTS or 1
-
-
-class AutoSplit(_Ranges):
+class AutoSplit(KeyRanges):
     """A newcomer takes the lower half of the widest range."""
 
     def __init__(self) -> None:
@@ -162,7 +157,7 @@ class AutoSplit(_Ranges):
         return _between([min(end, _SLOTS - 1) for end in self._ends], self.get_owner)
 
 
-class Sticky(_Ranges):
+class Sticky(KeyRanges):
     """Consumers claim the ranges in their SUBSCRIBE."""
 
     def __init__(self) -> None:

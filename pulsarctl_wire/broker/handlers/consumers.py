@@ -128,8 +128,8 @@ def ack(broker: Broker, connection: Connection, body: CommandAck, frame: Frame) 
             _ack_in_transaction(consumer, txn, body)
         except Refused as refused:
             if body.HasField("request_id"):
-                error = {"error": ServerError.Value(refused.code), "message": str(refused)}
-                connection.send("ACK_RESPONSE", consumer_id=consumer.id, request_id=body.request_id, **error)
+                ids = {"consumer_id": consumer.id, "request_id": body.request_id}
+                connection.send("ACK_RESPONSE", **ids, **refused.fields)
             return
     elif cumulative:
         consumer.subscription.ack_until(consumer, body.message_id[0])

@@ -23,7 +23,6 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CommandPartitionedTopicMetadataResponse,
     CommandWatchTopicList,
     CommandWatchTopicListClose,
-    ServerError,
 )
 
 
@@ -55,11 +54,7 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
                 raise Refused("ServiceNotReady", f"the broker do not have {listener} listener")
             plain, secure = owner.listeners[listener]
     except Refused as refused:
-        answer = {
-            "response": CommandLookupTopicResponse.Failed,
-            "error": ServerError.Value(refused.code),
-            "message": str(refused),
-        }
+        answer = {"response": CommandLookupTopicResponse.Failed, **refused.fields}
     else:
         answer = {
             "brokerServiceUrl": plain or None,
@@ -106,11 +101,7 @@ def get_partitioned_metadata(
             "response": CommandPartitionedTopicMetadataResponse.Success,
         }
     except Refused as refused:
-        answer = {
-            "response": CommandPartitionedTopicMetadataResponse.Failed,
-            "error": ServerError.Value(refused.code),
-            "message": str(refused),
-        }
+        answer = {"response": CommandPartitionedTopicMetadataResponse.Failed, **refused.fields}
     connection.send("PARTITIONED_METADATA_RESPONSE", request_id=body.request_id, **answer)
 
 

@@ -69,15 +69,12 @@ def _respond(
     txn: tuple[int, int | None],
     refused: Refused | None = None,
 ) -> None:
-    fields: dict[str, Any] = {}
-    if refused is not None:
-        fields = {"error": ServerError.Value(refused.code), "message": str(refused)}
     connection.send(
         f"{command_name(frame.type)}_RESPONSE",
         request_id=body.request_id,
         txnid_most_bits=txn[0],
         txnid_least_bits=txn[1],
-        **fields,
+        **({} if refused is None else refused.fields),
     )
 
 

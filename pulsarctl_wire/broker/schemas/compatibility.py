@@ -1,8 +1,8 @@
-"""Compatibility of schemas. Source: schema/SchemaRegistryServiceImpl, …CompatibilityCheck (4.0).
+"""Compatibility of schemas. Sources: schema/SchemaRegistryServiceImpl, …CompatibilityCheck (4.0).
 
 A change of type is compatible only under ALWAYS_COMPATIBLE, like every valid schema. Else:
 
-    AVRO             Avro's Resolver, see avro_rules; a root that is a union is refused
+    AVRO             Avro's Resolver, see avro.py; a root that is a union is refused
     JSON             as AVRO; not if one is of the form before 2.2, unless the strategy is transitive
     KEY_VALUE        both schemas; their types may not change
     PROTOBUF_NATIVE  the root message's name
@@ -18,20 +18,18 @@ A change of type is compatible only under ALWAYS_COMPATIBLE, like every valid sc
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
 
 from pulsarctl_wire.broker.schemas.avro import JavaError, Parsed, Reading, Steps, TooComplex, parse
-from pulsarctl_wire.broker.schemas.kinds import (
-    CLIENT_TYPES,
-    TOPIC_TYPES,
-    SchemaPart,
-    find_root_message,
-    is_old_json,
-    split_key_value,
-)
+from pulsarctl_wire.broker.schemas.kinds import TOPIC_TYPES, Kind, Schema
 from pulsarctl_wire.views.cache import schema_json
+from pulsarctl_wire.views.encoding.protobuf import order_files
 
 _MAX_STEPS: Final = 400_000  # of a check, with one version
 _STEPS_PER_VERSION: Final = 20_000  # for each version
@@ -39,26 +37,14 @@ _AVRO: Final = ("AVRO", "JSON", "PROTOBUF")  # that are parsed as Avro
 _TRANSITIVE: Final = ("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE")
 _MAX_TEXT: Final = 8192
 _MAX_CACHED_BYTES: Final = 16 * 1024  # longer schemas are parsed every time
+_CLIENT_TYPES: Final = ("AUTO", "AUTO_CONSUME", "AUTO_PUBLISH")
+"""Names of types that only clients use."""
 
-
-class Schema(NamedTuple):
-    """A schema: `type` is Schema.Type's number."""
-
-    type: int
-    data: bytes
-    properties: dict[str, str]
-
-
-Kind = Literal["incompatible", "invalid", "failed", "thrown"]
+_JSON_TYPES: Final = ("any", "array", "boolean", "integer", "null", "number", "object", "string")
 
 
 class Incompatibility(NamedTuple):
-    """The reason why a schema is refused.
-
-    "incompatible" and "invalid" are the error IncompatibleSchema, "failed" and "thrown" are UnknownError.
-    But a SUBSCRIBE that would register an "invalid" schema succeeds, and registers none; and a PRODUCER with
-    a "thrown" one is never answered.
-    """
+    """The reason why a schema is refused."""
 
     kind: Kind
     text: str
@@ -283,7 +269,7 @@ class _Check:
     def _validate(self, part: SchemaPart) -> None:
         """Raise _Invalid if a schema is not well-formed, JavaError where the broker does not expect it."""
         kind, data = part.kind, part.data
-        if kind in CLIENT_TYPES:
+        if kind in _CLIENT_TYPES:
             raise _Invalid(f"Schema {kind} is a client-side schema type")
         if kind in _AVRO:
             self._validate_avro(part)
@@ -330,3 +316,66 @@ def _format(value: Any, margin: str = "\n") -> str:
     if isinstance(value, list) and value:
         return f"[ {', '.join(_format(item, margin) for item in value)} ]"
     return json.dumps(value, ensure_ascii=False)
+
+
+# -- the contents of schemas other than Avro's; JavaError is what the real broker does not expect
+
+
+class SchemaPart(NamedTuple):
+    """A schema, or the key or value part of a KEY_VALUE schema; `kind` is the broker's name of its type."""
+
+    kind: str
+    data: bytes
+    properties: dict[str, str]
+
+
+def split_key_value(part: SchemaPart) -> tuple[SchemaPart, SchemaPart]:
+    """Return the key and value schemas of a KEY_VALUE schema; data: size, key's, size, value's."""
+    parts: list[SchemaPart] = []
+    rest = part.data
+    for role in ("key", "value"):
+        size = int.from_bytes(rest[:4], "big", signed=True)
+        if not -1 <= size <= len(rest) - 4:
+            raise JavaError("java.nio.BufferUnderflowException")
+        kind = part.properties.get(f"{role}.schema.type", "BYTES")
+        if kind not in TOPIC_TYPES and kind != "BYTES" and kind not in _CLIENT_TYPES:
+            raise JavaError(f"No enum constant org.apache.pulsar.common.schema.SchemaType.{kind[:100]}")
+        end = 4 + max(size, 0)  # -1: null
+        parts.append(
+            SchemaPart(kind, rest[4:end], _properties(part.properties.get(f"{role}.schema.properties")))
+        )
+        rest = rest[end:]
+    return parts[0], parts[1]
+
+
+def _properties(text: str | None) -> dict[str, str]:
+    try:
+        value = schema_json(text or "{}")
+    except ValueError as error:
+        raise JavaError(f"com.google.gson.JsonSyntaxException: {error}") from None
+    if not isinstance(value, dict | None):
+        raise JavaError("com.google.gson.JsonSyntaxException: Not a JSON Object")
+    return {key: item if isinstance(item, str) else json.dumps(item) for key, item in (value or {}).items()}
+
+
+def is_old_json(data: bytes) -> bool:
+    """Return whether a schema has the form of JSON schemas before Pulsar 2.2."""
+    try:
+        value = schema_json(data)
+    except ValueError:
+        return False
+    return value is None or (isinstance(value, dict) and value.get("type") in _JSON_TYPES)
+
+
+def find_root_message(data: bytes) -> str:
+    """Return the full name of the root message of a PROTOBUF_NATIVE schema."""
+    try:
+        definition = schema_json(data)
+        files = FileDescriptorSet.FromString(b64decode(definition["fileDescriptorSet"], validate=True))
+        pool = DescriptorPool()
+        for file in order_files(files):
+            pool.AddSerializedFile(file.SerializeToString())
+        pool.FindFileByName(definition["rootFileDescriptorName"])
+        return str(pool.FindMessageTypeByName(definition["rootMessageTypeName"]).full_name)
+    except Exception as error:  # protobuf raises several kinds for a bad descriptor
+        raise JavaError(f"deserialize ProtobufNative Schema failed: {type(error).__name__}") from None

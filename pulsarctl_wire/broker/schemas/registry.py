@@ -9,13 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
-from pulsarctl_wire.broker.schemas.compatibility import (
-    Incompatibility,
-    Kind,
-    Schema,
-    find_incompatibility,
-    find_version,
-)
+from pulsarctl_wire.broker.schemas.kinds import Kind, Schema
 from pulsarctl_wire.broker.storage.journal import Journal, Row
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as WireSchema
@@ -54,7 +48,7 @@ def check_wire(schema: WireSchema) -> None:
 
 
 class SchemaRefused(Refused):
-    """A refused schema; `kind` is that of the Incompatibility."""
+    """A refused schema."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(
@@ -103,8 +97,8 @@ class Schemas:
         """Return the version with this schema; add one if those before allow it. Raises SchemaRefused."""
         versions = self.get_versions(name)
         schemas = [version.schema for version in versions]
-        _check(find_incompatibility(schemas, schema, strategy))
-        index = find_version(schemas, schema)
+        _check(schemas, schema, strategy)
+        index = _find(schemas, schema)
         if index is not None:
             return versions[index]
         row = {
@@ -120,12 +114,12 @@ class Schemas:
     def check(self, name: TopicName, schema: Schema, strategy: str) -> None:
         """Raise SchemaRefused if a consumer with this schema cannot read the topic's messages."""
         versions = [version.schema for version in self.get_versions(name)]
-        _check(find_incompatibility(versions, schema, strategy, consumer=True))
+        _check(versions, schema, strategy, consumer=True)
 
     def find(self, name: TopicName, schema: Schema) -> StoredSchema | None:
         """Return the version with this schema, if there is one."""
         versions = self.get_versions(name)
-        index = find_version([version.schema for version in versions], schema)
+        index = _find([version.schema for version in versions], schema)
         return None if index is None else versions[index]
 
     def retract(self, name: TopicName) -> int:
@@ -139,9 +133,18 @@ class Schemas:
         self._journal.delete("schemas", name.schema_key)
 
 
-def _check(incompatibility: Incompatibility | None) -> None:
+def _check(versions: list[Schema], schema: Schema, strategy: str, *, consumer: bool = False) -> None:
+    from pulsarctl_wire.broker.schemas.compatibility import find_incompatibility
+
+    incompatibility = find_incompatibility(versions, schema, strategy, consumer=consumer)
     if incompatibility is not None:
         raise SchemaRefused(incompatibility.kind, incompatibility.text)
+
+
+def _find(versions: list[Schema], schema: Schema) -> int | None:
+    from pulsarctl_wire.broker.schemas.compatibility import find_version
+
+    return find_version(versions, schema)
 
 
 def _load(number: int, row: Row) -> StoredSchema:

@@ -102,12 +102,13 @@ class Api:
         try:
             if request.path.startswith(PREFIX):
                 return await self._control(request, data, role)
-            body = self._read(data)
+            try:
+                body = json.loads(data, parse_constant=_refuse_constant) if data.strip() else None
+            except (ValueError, RecursionError):
+                return _error_response(400, "The body is no JSON")
             answer = await self._server.admin(
                 request.method, request.rel_url.raw_path_qs, body, self._broker, role=role, follow=False
             )
-        except _NotJson:
-            return _error_response(400, "The body is no JSON")
         except Exception as error:
             report("".join(traceback.format_exception(error)))
             return _error_response(500, "An unexpected error occurred in the server")
@@ -148,14 +149,6 @@ class Api:
                 return anonymous
             raise BadCredentials(str(error)) from None
 
-    @staticmethod
-    def _read(data: bytes) -> Any:
-        """Return the JSON of a body; None if it is empty. Raises _NotJson."""
-        try:
-            return json.loads(data, parse_constant=_refuse_constant) if data.strip() else None
-        except (ValueError, RecursionError):
-            raise _NotJson from None
-
 
 class _Connections(web.Server):
     """The HTTP connections of a broker; those beyond `max_count` are ended."""
@@ -167,10 +160,6 @@ class _Connections(web.Server):
         super().connection_made(handler, transport)
         if len(self.connections) > self.max_count > 0:
             asyncio.get_running_loop().call_soon(transport.abort)  # once aiohttp has started it
-
-
-class _NotJson(Exception):
-    """A body is not JSON."""
 
 
 def _refuse_constant(name: str) -> None:

@@ -73,13 +73,9 @@ class Memory:
 
     def read(self, read: ReadRequest) -> Entries:
         """Read entries."""
-        return list(_limit(self._from(read.start, read.stop), read.max_bytes))
-
-    def _from(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        for key in range(start, stop):
-            data = self.entries.get(key)
-            if data is not None:
-                yield key, data
+        entries = self.entries
+        present = ((key, entries[key]) for key in range(read.start, read.stop) if key in entries)
+        return list(_limit(present, read.max_bytes))
 
     def close(self) -> None:
         """Do nothing."""

@@ -1,5 +1,6 @@
 """The rule about chunked messages."""
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
@@ -17,6 +18,7 @@ _Key = tuple[str, str, str, str | None]
 """Topic, producer name and uuid; the subscription if the chunks are MESSAGEs, None if they are SENDs."""
 
 
+@dataclass(slots=True)
 class _Walk:
     """The chunks of a message so far.
 
@@ -26,15 +28,14 @@ class _Walk:
     consumer    who got the last chunk; None if it was sent
     """
 
-    __slots__ = ("consumer", "count", "first", "gap", "last", "last_id", "next", "state")
-
-    def __init__(
-        self, state: CheckState, sighting: Sighting, chunk: int, count: int, consumer: Consumer | None
-    ) -> None:
-        self.first = sighting
-        self.next = 0
-        self.gap: tuple[Sighting, str] | None = None
-        self.add(state, sighting, chunk, count, consumer)
+    first: Sighting
+    next: int = 0
+    gap: tuple[Sighting, str] | None = None
+    state: CheckState = field(init=False)
+    consumer: Consumer | None = None
+    count: int = 0
+    last: Sighting = field(init=False)
+    last_id: int = 0
 
     def add(
         self, state: CheckState, sighting: Sighting, chunk: int, count: int, consumer: Consumer | None
@@ -96,11 +97,10 @@ class IncompleteChunks(Rule):
             return  # its SENDs are followed
         walk, number, count = self._walks.pop(key, None), metadata.chunk_id, metadata.num_chunks_from_msg
         if walk is None:
-            walk = _Walk(state, sighting, number, count, consumer)
-        else:
-            if self._judge(key, walk, sighting.time_ns):
-                return
-            walk.add(state, sighting, number, count, consumer)
+            walk = _Walk(sighting)
+        elif self._judge(key, walk, sighting.time_ns):
+            return
+        walk.add(state, sighting, number, count, consumer)
         if walk.is_complete:
             self._finish(key)
         else:

@@ -1,5 +1,6 @@
 """Rules about what consumers are given: after a seek, of an old epoch, too early, or not at all."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.facts import format_entry
@@ -63,16 +64,14 @@ class SubscribeBeforeSeekDone(Rule):
             self.report(state, consumer.subject(), rows, certainty=SUSPECTED)
 
 
+@dataclass(slots=True)
 class _Epochs:
     """The epochs of a consumer: the newest MESSAGE, and the REDELIVER that no MESSAGE has reached yet."""
 
-    __slots__ = ("consumer", "newest", "request", "requested")
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.newest = -1
-        self.request: Sighting | None = None
-        self.requested = 0
+    consumer: Consumer
+    newest: int = -1
+    request: Sighting | None = None
+    requested: int = 0
 
 
 class StaleEpoch(Rule):

@@ -1,9 +1,10 @@
 """Rules about opening producers and consumers: requests that are given up, or go to the wrong broker."""
 
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import find_client_host
-from pulsarctl_wire.checks.finding import SUSPECTED, Sighting, Subject
+from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.rule import (
     CAPTURE,
     CONNECTION,
@@ -27,16 +28,14 @@ _OPENING: Final = {PRODUCER, NUMBERS["SUBSCRIBE"]}
 _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
+@dataclass(slots=True)
 class _Create:
     """A PRODUCER or SUBSCRIBE without an answer; `retry` is the later one for the same."""
 
-    __slots__ = ("name", "retry", "sighting", "subject")
-
-    def __init__(self, sighting: Sighting, name: str, subject: Subject) -> None:
-        self.sighting = sighting
-        self.name = name
-        self.subject = subject
-        self.retry: Sighting | None = None
+    sighting: Sighting
+    name: str
+    subject: Subject
+    retry: Sighting | None = None
 
 
 class CreateTimedOutNotClosed(Rule):
@@ -109,25 +108,22 @@ class CreateTimedOutNotClosed(Rule):
             return
         kind = "producer" if first.sighting.type == PRODUCER else "consumer"
         waited = format_ns((answer or retry).time_ns - first.sighting.time_ns)
-        rows = [(first.sighting, f"not answered for {waited}")]
-        rows.append((retry, f"asked again, no CLOSE_{kind.upper()}"))
-        text = (
-            f"The client gave up waiting for its {kind} and asked again without closing the first one, which"
-        )
-        if answer is not None:
-            rows.append((answer, "late answer"))
-            self.report(state, first.subject, rows, f"{text} the broker has opened after {waited}.")
-        else:
-            self.report(state, first.subject, rows, f"{text} the broker may still open.", SUSPECTED)
+        rows = [
+            (first.sighting, f"not answered for {waited}"),
+            (retry, f"asked again, no CLOSE_{kind.upper()}"),
+            (answer, "late answer"),
+        ]
+        text = f"The client gave up waiting for its {kind} and asked again without closing the first one,"
+        text += f" which the broker {f'has opened after {waited}' if answer else 'may still open'}."
+        self.report(state, first.subject, rows, text, CERTAIN if answer else SUSPECTED)
 
 
-class _Refusal:
+class _Refusal(NamedTuple):
     """A PRODUCER or SUBSCRIBE that was answered ServiceNotReady."""
 
-    def __init__(self, state: CheckState, request: Sighting, answer: Sighting) -> None:
-        self.state = state
-        self.request = request
-        self.answer = answer
+    state: CheckState
+    request: Sighting
+    answer: Sighting
 
 
 class StaleOwnership(Rule):

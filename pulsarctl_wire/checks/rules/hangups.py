@@ -1,5 +1,6 @@
 """Rules about clients that close their connection because of a frame."""
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Final
 
@@ -32,16 +33,14 @@ def _closes_at_once(ending: EndedConnection, sighting: Sighting) -> bool:
     return ending.by_broker is False and 0 <= (ending.end_ns or 0) - sighting.time_ns <= _AT_ONCE
 
 
+@dataclass(slots=True)
 class _Loop:
     """Connections that a client has closed right after MESSAGE, and the entries that all of them had got."""
 
-    __slots__ = ("count", "ended_ns", "entries", "state")
-
-    def __init__(self, state: CheckState, entries: dict[Entry, UnackedDelivery], ended_ns: int) -> None:
-        self.state = state  # the first one
-        self.entries = entries
-        self.ended_ns = ended_ns  # the last one
-        self.count = 1
+    state: CheckState  # the first one
+    entries: dict[Entry, UnackedDelivery]
+    ended_ns: int  # the last one
+    count: int = 1
 
 
 class ReconnectLoopOnFrame(Rule):
@@ -104,16 +103,14 @@ def _find_last_entries(consumer: Consumer, ending: EndedConnection) -> dict[Entr
     }
 
 
+@dataclass(slots=True)
 class _End:
     """A REACHED_END_OF_TOPIC, and the SUBSCRIBE of the same client after it, on another connection."""
 
-    __slots__ = ("consumer", "has_hung_up", "resubscribe", "sighting")
-
-    def __init__(self, consumer: Consumer, sighting: Sighting) -> None:
-        self.consumer = consumer
-        self.sighting = sighting
-        self.resubscribe: Sighting | None = None
-        self.has_hung_up = False  # the client closed the connection because of it
+    consumer: Consumer
+    sighting: Sighting
+    resubscribe: Sighting | None = None
+    has_hung_up: bool = False  # the client closed the connection because of it
 
 
 class ClientClosesOnEndOfTopic(Rule):

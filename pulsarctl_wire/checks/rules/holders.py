@@ -1,5 +1,6 @@
 """Rules about producer names and subscriptions that another connection holds, dead or alive."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
@@ -29,21 +30,17 @@ def find_owner(frame: Frame) -> Owner:
     return is_consumer, frame.body.consumer_id if is_consumer else frame.body.producer_id
 
 
+@dataclass(slots=True)
 class _Claim:
     """A PRODUCER or SUBSCRIBE for a name that another connection holds, and how that connection ended."""
 
-    __slots__ = ("answer", "ending", "holder", "request", "state", "subject", "success")
-
-    def __init__(
-        self, state: CheckState, request: Sighting, holder: CheckState, success: Sighting, subject: Subject
-    ) -> None:
-        self.state = state
-        self.request = request
-        self.holder = holder
-        self.success = success  # since when it holds it
-        self.subject = subject
-        self.answer: Sighting | None = None
-        self.ending: EndedConnection | None = None
+    state: CheckState
+    request: Sighting
+    holder: CheckState
+    success: Sighting  # since when it holds it
+    subject: Subject
+    answer: Sighting | None = None
+    ending: EndedConnection | None = None
 
     @property
     def is_holder_alive(self) -> bool:

@@ -1,7 +1,8 @@
 """Rules about lookups: which broker serves a topic, and whether clients get there."""
 
 from collections import deque
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Topic, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
@@ -36,13 +37,12 @@ def _parse_address(body: Any) -> str:
     return url.rpartition("://")[2].rstrip("/")
 
 
-class _Chain:
+class _Chain(NamedTuple):
     """The redirects of one lookup so far."""
 
-    def __init__(self, state: CheckState, request: Sighting) -> None:
-        self.state = state
-        self.request = request
-        self.redirects: deque[tuple[_Redirect, Sighting]] = deque(maxlen=_MAX_REDIRECTS)
+    state: CheckState
+    request: Sighting
+    redirects: deque[tuple[_Redirect, Sighting]]
 
     def is_circle(self) -> bool:
         """Return whether the last answer came before, with another server's answer between."""
@@ -101,7 +101,7 @@ class RedirectLoop(Rule):
             if request.time_ns - last.time_ns >= self.thresholds.unanswered:
                 chain = None  # another one, made later
         if chain is None:
-            chain = self._chains[key] = _Chain(state, request)
+            chain = self._chains[key] = _Chain(state, request, deque(maxlen=_MAX_REDIRECTS))
             bound(self._chains, _MAX_LOOKUPS)
         chain.redirects.append((redirect, sighting))
         is_long = len(chain.redirects) >= _FEWEST_REDIRECTS
@@ -113,6 +113,7 @@ class RedirectLoop(Rule):
             self.report(chain.state, Subject(key[1]), evidence)
 
 
+@dataclass(slots=True)
 class _Address:
     """A server's address, as a client host sees it: its connections there.
 
@@ -122,12 +123,10 @@ class _Address:
     failure     how the last one of these ended
     """
 
-    __slots__ = ("failed_ns", "failure", "open", "reached_ns")
-
-    def __init__(self) -> None:
-        self.open = self.reached_ns = 0
-        self.failed_ns: list[int] = []
-        self.failure = ""
+    open: int = 0
+    reached_ns: int = 0
+    failed_ns: list[int] = field(default_factory=list)
+    failure: str = ""
 
     def end(self, ending: EndedConnection) -> None:
         """Record a connection that has ended."""
@@ -139,16 +138,14 @@ class _Address:
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
 
 
+@dataclass(slots=True)
 class _Promise:
     """An address in a LOOKUP_RESPONSE where the client should go; `has_left`: its client has closed."""
 
-    __slots__ = ("has_left", "name", "sighting", "state")
-
-    def __init__(self, state: CheckState, name: str, sighting: Sighting) -> None:
-        self.state = state
-        self.name = name
-        self.sighting = sighting
-        self.has_left = False
+    state: CheckState
+    name: str
+    sighting: Sighting
+    has_left: bool = False
 
 
 def _find_opening_addresses(connection: Connection) -> tuple[str, str]:
@@ -258,13 +255,13 @@ class AdvertisedAddressUnreachable(Rule):
         )
 
 
+@dataclass(slots=True)
 class _Refusals:
-    """The lookups of a connection that were refused; `rows` are those that are not reported yet."""
+    """The lookups of a connection that were refused; `sightings` are those that are not reported yet."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.count = 0
-        self.rows: list[tuple[Sighting, str]] = []
+    subject: Subject
+    count: int = 0
+    sightings: list[Sighting] = field(default_factory=list)
 
 
 class LookupThrottled(Rule):
@@ -289,12 +286,12 @@ class LookupThrottled(Rule):
             return
         refusals = state.notes.setdefault(self.id, _Refusals(Subject(frame.topic)))
         refusals.count += 1
-        refusals.rows.append((sighting, "refused"))
+        refusals.sightings.append(sighting)
         if refusals.count >= _FEWEST_REFUSED:
             text = f"The broker has refused {refusals.count} lookups, because too many are in flight."
-            for row in refusals.rows:
-                self.report(state, refusals.subject, [row], text)
-            refusals.rows.clear()
+            for refusal in refusals.sightings:
+                self.report(state, refusals.subject, [(refusal, "refused")], text)
+            refusals.sightings.clear()
 
 
 class ProducerOnPartitionedParent(Rule):
@@ -337,8 +334,8 @@ class ProducerOnPartitionedParent(Rule):
         if state is None or producer is None or producer.topic != topic.name or producer.request is None:
             return
         if producer.is_open:
-            evidence = [
+            rows = [
                 (producer.request, "the plain name"),
                 (topic.metadata, f"has {topic.partitions} partitions"),
             ]
-            self.report(state, Subject(topic.name, producer_id=producer.producer_id), evidence)
+            self.report(state, Subject(topic.name, producer_id=producer.producer_id), rows)

@@ -123,10 +123,9 @@ class SendCorruptAtSource(Rule):
         """Report the same bytes with the same wrong checksum."""
         previous = send.previous
         if previous is not None and previous.is_corrupt and frame.checksum == "invalid" and send.is_copy:
-            rows: list[tuple[Sighting, str]] = [(previous, "the CRC is wrong")]
-            rows.append((send, "the same bytes again"))
-            rows += [(row.answer, "refused") for row in (previous, send) if row.answer is not None]
-            self.report(state, producer.subject(send), rows)
+            rows = [(previous, "the CRC is wrong"), (send, "the same bytes again")]
+            refusals = [(previous.answer, "refused"), (send.answer, "refused")]
+            self.report(state, producer.subject(send), [*rows, *refusals])
 
 
 class SendCorruptInTransit(Rule):
@@ -145,26 +144,21 @@ class SendCorruptInTransit(Rule):
     def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report the same message with the right checksum."""
         previous = send.previous
-        if (
-            previous is not None
-            and previous.is_corrupt
-            and frame.checksum != "invalid"
-            and previous.size == send.size
-        ):
-            rows: list[tuple[Sighting, str]] = [(previous, "the CRC is wrong")]
-            if previous.answer is not None:
-                rows.append((previous.answer, "refused"))
-            rows.append((send, "the same message, the CRC is right"))
+        if previous is None or not previous.is_corrupt or frame.checksum == "invalid":
+            return
+        if previous.size == send.size:
+            rows = [
+                (previous, "the CRC is wrong"),
+                (previous.answer, "refused"),
+                (send, "the same message, the CRC is right"),
+            ]
             self.report(state, producer.subject(send), rows)
 
     def on_send_failed(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report an error about a checksum that is right here."""
         error = frame.base.send_error.error  # type: ignore[union-attr]
         if error == ServerError.ChecksumError and not send.is_corrupt:
-            rows: list[tuple[Sighting, str]] = [
-                (send, "the CRC is right here"),
-                (state.sighting, "refused: ChecksumError"),
-            ]
+            rows = [(send, "the CRC is right here"), (state.sighting, "refused: ChecksumError")]
             self.report(state, producer.subject(send), rows)
 
 
@@ -214,9 +208,7 @@ class SendCorrupt(Rule):
         self._waiting.clear()
 
     def _report(self, state: CheckState, producer: Producer, send: Send) -> None:
-        rows: list[tuple[Sighting, str]] = [(send, "the CRC is wrong")]
-        if send.answer is not None:
-            rows.append((send.answer, "refused"))
+        rows = [(send, "the CRC is wrong"), (send.answer, "refused")]
         self.report(state, producer.subject(send), rows)
 
 

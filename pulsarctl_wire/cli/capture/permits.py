@@ -162,8 +162,7 @@ def _warn(options: PermitsOptions, found: Permits) -> None:
 
 def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[ConsumerReport]:
     from pulsarctl_wire.render.permits import ConsumerReport
-    from pulsarctl_wire.stats.permits import MAX_ROWS
-    from pulsarctl_wire.stats.permits_report import consumer_records, ordered
+    from pulsarctl_wire.stats.permits import MAX_ROWS, consumer_records, ordered
 
     width = round(options.every * 1e9)
     usual = _TABLE_ROWS if options.output == "table" and not width else MAX_ROWS

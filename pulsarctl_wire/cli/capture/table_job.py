@@ -32,7 +32,8 @@ from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.pipeline.storage.findings import NOTE, note
 from pulsarctl_wire.pipeline.storage.finish import finished_rows
 from pulsarctl_wire.render.text import count_of
-from pulsarctl_wire.table import FINDINGS, TABLES, RowGroups, beside, described
+from pulsarctl_wire.table.parquet import RowGroups
+from pulsarctl_wire.table.schema import FINDINGS, TABLES, beside, described
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState

@@ -15,8 +15,9 @@ from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
 from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
 from pulsarctl_wire.pipeline.files.splits import Input, Split
-from pulsarctl_wire.table import TABLES, VERSION, TableBuilder
+from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.columns import number_array, number_values, replaced
+from pulsarctl_wire.table.schema import TABLES, VERSION
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.ranges import Count, one_of
 from pulsarctl_wire.wire.session.ending import EndedConnection

@@ -1,7 +1,12 @@
-"""Paths and URIs as text, and the texts of errors about them. Imports no pyarrow."""
+"""Paths and URIs as text, errors about them as text, the directory of what is kept. Imports no pyarrow."""
 
+import atexit
 import os
 import re
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 PATTERN: Final = re.compile(r"[*?\[]")
@@ -41,3 +46,17 @@ def reason(error: Exception) -> str:
     """Return the text of an error of pyarrow or the operating system, on one line."""
     text = getattr(error, "strerror", None) or str(error)
     return re.sub(r"^\[Errno \d+\]\s*", "", " ".join(str(text).split()))
+
+
+def cache_directory() -> Path:
+    """Make a private directory that outlives this process, or a temporary one if that is not possible."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pwire"
+    with suppress(OSError):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+        # Files in it are executed, so nobody else may be able to write to it.
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(path, os.W_OK):
+            return path
+    path = Path(tempfile.mkdtemp(prefix="pwire-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

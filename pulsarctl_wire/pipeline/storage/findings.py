@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
-from pulsarctl_wire.table import FINDINGS
+from pulsarctl_wire.table.schema import FINDINGS
 
 NOTE: Final = b"pwire.findings"
 """Where the metadata of the file says which table it belongs to, and which version of pwire found this."""

@@ -19,7 +19,6 @@ from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
 from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, written
 from pulsarctl_wire.pipeline.storage.generations import tagged
 from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
-from pulsarctl_wire.table import TABLES, RowGroups, described, writer
 from pulsarctl_wire.table.columns import (
     number_array,
     number_values,
@@ -29,7 +28,8 @@ from pulsarctl_wire.table.columns import (
     text_array,
     texts_at,
 )
-from pulsarctl_wire.table.parquet import GATHERED
+from pulsarctl_wire.table.parquet import GATHERED, RowGroups, writer
+from pulsarctl_wire.table.schema import TABLES, described
 
 
 class Finished(NamedTuple):

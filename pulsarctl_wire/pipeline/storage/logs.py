@@ -5,7 +5,7 @@ from typing import Final
 
 from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory
 from pulsarctl_wire.pipeline.storage import delta, iceberg
-from pulsarctl_wire.table import TABLES
+from pulsarctl_wire.table.schema import TABLES
 
 _FORMATS: Final = {"delta": delta, "iceberg": iceberg}
 

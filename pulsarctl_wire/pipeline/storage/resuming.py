@@ -18,7 +18,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.files.splits import Input, Side
-from pulsarctl_wire.table import VERSION
+from pulsarctl_wire.table.schema import VERSION
 
 
 class Rebuild(NamedTuple):

@@ -43,7 +43,7 @@ from pulsarctl_wire.pipeline.storage.resuming import (
     report_losses,
 )
 from pulsarctl_wire.pipeline.storage.tasks import DRAFTS
-from pulsarctl_wire.table import TABLES, VERSION, described
+from pulsarctl_wire.table.schema import TABLES, VERSION, described
 
 _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"

@@ -22,8 +22,7 @@ from pulsarctl_wire.pipeline.files.splits import opened
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, going_on
-from pulsarctl_wire.table import READABLE, TABLES, VERSION, beside
-from pulsarctl_wire.table.schema import DETAIL
+from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, beside
 
 
 class Files(NamedTuple):
@@ -104,11 +103,6 @@ def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
     for table in tables:
         yield Part(table.files[name], taken)
         taken += table.connections
-
-
-def has_messages(tables: Sequence[Found]) -> bool:
-    """Return whether one of the tables has messages."""
-    return any(table.files["messages"].paths for table in tables)
 
 
 # -- inspecting files

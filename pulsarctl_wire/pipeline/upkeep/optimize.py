@@ -23,7 +23,7 @@ from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.pipeline.storage.tasks import Workers
-from pulsarctl_wire.table import RowGroups
+from pulsarctl_wire.table.parquet import RowGroups
 
 SMALL: Final = 2 * 1024 * 1024
 """Bytes: smaller files are merged with others when a run ends."""

@@ -12,7 +12,7 @@ from pulsarctl_wire.pipeline.storage.journal import Change
 from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, needed, partitioned
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import Size, count, row_groups
-from pulsarctl_wire.table import TABLES, described
+from pulsarctl_wire.table.schema import TABLES, described
 
 _Splits = dict[tuple[str, str], list[Any]]
 """The files of each table (of `TABLES`) and split."""

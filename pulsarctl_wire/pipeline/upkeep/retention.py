@@ -14,7 +14,7 @@ from pulsarctl_wire.pipeline.files.filesystems import written
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
-from pulsarctl_wire.table import writer
+from pulsarctl_wire.table.parquet import writer
 
 _TIMES: Final = {"connections": ("last_ns", "time_ns")}
 """Columns of tables of which the first that is not null says how old a row is."""
