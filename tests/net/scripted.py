@@ -74,6 +74,7 @@ _T = TypeVar("_T")
 def run(test: Coroutine[Any, Any, _T], within: float = PATIENCE) -> _T:
     """Run `test` in an event loop of its own; fails too if an exception got lost or a task is left."""
     odd: list[str] = []
+    gc.freeze()  # what was there before is nobody's garbage, and takes long to look through
 
     async def whole() -> _T:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: odd.append(str(context)))
