@@ -6,7 +6,7 @@ or schemas and records that contain themselves overflow its C stack, and a block
 keeps it busy forever.
 
 A compiled schema is a `Read`: a callable that reads the next value from a cursor. The Reads of containers
-hold the Reads of their parts. The Read of a recursive schema is a RecordReader that refers to itself.
+hold the Reads of their parts. The Read of a recursive schema refers to itself.
 
     int, long       zigzag varint           record          its fields' values, in order
     float, double   little-endian           array, map      blocks: count, items ... count 0;
@@ -58,10 +58,6 @@ def read_long(cursor: Cursor) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def read_null(cursor: Cursor) -> None:
-    """Read no bytes."""
-
-
 def read_boolean(cursor: Cursor) -> bool:
     """Read one byte; ValueError unless it is 0 or 1: another value is a clear sign of a wrong schema."""
     byte = cursor.take(1)[0]
@@ -76,19 +72,9 @@ def read_float(cursor: Cursor) -> float | str:
     return to_single(_FLOAT.unpack(cursor.take(4))[0])
 
 
-def read_double(cursor: Cursor) -> float | str:
-    """Read eight bytes."""
-    return to_double(_DOUBLE.unpack(cursor.take(8))[0])
-
-
 def read_raw(cursor: Cursor) -> bytes:
     """Read a size and that many bytes."""
     return cursor.take(read_long(cursor))
-
-
-def read_bytes(cursor: Cursor) -> str:
-    """Read a size and that many bytes, in base64."""
-    return as_base64(read_raw(cursor))
 
 
 def read_string(cursor: Cursor) -> str:
@@ -153,39 +139,35 @@ def mapping(values: Read) -> Read:
     return lambda cursor: {read_string(cursor): values(cursor) for _ in _items(cursor)}
 
 
-class RecordReader:
-    """A Read of a record's fields, in the schema's order, as an object.
+def record(fields: list[tuple[str, int, Read]]) -> Read:
+    """Make a Read of a record's fields, in the schema's order, as an object.
 
-    ``fields`` are their names, costs and Reads. A Read may refer to this RecordReader.
+    ``fields`` are their names, costs and Reads. They may be added later, and refer to this Read.
     """
 
-    __slots__ = ("fields",)
-
-    def __init__(self) -> None:
-        self.fields: list[tuple[str, int, Read]] = []
-
-    def __call__(self, cursor: Cursor) -> Json:
-        """Read all fields, or as many as the budget allows."""
+    def read(cursor: Cursor) -> Json:
         cursor.enter()
         values: dict[str, Json] = {}
-        for name, cost, read in self.fields:
+        for name, cost, read_value in fields:
             if not cursor.spend(cost):
                 break
-            values[name] = read(cursor)
+            values[name] = read_value(cursor)
         cursor.leave()
         return values
+
+    return read
 
 
 # -- schemas
 
 _PRIMITIVES: dict[str, Read] = {
-    "null": read_null,
+    "null": lambda cursor: None,
     "boolean": read_boolean,
     "int": read_long,
     "long": read_long,
     "float": read_float,
-    "double": read_double,
-    "bytes": read_bytes,
+    "double": lambda cursor: to_double(_DOUBLE.unpack(cursor.take(8))[0]),
+    "bytes": lambda cursor: as_base64(read_raw(cursor)),
     "string": read_string,
 }
 
@@ -242,10 +224,11 @@ def _compile(kind: Type, reads: dict[int, Read]) -> Read:
     """Make the Read of a type; ``reads`` are those so far, by the id of their type."""
     if id(kind) not in reads:
         if kind["type"] == "record":
-            record = reads[id(kind)] = RecordReader()  # before its fields, as they may contain it
+            fields: list[tuple[str, int, Read]] = []
+            reads[id(kind)] = record(fields)  # before its fields, as they may contain it
             for field in kind["fields"]:
                 name = field["name"]
-                record.fields.append((name, name_cost(name), _compile(field["type"], reads)))
+                fields.append((name, name_cost(name), _compile(field["type"], reads)))
         else:
             reads[id(kind)] = _compile_other(kind, reads)
     return reads[id(kind)]

@@ -73,12 +73,7 @@ _ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packa
 _UNSET: Final[dict[str, Any]] = {
     "allowed_clusters": [],
     "backlog_quota_map": {},
-    "clusterDispatchRate": {},
-    "topicDispatchRate": {},
-    "subscriptionDispatchRate": {},
-    "replicatorDispatchRate": {},
-    "clusterSubscribeRate": {},
-    "publishMaxMessageRate": {},
+    **{name: {} for name in PER_CLUSTER},
     "latency_stats_sample_rate": {},
     "deleted": False,
     "encryption_required": False,

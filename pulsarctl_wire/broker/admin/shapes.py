@@ -5,6 +5,7 @@ from types import NoneType
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.broker.admin.base import MAX_INT, MAX_LONG, Problem
+from pulsarctl_wire.broker.basics.settings import CHOICES
 
 _TRUTH: Final = {"true": True, "false": False}
 
@@ -182,30 +183,11 @@ PERSISTENCE: Final = Shape(
     _check_persistence,
 )
 TYPES: Final = OneOf(("Exclusive", "Shared", "Failover", "Key_Shared"), many=True)
-STRATEGY: Final = OneOf(
-    (
-        "UNDEFINED",
-        "ALWAYS_INCOMPATIBLE",
-        "ALWAYS_COMPATIBLE",
-        "BACKWARD",
-        "FORWARD",
-        "FULL",
-        "BACKWARD_TRANSITIVE",
-        "FORWARD_TRANSITIVE",
-        "FULL_TRANSITIVE",
-    ),
-    unset="UNDEFINED",
-)
+STRATEGY: Final = OneOf(CHOICES["schemaCompatibilityStrategy"], unset="UNDEFINED")
 OLD_STRATEGY: Final = OneOf(
     (
-        "AutoUpdateDisabled",
-        "Backward",
-        "Forward",
-        "Full",
-        "AlwaysCompatible",
-        "BackwardTransitive",
-        "ForwardTransitive",
-        "FullTransitive",
+        *("AutoUpdateDisabled", "Backward", "Forward", "Full", "AlwaysCompatible"),
+        *("BackwardTransitive", "ForwardTransitive", "FullTransitive"),
     )
 )
 INTERVAL: Final = Number("interval must be greater than or equal to 0", optional=True)

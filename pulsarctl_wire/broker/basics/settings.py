@@ -155,7 +155,7 @@ class Settings:
 FIELDS: Final = Settings.__annotations__
 """The type of each setting."""
 
-_CHOICES: Final = {
+CHOICES: Final = {
     "allowAutoTopicCreationType": ("non-partitioned", "partitioned"),
     "backlogQuotaDefaultRetentionPolicy": (
         *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
@@ -168,6 +168,8 @@ _CHOICES: Final = {
         *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
     ),
 }
+"""The values that a setting may have."""
+
 _RANGES: Final = {
     **dict.fromkeys(
         ("brokerServicePort", "brokerServicePortTls", "webServicePort", "webServicePortTls"), (0, 65_535)
@@ -201,9 +203,9 @@ def _value(name: str, value: object) -> Any:
     if kind == tuple[str, ...]:
         return _parse_list(name, value)
     if kind is str:
-        if isinstance(value, str) and value in _CHOICES.get(name, (value,)):
+        if isinstance(value, str) and value in CHOICES.get(name, (value,)):
             return value
-        raise _wrong(name, value, f"one of {', '.join(_CHOICES[name])}" if name in _CHOICES else "a text")
+        raise _wrong(name, value, f"one of {', '.join(CHOICES[name])}" if name in CHOICES else "a text")
     if value is None and kind is not int:
         return None
     number = _number(name, value, int)

@@ -67,8 +67,8 @@ def parse(data: bytes) -> Parsed:
     parser, steps = _Parser(), Steps(_MAX_DEFAULTS)
     kind = parser.resolve(schema_json(data))
     fields = chain.from_iterable(named.get("fields", ()) for named in parser.types.values())
-    wrong = next((field for field in fields if not has_valid_default(field, steps)), None)
-    bad_default = "" if wrong is None else f"Invalid default for field {wrong['name']}"
+    bad_field = next((field for field in fields if not has_valid_default(field, steps)), None)
+    bad_default = "" if bad_field is None else f"Invalid default for field {bad_field['name']}"
     return Parsed(kind, json.dumps(_outline(kind, set()), sort_keys=True), bad_default)
 
 

@@ -46,8 +46,8 @@ async def answer(server: "Server", request: Mapping[str, Any]) -> dict[str, Any]
     if handler is None:
         raise SettingsError(f"{request.get('do')}: not one of {', '.join(_REQUESTS)}")
     try:
-        answered = handler(server, request)
-        return await (server.run(answered) if request["do"] in _IN_CORE else answered)
+        coroutine = handler(server, request)
+        return await (server.run(coroutine) if request["do"] in _IN_CORE else coroutine)
     except (Refused, InvalidName) as error:
         raise SettingsError(str(error)) from None
 

@@ -74,8 +74,8 @@ class Memory:
     def read(self, read: ReadRequest) -> Entries:
         """Read entries."""
         entries = self.entries
-        present = ((key, entries[key]) for key in range(read.start, read.stop) if key in entries)
-        return list(_limit(present, read.max_bytes))
+        pairs = ((key, entries[key]) for key in range(read.start, read.stop) if key in entries)
+        return list(_limit(pairs, read.max_bytes))
 
     def close(self) -> None:
         """Do nothing."""

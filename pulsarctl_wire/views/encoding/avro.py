@@ -23,9 +23,9 @@ from typing import Any
 from pulsarctl_wire.views.avro_schema import LOGICAL, Resolver, Type
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
 from pulsarctl_wire.views.content import MAX_DEPTH, MAX_REASON, ValueBudget, quote
-from pulsarctl_wire.views.encoding import values
+from pulsarctl_wire.views.encoding import iso
+from pulsarctl_wire.views.encoding.decimals import decimal_bytes, decode_base64, parse_number, scale_of
 from pulsarctl_wire.views.encoding.texts import misfit, read_json
-from pulsarctl_wire.views.encoding.values import decimal_bytes, decode_base64, parse_number, scale_of
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.varint import varint
 
@@ -41,18 +41,18 @@ _MAX_TRIED = 10_000  # values that may be tried for defaults and unions, besides
 def _times() -> dict[tuple[str, str], tuple[Callable[[str], int | None], str]]:
     """Map logical types of int and long to the function that parses their text, and an example."""
     times: dict[tuple[str, str], tuple[Callable[[str], int | None], str]] = {
-        ("int", "date"): (values.parse_date, "2023-11-14"),
-        ("int", "time-millis"): (partial(values.parse_time, unit=1_000_000), "22:13:20.125"),
-        ("long", "time-micros"): (partial(values.parse_time, unit=1_000), "22:13:20.000125"),
+        ("int", "date"): (iso.parse_date, "2023-11-14"),
+        ("int", "time-millis"): (partial(iso.parse_time, unit=1_000_000), "22:13:20.125"),
+        ("long", "time-micros"): (partial(iso.parse_time, unit=1_000), "22:13:20.000125"),
     }
     for unit, nanos in (("millis", 1_000_000), ("micros", 1_000), ("nanos", 1)):
         years = ", from 1678 to 2261" if unit == "nanos" else ""  # the range of 64 bits
         example = f"2023-11-14T22:13:20.125, in whole {unit}{years}"
         times["long", f"timestamp-{unit}"] = (
-            partial(values.parse_timestamp, unit=nanos),
+            partial(iso.parse_timestamp, unit=nanos),
             example.replace(",", "Z,", 1),
         )
-        local = partial(values.parse_timestamp, unit=nanos, zoned=False)
+        local = partial(iso.parse_timestamp, unit=nanos, zoned=False)
         times["long", f"local-timestamp-{unit}"] = local, example
     return times
 
@@ -212,7 +212,7 @@ class _Values:
         size, logical = schema["size"], schema.get(LOGICAL)
         data: bytes | None
         if (size, logical) == (12, "duration"):
-            expected, data = "a duration such as P1M2DT3.004S", _text(value, values.parse_duration)
+            expected, data = "a duration such as P1M2DT3.004S", _text(value, iso.parse_duration)
         elif (size, logical) == (16, "uuid"):
             expected, data = "a UUID", _text(value, _uuid)
         elif logical == "decimal":

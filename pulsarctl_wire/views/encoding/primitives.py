@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from pulsarctl_wire.views import primitives
 from pulsarctl_wire.views.content import quote
-from pulsarctl_wire.views.encoding import values
+from pulsarctl_wire.views.encoding import iso
 from pulsarctl_wire.views.values import DAY, NANOS
 from pulsarctl_wire.wire import PulsarApi_pb2
 
@@ -45,7 +45,7 @@ def _parser(*reads: Callable[[str], int | None]) -> Callable[[str], Stored]:
 
 def _parse_day(text: str) -> int | None:
     """Parse a day to milliseconds since the epoch: its midnight, UTC."""
-    day = values.parse_date(text)
+    day = iso.parse_date(text)
     return None if day is None else day * DAY * 1000
 
 
@@ -68,9 +68,9 @@ def _parse_pair(text: str, read: Callable[[str], int | None], unit: int) -> Stor
 
 
 _integer = _parser()
-_millis = partial(values.parse_timestamp, unit=_MILLI)
-_instant = partial(_parse_pair, read=values.parse_timestamp, unit=NANOS)
-_local_date_time = partial(_parse_pair, read=partial(values.parse_timestamp, zoned=False), unit=DAY * NANOS)
+_millis = partial(iso.parse_timestamp, unit=_MILLI)
+_instant = partial(_parse_pair, read=iso.parse_timestamp, unit=NANOS)
+_local_date_time = partial(_parse_pair, read=partial(iso.parse_timestamp, zoned=False), unit=DAY * NANOS)
 
 _NUMBERS = "a number such as 1.5, NaN or -Infinity, that fits into"
 _STORED = "or the stored integer"
@@ -88,13 +88,13 @@ FORMS: dict[int, tuple[Callable[[str], Stored], str]] = {
         f"2023-11-14 or 2023-11-14T22:13:20.125Z, whole milliseconds, {_STORED}",
     ),
     _Schema.Time: (
-        _parser(partial(values.parse_time, unit=_MILLI), _millis),
+        _parser(partial(iso.parse_time, unit=_MILLI), _millis),
         f"22:13:20.125, whole milliseconds, {_STORED}",
     ),
     _Schema.Timestamp: (_parser(_millis), f"2023-11-14T22:13:20.125Z, whole milliseconds, {_STORED}"),
     _Schema.Instant: (_instant, "2023-11-14T22:13:20.5Z, or [seconds, nanoseconds]"),
-    _Schema.LocalDate: (_parser(values.parse_date), f"2023-11-14, {_STORED}"),
-    _Schema.LocalTime: (_parser(values.parse_time), f"22:13:20.5, {_STORED}"),
+    _Schema.LocalDate: (_parser(iso.parse_date), f"2023-11-14, {_STORED}"),
+    _Schema.LocalTime: (_parser(iso.parse_time), f"22:13:20.5, {_STORED}"),
     _Schema.LocalDateTime: (_local_date_time, "2023-11-14T22:13:20.5, or [days, nanoseconds]"),
 }
 """The parser for each type's text, and an example of it."""
