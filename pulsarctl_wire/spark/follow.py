@@ -311,7 +311,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the offset after the files of the next batch."""
         present = self._present()
-        earlier = saved.checked(start["taken"], _TAKEN, _CHECKPOINT)
+        earlier = saved.check(start["taken"], _TAKEN, _CHECKPOINT)
         taken = {identity: list(about) for identity, about in earlier.items() if identity in present}
         batch: list[list[Any]] = []
         by_name = {file.input.name: file for file in present.values()}
@@ -332,13 +332,13 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def waiting(self, offset: dict[str, Any]) -> list[Input]:
         """Return the files that are complete, and not among those of an offset."""
-        taken = saved.checked(offset["taken"], _TAKEN, _CHECKPOINT)
+        taken = saved.check(offset["taken"], _TAKEN, _CHECKPOINT)
         complete = self._complete(list(self._present().values()))
         return [file.input for file in complete if file.identity not in taken]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Part]:
         """Return the splits of the files between two offsets."""
-        batch = saved.checked(end["batch"], _BATCH, _CHECKPOINT)
+        batch = saved.check(end["batch"], _BATCH, _CHECKPOINT)
         first = end["files"] - len(batch)
         parts: list[_Part] = []
         for problem, rows in groupby(batch, itemgetter(2)):

@@ -54,7 +54,7 @@ def free_path(path: str, taken: set[str]) -> str:
     return free
 
 
-def going_on(system: Any, table: str) -> Change | None:
+def read_change(system: Any, table: str) -> Change | None:
     """Read the change in a table's journal, or None. Raises CaptureError if the journal is damaged."""
     try:
         with system.open_input_file(f"{table}/{_JOURNAL}") as file:
@@ -89,8 +89,8 @@ def replacing(system: Any, table: str, change: Change, replaced: Callable[[], ob
 
 
 def settle(system: Any, table: str) -> None:
-    """Complete or undo a change that was broken off. Raises OSError, or CaptureError as `going_on` does."""
-    change = going_on(system, table)
+    """Complete or undo a change that was broken off. Raises OSError, CaptureError as `read_change` does."""
+    change = read_change(system, table)
     if change is None:
         return
     folders = sorted({path.rpartition("/")[0] for path in change.hidden})

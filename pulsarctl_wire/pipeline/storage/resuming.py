@@ -51,7 +51,7 @@ def last(states: dict[str, Progress]) -> Progress:
     return max(states.values(), key=place)
 
 
-def furthest(
+def find_furthest(
     states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool
 ) -> Progress | None:
     """Return the furthest progress that goes on with `inputs` and `options`, with all its inputs, or None.
@@ -59,26 +59,26 @@ def furthest(
     Files that belong before others of their series are read after them only if these are gone: otherwise the
     table is better made again.
     """
-    progress = _furthest(states, inputs, options, mirror, any_order=False)
-    done_count = len(begun(progress)) if progress else 0
-    if states and not mirror and lost(last(states), done_count, inputs) is not None:
-        return _furthest(states, inputs, options, mirror, any_order=True) or progress
+    progress = _find_furthest(states, inputs, options, mirror, any_order=False)
+    done_count = len(list_begun(progress)) if progress else 0
+    if states and not mirror and find_lost(last(states), done_count, inputs) is not None:
+        return _find_furthest(states, inputs, options, mirror, any_order=True) or progress
     return progress
 
 
-def _furthest(
+def _find_furthest(
     states: dict[str, Progress], inputs: list[Input], options: Options, mirror: bool, *, any_order: bool
 ) -> Progress | None:
     for progress in sorted(states.values(), key=place, reverse=True):
         if progress.version == VERSION and progress.options == options:
-            together = continued(progress, inputs, any_order=any_order)
+            together = join_inputs(progress, inputs, any_order=any_order)
             if together is not None and (len(together) == len(inputs) or not mirror):
                 progress.inputs = together
                 return progress
     return None
 
 
-def difference(before: Progress | None, options: Options) -> str:
+def describe_difference(before: Progress | None, options: Options) -> str:
     """Say why a table cannot go on from what it was before."""
     if before is None:
         return "it cannot be told what the table was made of"
@@ -94,7 +94,7 @@ def difference(before: Progress | None, options: Options) -> str:
     return ", ".join(changes) or "the inputs are no continuation of those before"
 
 
-def recorded(manifest: bytes | None, options: Options) -> Progress | None:
+def read_recorded(manifest: bytes | None, options: Options) -> Progress | None:
     """Return a progress with the inputs that the manifest of a complete table has, or None."""
     with suppress(ValueError, TypeError, LookupError, RecursionError):
         field_names = ("name", "size", "modified_ns", "path", "first_ns", "mark")
@@ -119,25 +119,25 @@ def _was(value: Any) -> str:
 
 def refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str) -> None:
     """Raise CaptureError if rows of what came after the first `kept` inputs cannot be made of `inputs`."""
-    missing = lost(before, kept, inputs)
+    missing = find_lost(before, kept, inputs)
     if missing is not None:
         raise CaptureError(
             f"{missing.name} is gone or has changed, and {reason}; --rebuild makes the table without its rows"
         )
 
 
-def notes_on(progress: Progress | None, damage: list[str], *, has_deleted_rebuild: bool) -> list[str]:
+def list_notes(progress: Progress | None, damage: list[str], *, has_deleted_rebuild: bool) -> list[str]:
     """Return what to tell the user about going on from a progress, in spite of damage."""
     effect = "the run goes on from what was saved before; what came after is read again if it is still there"
     notes = [f"{text}: {effect}" for text in damage]
     if has_deleted_rebuild:
         notes.append("a rebuild of the table that was broken off is deleted")
-    return notes + (late(progress) if progress else [])
+    return notes + (note_late_inputs(progress) if progress else [])
 
 
 def report_losses(progress: Progress, before: Progress | None, inputs: list[Input]) -> None:
     """Report an input of `before` that is gone, and that a run had begun to read again when it was killed."""
-    missing = before and lost(before, len(begun(progress)), inputs)
+    missing = before and find_lost(before, len(list_begun(progress)), inputs)
     if missing:
         problem = "is gone: its rows were deleted by a run that was broken off before it had read it again"
         progress.totals.problems.append((missing.name, problem, True))
@@ -145,8 +145,8 @@ def report_losses(progress: Progress, before: Progress | None, inputs: list[Inpu
 
 def leave_gone(progress: Progress, inputs: list[Input]) -> None:
     """Go on without the rest of inputs that are done in part, and gone; the problems say so."""
-    paths, earlier = {input_.path for input_ in inputs}, begun(progress)
-    missing = [earlier[number].name for number in partly_read(earlier) if earlier[number].path not in paths]
+    paths, earlier = {input_.path for input_ in inputs}, list_begun(progress)
+    missing = [earlier[number].name for number in find_partial(earlier) if earlier[number].path not in paths]
     progress.totals.add_problems([(name, "is gone, and was not read to its end", True) for name in missing])
     if progress.part and (last := earlier[-1]).path not in paths:
         if not progress.unreadable:
@@ -158,23 +158,23 @@ def leave_gone(progress: Progress, inputs: list[Input]) -> None:
 # -- inputs of before, and those that are there now
 
 
-def begun(progress: Progress) -> list[Input]:
+def list_begun(progress: Progress) -> list[Input]:
     """Return the inputs that are done, and the one that is done in part."""
     return progress.inputs[: progress.file + (progress.part > 0)]
 
 
-def continued(progress: Progress, inputs: list[Input], *, any_order: bool = False) -> list[Input] | None:
+def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = False) -> list[Input] | None:
     """Return all inputs of a table that goes on from `progress`: those begun, gone or not, then the new ones.
 
     None if `inputs` are no continuation of those. A new file that begins before one of its series that is
     done is none, but with `any_order`.
     """
-    earlier = begun(progress)
+    earlier = list_begun(progress)
     if len(earlier) < progress.file + (progress.part > 0):
         return None  # others made that up
     if inputs[: len(earlier)] == earlier:
         return inputs
-    lookup, ends, spans = _Known(earlier), partly_read(earlier), _spans(earlier)
+    lookup, ends, spans = _Known(earlier), find_partial(earlier), _spans(earlier)
     numbers: dict[str, int] = {}
     present: set[int] = set()
     fresh: list[Input] = []
@@ -207,9 +207,9 @@ def continued(progress: Progress, inputs: list[Input], *, any_order: bool = Fals
     return None if starts else together
 
 
-def late(progress: Progress) -> list[str]:
+def note_late_inputs(progress: Progress) -> list[str]:
     """Return a note for the user if inputs that are next begin before some that are done."""
-    earlier = begun(progress)
+    earlier = list_begun(progress)
     last = max(filter(_has_times, earlier), key=_first, default=None)
     if last is None:
         return []
@@ -221,16 +221,16 @@ def late(progress: Progress) -> list[str]:
     return [f"{names[0]} came late: it begins before {last.name}, which is done, and is read after it{note}"]
 
 
-def partly_read(inputs: list[Input]) -> dict[int, int]:
+def find_partial(inputs: list[Input]) -> dict[int, int]:
     """Return up to when the files are read that are not read to their ends (ns), by number."""
     ends = {side.file: side.until for input_ in inputs for side in input_.sides}
     return {file: end for file, end in ends.items() if end is not None and file < len(inputs)}
 
 
-def lost(progress: Progress, count: int, inputs: list[Input]) -> Input | None:
+def find_lost(progress: Progress, count: int, inputs: list[Input]) -> Input | None:
     """Find what was read after the first `count` inputs, and is no longer in `inputs`, or only in part."""
     lookup = _Known(inputs)
-    again = begun(progress)[count:]
+    again = list_begun(progress)[count:]
     beside = {side.file for input_ in again for side in input_.sides}
     read = [*again, *(progress.inputs[file] for file in sorted(beside) if file < len(progress.inputs))]
     return next((input_ for input_ in read if not lookup.holds(input_)), None)

@@ -103,7 +103,7 @@ def load(data: bytes, kind: type[T], name: str) -> T:
         raise _refused(name) from error
 
 
-def checked(value: Any, kind: Any, name: str) -> Any:
+def check(value: Any, kind: Any, name: str) -> Any:
     """Convert plain values to type `kind`. Raises CaptureError as `load` does."""
     try:
         return convert(value, kind)

@@ -25,20 +25,20 @@ from pulsarctl_wire.pipeline.files.paths import absolute, reason
 from pulsarctl_wire.pipeline.files.splits import Input, inputs_of
 from pulsarctl_wire.pipeline.storage import generations, saved
 from pulsarctl_wire.pipeline.storage.finish import write_empty
-from pulsarctl_wire.pipeline.storage.journal import Change, going_on, replacing, settle
+from pulsarctl_wire.pipeline.storage.journal import Change, read_change, replacing, settle
 from pulsarctl_wire.pipeline.storage.logs import Logs
 from pulsarctl_wire.pipeline.storage.partitions import partitioned
 from pulsarctl_wire.pipeline.storage.resuming import (
     Rebuild,
     Resumed,
-    begun,
-    difference,
-    furthest,
+    describe_difference,
+    find_furthest,
     last,
     leave_gone,
-    notes_on,
+    list_begun,
+    list_notes,
     place,
-    recorded,
+    read_recorded,
     refuse_losses,
     report_losses,
 )
@@ -93,16 +93,17 @@ class Store:
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
             self._place_rebuild()
             states, damage = self._readable_states()
-            progress = None if rebuild else furthest(states, inputs, options, mirror)
+            progress = None if rebuild else find_furthest(states, inputs, options, mirror)
             if progress is None and (states or damage):
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
+                count = len(list_begun(progress))
                 for earlier in self._before(states, options):
-                    refuse_losses(earlier, len(begun(progress)), inputs, "the table cannot go on without it")
+                    refuse_losses(earlier, count, inputs, "the table cannot go on without it")
             if progress is not None:
                 with suppress(CaptureError):
                     report_losses(progress, self._load(_REDONE), inputs)
-            notes = notes_on(progress, damage, has_deleted_rebuild=generations.delete_rebuild(self.out))
+            notes = list_notes(progress, damage, has_deleted_rebuild=generations.delete_rebuild(self.out))
             settings = self._go_on(progress, states, inputs, options)
             return Resumed(progress, settings, None, tuple(notes))
 
@@ -118,8 +119,8 @@ class Store:
         """Prepare to make the table again beside itself, or to go on with that."""
         beside = self.beside()
         begun_before, _ = beside._readable_states()
-        progress = furthest(begun_before, inputs, options, mirror)
-        reason = damage[0] if damage and not states else difference(last(states), options)
+        progress = find_furthest(begun_before, inputs, options, mirror)
+        reason = damage[0] if damage and not states else describe_difference(last(states), options)
         with suppress(CaptureError):
             if redone := self._load(_REDONE):
                 states = states | {_REDONE: redone}
@@ -138,7 +139,7 @@ class Store:
 
     def _before(self, states: dict[str, Progress], options: Options) -> list[Progress]:
         """Return all that says what the table was made of: what is saved, and what the manifest has."""
-        return [*states.values(), *filter(None, [recorded(self._read(_MANIFEST, ""), options)])]
+        return [*states.values(), *filter(None, [read_recorded(self._read(_MANIFEST, ""), options)])]
 
     def _go_on(
         self, progress: Progress | None, states: dict[str, Progress], inputs: list[Input], options: Options
@@ -294,7 +295,7 @@ class Store:
         logs = self._logs.kinds()
         if not logs:
             return
-        change = going_on(self.system, self.path)
+        change = read_change(self.system, self.path)
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         for table in TABLES:
             rows = self._rows(table)
@@ -355,7 +356,7 @@ class Store:
 
     def _partition_by(self) -> tuple[str, ...] | None:
         """Return what the directories are by, if that is being changed and is not saved yet."""
-        change = going_on(self.system, self.path)
+        change = read_change(self.system, self.path)
         return change.partition_by if change and change.is_complete else None
 
     def _clean(self, unwanted: Callable[[str], bool]) -> None:
@@ -391,8 +392,8 @@ class Store:
         """
         with self._said():
             while True:
-                change, files = going_on(self.system, self.path), self._rows(table)
-                if going_on(self.system, self.path) == change:  # or files were merged meanwhile
+                change, files = read_change(self.system, self.path), self._rows(table)
+                if read_change(self.system, self.path) == change:  # or files were merged meanwhile
                     break
         hidden = {f"{self.path}/{path}" for path in change.hidden} if change else ()
         return [

@@ -21,7 +21,7 @@ from pulsarctl_wire.pipeline.files.paths import is_pattern, reason, scheme_of
 from pulsarctl_wire.pipeline.files.splits import opened
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
-from pulsarctl_wire.pipeline.storage.journal import Change, going_on
+from pulsarctl_wire.pipeline.storage.journal import Change, read_change
 from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, beside
 
 
@@ -162,7 +162,8 @@ class _Folder:
         """Return what says which files count in each table; their paths end in a slash, or are empty."""
         paths = {table: table.rstrip("/") or "." for table in tables}
         return {
-            table: (going_on(self.system, path), current(self.system, path)) for table, path in paths.items()
+            table: (read_change(self.system, path), current(self.system, path))
+            for table, path in paths.items()
         }
 
 
