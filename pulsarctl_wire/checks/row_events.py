@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -67,6 +67,9 @@ _RARE: Final = (
 )
 """Columns that are null for most SEND, SEND_RECEIPT, MESSAGE and ACK."""
 
+_MAX_ROWS: Final = (
+    1_024  # read at once; with many more, garbage collection and memory cost as much as all else
+)
 _WITH_IDS: Final = {SEND, SEND_RECEIPT, MESSAGE, ACK}
 _WORD: Final = 2**64 - 1
 _UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
@@ -145,16 +148,19 @@ class RowFrame(Frame):
         return _u32(len(command)) + command + entry
 
 
-def columns_of(batch: Any) -> Columns:
-    """Return the rows of an Arrow batch, with one more column: `is_rare`, whether any of `_RARE` is there."""
-    nulls = [None] * len(batch)
-    rows: Columns = {
-        name: nulls if column.null_count == len(nulls) else column.to_pylist()
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-    rare = [rows[name] for name in _RARE if rows[name] is not nulls]
-    rows["is_rare"] = [values.count(None) < len(values) for values in zip(nulls, *rare, strict=True)]
-    return rows
+def read_rows(batches: Iterable[Any]) -> Iterator[Columns]:
+    """Yield the rows of Arrow batches, with one more column: `is_rare`, whether any of `_RARE` is there."""
+    for batch in batches:
+        for start in range(0, len(batch), _MAX_ROWS):
+            part = batch.slice(start, _MAX_ROWS)
+            nulls = [None] * len(part)
+            rows: Columns = {
+                name: nulls if column.null_count == len(part) else column.to_pylist()
+                for name, column in zip(part.schema.names, part.columns, strict=True)
+            }
+            rare = [rows[name] for name in _RARE if rows[name] is not nulls]
+            rows["is_rare"] = [values.count(None) < len(values) for values in zip(nulls, *rare, strict=True)]
+            yield rows
 
 
 class RowReader:
@@ -197,7 +203,7 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
     ids: Ids | None = None
     base: BaseCommand | None = None
     data = b""
-    if number in _WITH_IDS and size > 2 and rows["acked"][row] is None:
+    if number in _WITH_IDS and size > 2 and (number != ACK or rows["acked"][row] is None):
         ids = _make_ids(number, rows, row)
     else:
         if number >= 0:
@@ -212,11 +218,13 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
     if ids is not None:
         frame.ids = ids
     frame._rows, frame._row = rows, row
-    frame.partial, frame.checksum = bool(rows["partial"][row]), rows["checksum"][row]
-    if rows["has_metadata"][row]:
-        frame.head = _make_head(rows, row)
-    payload_size = rows["payload_size"][row]
-    frame.payload_at = total + 4 - payload_size if payload_size is not None else 0
+    frame.partial = bool(rows["partial"][row])
+    if number in (SEND, MESSAGE):
+        frame.checksum = rows["checksum"][row]
+        if rows["has_metadata"][row]:
+            frame.head = _make_head(rows, row)
+        payload_size = rows["payload_size"][row]
+        frame.payload_at = total + 4 - payload_size if payload_size is not None else 0
     return frame
 
 

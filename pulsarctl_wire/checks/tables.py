@@ -17,7 +17,7 @@ from typing import Any
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.facts import Send
 from pulsarctl_wire.checks.finding import rows_of
-from pulsarctl_wire.checks.row_events import Columns, RowFrame, RowReader, columns_of
+from pulsarctl_wire.checks.row_events import Columns, RowFrame, RowReader, read_rows
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -74,9 +74,11 @@ class _Cluster:
     def add(self, rows: Columns, row: int) -> None:
         """Add the next row."""
         event, number = rows["event"][row], _connection(rows, row)
-        for time_ns in (rows["time_ns"][row], rows["last_ns"][row]):
-            if time_ns is not None and time_ns > self._last_ns:
-                self._last_ns = time_ns
+        time_ns, last_ns = rows["time_ns"][row], rows["last_ns"][row]
+        if time_ns is not None and time_ns > self._last_ns:
+            self._last_ns = time_ns
+        if last_ns is not None and last_ns > self._last_ns:
+            self._last_ns = last_ns
         state = self.doctor.states.get(number)
         if state is None:
             state = self._open(rows, row)
@@ -141,8 +143,7 @@ def diagnose(batches: Iterable[Any], thresholds: Thresholds = DEFAULTS) -> Itera
     """
     cluster: _Cluster | None = None
     reader = RowReader()
-    for batch in batches:
-        rows = columns_of(batch)
+    for rows in read_rows(batches):
         for row, name in enumerate(rows["cluster"]):
             if cluster is None or cluster.name != name:
                 if cluster is not None:

@@ -99,17 +99,6 @@ def fields(data: bytes, pos: int, stop: int) -> Iterator[Field]:
     groups: list[int] = []
     while pos < stop:
         start = pos
-        tag = data[pos]
-        if 7 < tag < 0x80 and pos + 1 < stop and (value := data[pos + 1]) < 0x80:
-            wire = tag & 7  # most fields in commands: two bytes; the second is the value, or the size of more
-            if wire == VARINT:
-                pos += 2
-                yield Field(tag >> 3, VARINT, start, start + 1, pos, value, len(groups))
-                continue
-            if wire == SIZED and value <= stop - pos - 2:
-                pos += 2 + value
-                yield Field(tag >> 3, SIZED, start, start + 2, pos, value, len(groups))
-                continue
         tag, pos = read_varint(data, start, stop)
         number, wire, depth = (tag & _32_BITS) >> 3, tag & 7, len(groups)
         if pos == start:

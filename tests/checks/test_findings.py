@@ -21,7 +21,7 @@ from united import united
 from pulsarctl_wire import data
 from pulsarctl_wire.capture import read_events
 from pulsarctl_wire.checks.finding import Finding
-from pulsarctl_wire.checks.row_events import RowReader, columns_of
+from pulsarctl_wire.checks.row_events import RowReader, read_rows
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.tables import diagnose
 from pulsarctl_wire.data import duck
@@ -349,8 +349,7 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
         batches = tables.engine.arrow(events(data.Choice(), {})).to_batches()
     reader = RowReader()
     made: dict[tuple[int, bool, int], Event] = {}
-    for batch in batches:
-        rows = columns_of(batch)
+    for rows in read_rows(batches):
         frames = [
             reader.event(rows, row, Connection(rows["connection"][row]))
             for row, event in enumerate(rows["event"])

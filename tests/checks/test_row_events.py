@@ -11,7 +11,7 @@ from pwire_run import SAMPLES
 from test_findings import IDS, numbers_of
 
 from pulsarctl_wire import data
-from pulsarctl_wire.checks.row_events import COLUMNS, METADATA, RowFrame, RowReader, columns_of
+from pulsarctl_wire.checks.row_events import COLUMNS, METADATA, RowFrame, RowReader, read_rows
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.reports.findings import events
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -75,7 +75,7 @@ def test_numbers_are_those_of_the_command_and_the_metadata(drawn: st.DataObject)
     names = drawn.draw(st.lists(st.sampled_from(CHANGED), max_size=3), "columns")
     values = before | {name: drawn.draw(valid(whole.schema.field(name).type), name) for name in names}
     (batch,) = pa.Table.from_pylist([before, values], whole.schema).slice(1).to_batches()
-    rows = columns_of(batch)
+    rows = next(read_rows([batch]))
     try:
         frame = RowReader().event(rows, 0, Connection(0))
         assert isinstance(frame, RowFrame)
@@ -98,7 +98,7 @@ def test_heads_are_equal_if_the_doctor_reads_the_same_of_both(drawn: st.DataObje
     (batch,) = pa.Table.from_pylist([before, values], whole.schema).combine_chunks().to_batches()
     heads, numbers = [], []
     for row in (0, 1):
-        frame = RowReader().event(columns_of(batch), row, Connection(0))
+        frame = RowReader().event(next(read_rows([batch])), row, Connection(0))
         assert isinstance(frame, RowFrame)
         assert frame.head is not None
         try:
