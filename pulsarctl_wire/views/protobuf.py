@@ -9,6 +9,9 @@ label. It does not describe messages inside that one: their fields are shown by 
 The descriptors only fill the tables of our own reader. Nothing is added to a DescriptorPool, so missing,
 duplicate or contradictory files cannot break one.
 
+    field     varint tag = number << 3 | wire type, then by wire type:
+    0 varint  1 eight bytes  2 varint size, bytes  3 fields up to a tag 4 of the same number  5 four bytes
+
 google.protobuf does not parse the messages, as their classes would come from the untrusted
 schema: upb allocates memory for every declared field of every message, so 200 kB of empty messages
 of a type with 7,000 fields take 5 GB. Here a message only takes memory for what it contains, and at
@@ -27,22 +30,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsarctl_wire.views.cache import SchemaCache, schema_json
-from pulsarctl_wire.views.content import (
-    MAX_NAME,
-    Content,
-    Json,
-    Shown,
-    ValueBudget,
-    cut_note,
-    name_cost,
-    quote,
-)
+from pulsarctl_wire.views.content import MAX_NAME, Content, Json, Shown, cut_note, name_cost, quote
 from pulsarctl_wire.views.cursor import Cursor
 from pulsarctl_wire.views.values import plain_text, to_double, to_single
 from pulsarctl_wire.wire import PulsarApi_pb2
 from pulsarctl_wire.wire.fields import as_base64
-from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_32, FIXED_64, GROUP, SIZED, VARINT, fields
-from pulsarctl_wire.wire.varint import Field as Part
+from pulsarctl_wire.wire.varint import END_OF_GROUP, FIXED_32, FIXED_64, GROUP, SIZED, VARINT
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import (
@@ -72,9 +65,9 @@ def show(content: Content) -> Shown:
     """
     assert content.schema is not None
     reader = Reader(content.payload, content.budget)
-    output: dict[str, Json] = {}
-    reader.read_message(_messages(content.schema), output)
-    return Shown("protobuf", output, cut_note(reader.left))
+    fields: dict[str, Json] = {}
+    reader.read_message(_messages(content.schema), len(content.payload), fields)
+    return Shown("protobuf", fields, cut_note(reader.left))
 
 
 def compile_schema(schema: PulsarApi_pb2.Schema) -> Message:
@@ -139,52 +132,68 @@ def _field(name: str, kind: str, is_repeated: bool, message: Message | None) -> 
 
 
 class Reader(Cursor):
-    """A cursor that reads messages from a payload. ``walk`` has the fields of the current message."""
+    """A cursor that reads messages from a payload."""
 
-    __slots__ = ("walk",)
+    __slots__ = ()
 
-    def __init__(self, data: bytes, budget: ValueBudget) -> None:
-        super().__init__(data, budget)
-        self.walk = fields(data, 0, len(data))
+    def read_sized(self, end: int) -> bytes:
+        """Read a varint size, and return that many bytes."""
+        return self.take(self.varint(end), end)
 
-    def read_message(self, message: Message, output: dict[str, Json]) -> None:
-        """Add the remaining fields of the current message or group to ``output``; ValueError if one breaks.
+    def read_end(self, end: int) -> int:
+        """Read a varint size, and return where that many bytes end; ValueError if that is after ``end``."""
+        size = self.varint(end)
+        if size > end - self.at:
+            raise ValueError(f"{size} bytes wanted at byte {self.at}, {end - self.at} are left")
+        return self.at + size
+
+    def read_message(self, message: Message, end: int, output: dict[str, Json], group: int = 0) -> None:
+        """Add the fields up to ``end``, or to the end of group number ``group``, to ``output``.
 
         A field that is already there is merged as Protobuf does it: repeated fields grow, messages
         get more fields, and others are replaced.
         """
-        for part in self.walk:
-            if not self.spend() or (part.wire == END_OF_GROUP and not part.problem):
+        while self.at < end:
+            if not self.spend():
                 return
-            if part.problem:
-                raise ValueError(f"field {part.number} at byte {part.start}: {part.problem}")
-            known_field = message.fields.get(part.number)
-            if known_field is None or not known_field.add(self, part, output):
-                _add_unknown(output, str(part.number), self.read_unknown(part))
+            start = self.at
+            number, wire = divmod(self.varint(end), 8)
+            if not number:
+                raise ValueError(f"field number 0 at byte {start}")
+            if wire == END_OF_GROUP and number == group:
+                return
+            known_field = message.fields.get(number)
+            if known_field is None or not known_field.add(self, wire, number, end, output):
+                _add_unknown(output, str(number), self.read_unknown(wire, number, end))
+        if group:
+            raise ValueError(f"group {group} does not end")
 
-    def read_nested(self, message: Message, part: Part, output: dict[str, Json]) -> None:
+    def read_nested(
+        self, message: Message, wire: int, number: int, end: int, output: dict[str, Json]
+    ) -> None:
         """Add the fields of a sized message or a group to ``output``; ValueError beyond MAX_DEPTH."""
         self.enter()
-        outer = self.walk
-        if part.wire == SIZED:
-            self.walk = fields(self.data, part.at, part.stop)
-        self.read_message(message, output)
-        self.walk = outer
+        if wire == GROUP:
+            self.read_message(message, end, output, number)
+        else:
+            self.read_message(message, self.read_end(end), output)
         self.leave()
 
-    def read_unknown(self, part: Part) -> Json:
+    def read_unknown(self, wire: int, number: int, end: int) -> Json:
         """Read a value of which only the wire type is known."""
-        raw = self.data[part.at : part.stop]
-        if part.wire == VARINT:
-            return part.value
-        if part.wire == SIZED:
+        if wire == VARINT:
+            return self.varint(end)
+        if wire in (FIXED_64, FIXED_32):
+            return int.from_bytes(self.take(8 if wire == FIXED_64 else 4, end), "little")
+        if wire == SIZED:
+            raw = self.read_sized(end)
             text = plain_text(raw)
             return {"base64": as_base64(raw)} if text is None else text
-        if part.wire == GROUP:
-            group: dict[str, Json] = {}
-            self.read_nested(UNKNOWN_MESSAGE, part, group)
-            return group
-        return int.from_bytes(raw, "little")
+        if wire == GROUP:
+            fields: dict[str, Json] = {}
+            self.read_nested(UNKNOWN_MESSAGE, wire, number, end, fields)
+            return fields
+        raise ValueError(f"wire type {wire} before byte {self.at}")
 
 
 def _add_unknown(output: dict[str, Json], name: str, value: Json) -> None:
@@ -199,8 +208,7 @@ def _add_unknown(output: dict[str, Json], name: str, value: Json) -> None:
         output[name] = [values, value]
 
 
-Read: TypeAlias = Callable[[Reader, Any], Json]
-"""A function that converts a value: a varint as an int, any other as its bytes."""
+Read: TypeAlias = Callable[[Reader, int], Json]
 
 
 @dataclass(slots=True)
@@ -218,56 +226,56 @@ class Message:
 class Field:
     """A known field. ``is_repeated``: its values make a list, or an object if it is a map.
 
-    ``message`` is the type of a message or a group. For a scalar, ``wire`` is the wire type, ``read`` makes
-    values from it, and ``default`` is the value of an absent one in a map's pair.
+    ``message`` is the type of a message or a group. For a scalar, ``wire`` is the wire type, ``read`` reads a
+    value that ends before an index, and ``default`` is the value of an absent one in a map's pair.
     """
 
     name: str
     is_repeated: bool
     message: Message | None = None
     wire: int = VARINT
-    read: Read = lambda reader, number: number
+    read: Read = Reader.varint
     default: Json = 0
 
-    def add(self, reader: Reader, part: Part, output: dict[str, Json]) -> bool:
+    def add(self, reader: Reader, wire: int, number: int, end: int, output: dict[str, Json]) -> bool:
         """Read the field into ``output``; returns False if the wire type is wrong for this field."""
         reader.spend(name_cost(self.name) - 1)
         if self.message is not None:
-            if part.wire not in (SIZED, GROUP):
+            if wire not in (SIZED, GROUP):
                 return False
-            self._add_message(self.message, reader, part, output)
-        elif part.wire == self.wire:
-            value = self.read(reader, part.value if part.wire == VARINT else reader.data[part.at : part.stop])
+            self._add_message(self.message, reader, wire, number, end, output)
+        elif wire == self.wire:
+            value = self.read(reader, end)
             if self.is_repeated:
                 self._list(output).append(value)
             else:
                 output[self.name] = value
-        elif part.wire == SIZED and self.is_repeated:
-            self._add_packed(reader, part, output)
+        elif wire == SIZED and self.is_repeated:
+            self._add_packed(reader, end, output)
         else:
             return False
         return True
 
-    def _add_message(self, message: Message, reader: Reader, part: Part, output: dict[str, Json]) -> None:
+    def _add_message(
+        self, message: Message, reader: Reader, wire: int, number: int, end: int, output: dict[str, Json]
+    ) -> None:
         if message.is_map_entry:
             pair: dict[str, Json] = {}
-            reader.read_nested(message, part, pair)
+            reader.read_nested(message, wire, number, end, pair)
             key, value = (_map_part(message, half, pair) for half in (1, 2))
             self._object(output)[str(key).lower() if isinstance(key, bool) else str(key)] = value
         elif self.is_repeated:
-            item: dict[str, Json] = {}
-            self._list(output).append(item)
-            reader.read_nested(message, part, item)
+            fields: dict[str, Json] = {}
+            self._list(output).append(fields)
+            reader.read_nested(message, wire, number, end, fields)
         else:
-            reader.read_nested(message, part, self._object(output))
+            reader.read_nested(message, wire, number, end, self._object(output))
 
-    def _add_packed(self, reader: Reader, part: Part, output: dict[str, Json]) -> None:
+    def _add_packed(self, reader: Reader, end: int, output: dict[str, Json]) -> None:
         values = self._list(output)
-        size = {FIXED_32: 4, FIXED_64: 8}.get(self.wire)
-        reader.at = part.at
-        while reader.at < part.stop and reader.spend():
-            number = reader.varint(part.stop) if size is None else reader.take(size, part.stop)
-            values.append(self.read(reader, number))
+        stop = reader.read_end(end)
+        while reader.at < stop and reader.spend():
+            values.append(self.read(reader, stop))
 
     def _list(self, output: dict[str, Json]) -> list[Json]:
         values = output.get(self.name)
@@ -307,41 +315,41 @@ def _decode_zigzag(number: int) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def _fixed(signed: bool) -> Read:
-    return lambda reader, raw: int.from_bytes(raw, "little", signed=signed)
+def _fixed(size: int, signed: bool) -> Read:
+    return lambda reader, end: int.from_bytes(reader.take(size, end), "little", signed=signed)
 
 
-def _float(reader: Reader, raw: bytes) -> Json:
+def _float(reader: Reader, end: int) -> Json:
     reader.work()
-    return to_single(_FLOAT.unpack(raw)[0])
+    return to_single(_FLOAT.unpack(reader.take(4, end))[0])
 
 
 _SCALARS: dict[str, tuple[int, Read, Json]] = {
-    "INT32": (VARINT, lambda reader, number: _to_signed(number, 32), 0),
-    "INT64": (VARINT, lambda reader, number: _to_signed(number, 64), 0),
-    "UINT32": (VARINT, lambda reader, number: number & 0xFFFFFFFF, 0),
-    "UINT64": (VARINT, lambda reader, number: number, 0),
-    "SINT32": (VARINT, lambda reader, number: _decode_zigzag(number & 0xFFFFFFFF), 0),
-    "SINT64": (VARINT, lambda reader, number: _decode_zigzag(number), 0),
-    "BOOL": (VARINT, lambda reader, number: number != 0, False),
-    "ENUM": (VARINT, lambda reader, number: _to_signed(number, 32), 0),
-    "FIXED32": (FIXED_32, _fixed(signed=False), 0),
-    "FIXED64": (FIXED_64, _fixed(signed=False), 0),
-    "SFIXED32": (FIXED_32, _fixed(signed=True), 0),
-    "SFIXED64": (FIXED_64, _fixed(signed=True), 0),
+    "INT32": (VARINT, lambda reader, end: _to_signed(reader.varint(end), 32), 0),
+    "INT64": (VARINT, lambda reader, end: _to_signed(reader.varint(end), 64), 0),
+    "UINT32": (VARINT, lambda reader, end: reader.varint(end) & 0xFFFFFFFF, 0),
+    "UINT64": (VARINT, Reader.varint, 0),
+    "SINT32": (VARINT, lambda reader, end: _decode_zigzag(reader.varint(end) & 0xFFFFFFFF), 0),
+    "SINT64": (VARINT, lambda reader, end: _decode_zigzag(reader.varint(end)), 0),
+    "BOOL": (VARINT, lambda reader, end: reader.varint(end) != 0, False),
+    "ENUM": (VARINT, lambda reader, end: _to_signed(reader.varint(end), 32), 0),
+    "FIXED32": (FIXED_32, _fixed(4, signed=False), 0),
+    "FIXED64": (FIXED_64, _fixed(8, signed=False), 0),
+    "SFIXED32": (FIXED_32, _fixed(4, signed=True), 0),
+    "SFIXED64": (FIXED_64, _fixed(8, signed=True), 0),
     "FLOAT": (FIXED_32, _float, 0.0),
-    "DOUBLE": (FIXED_64, lambda reader, raw: to_double(_DOUBLE.unpack(raw)[0]), 0.0),
-    "STRING": (SIZED, lambda reader, raw: reader.text(raw), ""),
-    "BYTES": (SIZED, lambda reader, raw: as_base64(raw), ""),
+    "DOUBLE": (FIXED_64, lambda reader, end: to_double(_DOUBLE.unpack(reader.take(8, end))[0]), 0.0),
+    "STRING": (SIZED, lambda reader, end: reader.text(reader.read_sized(end)), ""),
+    "BYTES": (SIZED, lambda reader, end: as_base64(reader.read_sized(end)), ""),
 }
-"""Wire type, conversion and default of each scalar type, by its name in descriptors without ``TYPE_``."""
+"""Wire type, reader and default of each scalar type, by its name in descriptors without ``TYPE_``."""
 
 
 def _enum_reader(names: dict[int, str]) -> Read:
-    """Make a conversion of an enum's value that returns its name, or the number if it has no name."""
+    """Make a reader of an enum's value that returns its name, or the number if it has no name."""
 
-    def read(reader: Reader, number: int) -> Json:
-        number = _to_signed(number, 32)
+    def read(reader: Reader, end: int) -> Json:
+        number = _to_signed(reader.varint(end), 32)
         name = names.get(number, number)
         if isinstance(name, str):
             reader.spend(name_cost(name) - 1)

@@ -331,6 +331,7 @@ def test_rows_are_sorted_a_stretch_at_a_time(tmp_path: Path, monkeypatch: pytest
         assert pa.Table.from_batches(engine._in_order(sql)).equals(expected)
 
 
+@pytest.mark.slow
 def test_a_table_may_name_more_files_than_places_have_bits_for() -> None:
     rows: dict[str, list[Any]] = {"event": ["gap"], "to_broker": [True]}
     rows |= {name: [1] for name in ("stream_offset", "time_ns", "packet_offset", "size")}
