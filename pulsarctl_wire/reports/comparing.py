@@ -121,13 +121,15 @@ def unusual(options: Options) -> str:
                 WHERE role = 'now'
             ) beside
         )
-        SELECT start_ns AS time_ns, topic, measure, value, low, middle, high, factor, days, count
-        FROM compared
-        WHERE factor > 1 + {_DAYS} / days AND (value > high OR (value < low AND NOT at_edge))
-            AND (measure NOT IN ('published', 'delivered', 'errors')
-                OR abs(value - CASE WHEN value > high THEN high ELSE low END) > {noise})
-        UNION ALL SELECT start_ns, NULL, 'no baseline', NULL, NULL, NULL, NULL, NULL, 0, NULL FROM buckets
-        WHERE role = 'now' AND slot NOT IN (SELECT slot FROM buckets WHERE role = 'usual')
+        SELECT * FROM (
+            SELECT start_ns AS time_ns, topic, measure, value, low, middle, high, factor, days, count
+            FROM compared
+            WHERE factor > 1 + {_DAYS} / days AND (value > high OR (value < low AND NOT at_edge))
+                AND (measure NOT IN ('published', 'delivered', 'errors')
+                    OR abs(value - CASE WHEN value > high THEN high ELSE low END) > {noise})
+            UNION ALL SELECT start_ns, NULL, 'no baseline', NULL, NULL, NULL, NULL, NULL, 0, NULL FROM buckets
+            WHERE role = 'now' AND slot NOT IN (SELECT slot FROM buckets WHERE role = 'usual')
+        ) unusual
         ORDER BY CASE WHEN factor IS NULL THEN 1 ELSE 0 END, factor DESC, time_ns, topic, measure"""
 
 
