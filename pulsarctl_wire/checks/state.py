@@ -263,7 +263,7 @@ class CheckState(SightedState):
             send.is_corrupt = True
             self.doctor.on_moment("corrupt", self, frame, send)
         elif head is None:
-            self.facts.has_checked_send(self.identify_entry(frame), True)
+            self.facts.match_send(self.identify_entry(frame), True)
             self.doctor.on_moment("undecodable", self, frame, send)
         else:
             send.has_plain_head = head.is_plain
@@ -323,7 +323,7 @@ class CheckState(SightedState):
         """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
         encrypted = not head.is_plain and frame.metadata.encryption_keys  # type: ignore[union-attr]
         is_readable = frame.checksum == "valid" and not (self.is_chunk or encrypted)
-        if not is_readable or self.facts.has_checked_send(self.identify_entry(frame), frame.to_broker):
+        if not is_readable or self.facts.match_send(self.identify_entry(frame), frame.to_broker):
             return
         right = self.find_misstated_size(frame)
         if right is not None:
@@ -372,7 +372,7 @@ class CheckState(SightedState):
         if frame.checksum == "invalid":
             doctor.on_moment("corrupt", self, frame, sighting)
         elif head is None:
-            if not self.facts.has_checked_send(self.identify_entry(frame), False):
+            if not self.facts.match_send(self.identify_entry(frame), False):
                 doctor.on_moment("undecodable", self, frame, sighting)
         elif head.codec:
             self._decompress(frame, head)

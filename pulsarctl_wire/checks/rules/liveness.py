@@ -3,7 +3,7 @@
 from typing import ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, format_ns
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Reporter, Rule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -24,7 +24,7 @@ class _Silent(Rule):
     names: ClassVar[tuple[str, str]]
     """Who is silent, and who sends the PINGs."""
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._waiting: dict[int, CheckState] = {}  # by connection
 
@@ -49,7 +49,7 @@ class _Silent(Rule):
             pings = self._unanswered(state)
             if not pings:
                 del self._waiting[index]
-            elif state.closed_ns is None and now_ns - pings[0].time_ns >= limit and self.can_count(state):
+            elif state.closed_ns is None and now_ns - pings[0].time_ns >= limit and self.can_judge(state):
                 self._report(state, pings, now_ns, SUSPECTED)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:

@@ -4,7 +4,7 @@ import re
 from typing import ClassVar, Final, TypeGuard
 
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Findings, locate_bytes
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Reporter, locate_bytes
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V2
@@ -104,7 +104,7 @@ class PlainClientOnTlsPort(ClientRule):
     relies_on = CONNECTION
     handlers: ClassVar = {"CONNECT": "on_connect", "CONNECTED": "on_connected"}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
         self._plain: dict[str, None] = {}  # servers that answered CONNECT
@@ -126,14 +126,14 @@ class PlainClientOnTlsPort(ClientRule):
         server = state.connection.server
         self._with_tls[server] = None
         bound(self._with_tls, _MAX_SERVERS)
-        for (_, refused_by), first in self.first.items():
+        for (_, refused_by), first in self.first_attempts.items():
             if refused_by == server:
                 self._report(first)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report a plain CONNECT if the server hangs up."""
         sighting = state.notes.get(self.id)
-        if sighting is None or not _is_refused(ending) or not self.can_count(state):
+        if sighting is None or not _is_refused(ending) or not self.can_judge(state):
             return
         if (ending.end_ns or 0) - sighting.time_ns <= SECOND and state.connection.server not in self._plain:
             self._report(state)
