@@ -63,7 +63,7 @@ async def _join(
         return
     topic.check_producer_limit()
     await topic.check_backlog()
-    topic.check_producer(body.encrypted)
+    topic.check_encryption(body.encrypted)
     version = b""
     if body.HasField("schema"):
         try:
