@@ -164,7 +164,7 @@ class Doctor(Sink):
         """End a connection. Overrides the parent's method."""
         state = self.states.get(connection.index)
         if state is not None:
-            self.end_connection(_ending(state, time_ns, by_broker))
+            self.end_connection(_make_ending(state, time_ns, by_broker))
 
     def tick(self, now_ns: int) -> None:
         """Check all silences. Overrides the parent's method."""
@@ -173,7 +173,7 @@ class Doctor(Sink):
     def finish(self) -> None:
         """End all connections. Overrides the parent's method."""
         for state in list(self.states.values()):
-            self.end_connection(_ending(state, self._now, None))
+            self.end_connection(_make_ending(state, self._now, None))
         for hook in self._hooks["finished"]:
             hook()
 
@@ -300,7 +300,7 @@ class Doctor(Sink):
                 self.withdrawn_count += 1
 
 
-def _ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
+def _make_ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
     """Return the ending of a connection without packets; `by_broker` is None if it is still open."""
     return EndedConnection(
         connection=state.connection,

@@ -171,7 +171,7 @@ class RowReader:
         self.files: list[str | None] = []
         self._numbers: dict[str | None, int] = {}
 
-    def event(self, rows: Columns, row: int, connection: Connection) -> Event:
+    def make_event(self, rows: Columns, row: int, connection: Connection) -> Event:
         """Return the frame, gap or malformed stretch of a row. Raises CaptureError for impossible values."""
         file, kind = rows["file"][row], rows["event"][row]
         number = self._numbers.get(file)

@@ -71,7 +71,7 @@ class TableBuilder:
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
         damage = self._frames.add(events)
-        self._gaps += [self._rows.of_gap(event) for event in damage]
+        self._gaps += [self._rows.make_gap_row(event) for event in damage]
         if self._messages is not None:
             self._messages.add(events)
 
@@ -83,7 +83,7 @@ class TableBuilder:
 
     def end(self, ending: EndedConnection) -> None:
         """Collect a connection that has ended."""
-        self._connections.append(self._rows.of_connection(ending))
+        self._connections.append(self._rows.make_connection_row(ending))
 
     def take(self) -> dict[str, Any]:
         """Return the rows collected, by table (see `TABLES`), each as a `pyarrow.RecordBatch`."""

@@ -28,8 +28,8 @@ from pulsarctl_wire.table.columns import (
     select,
     texts_at,
 )
-from pulsarctl_wire.table.metadata import Examiner, hash_of, unusual_fields
-from pulsarctl_wire.table.rows import address
+from pulsarctl_wire.table.metadata import Examiner, find_unusual_fields, hash_key
+from pulsarctl_wire.table.rows import parse_address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (
     ACK,
@@ -220,7 +220,7 @@ class FrameRows:
         if head is not None:
             self._record_head(row, frame, head)
         if checksum and (head is None or head.codec or checksum == _INVALID):
-            for name, value in self._examiner.look(frame):
+            for name, value in self._examiner.examine(frame):
                 self._keep(row, name, value)
         if frame.resend_of is not None:
             self._keep(row, "resend", 1)
@@ -236,7 +236,7 @@ class FrameRows:
         write_i64_le(records, head.codec)
         write_i64_le(records, head.batch)
         write_i64_le(records, messages_in(frame))
-        write_i64_le(records, -1 if head.key is None else hash_of(head.key))
+        write_i64_le(records, -1 if head.key is None else hash_key(head.key))
         if not head.is_plain:
             metadata = frame.metadata
             assert metadata is not None
@@ -422,8 +422,8 @@ class FrameRows:
         client, server = connection.client, connection.server
         if bool(direction & 2) is not connection.flipped:  # one was taken for the other
             client, server = server, client
-        ends = (client, server) if direction & 1 else (server, client)
-        return *address(ends[0]), *address(ends[1]), uid_of(connection), connection.broker or server or None
+        source, target = map(parse_address, (client, server) if direction & 1 else (server, client))
+        return *source, *target, uid_of(connection), connection.broker or server or None
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
@@ -467,7 +467,7 @@ class FrameRows:
         columns.put_all(select(answers, answers["request"] >= 0), request="request")
 
     def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
-        for name, value in unusual_fields(metadata).items():
+        for name, value in find_unusual_fields(metadata).items():
             self._unusual.setdefault(name, []).append((row, value))
             self._bytes += len(value) if isinstance(value, str) else 0
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from pulsarctl_wire.table.metadata import has_key, key_hash
+from pulsarctl_wire.table.metadata import has_key, hash_message_key
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.detail import JSON, RAW, MessageOptions
@@ -70,7 +70,7 @@ class MessageRows:
 
     def _make_entry_fields(self, frame: Frame, metadata: Any) -> Row:
         """Return what all messages of an entry have in common."""
-        row = self._maker.of_event(frame) | {
+        row = self._maker.make_event_fields(frame) | {
             "command": frame.command,
             "topic": frame.topic,
             "subscription": frame.subscription,
@@ -120,7 +120,7 @@ class MessageRows:
         if metadata.properties:
             row["properties"] = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
         if has_key(metadata):
-            row["key_hash"] = key_hash(metadata)
+            row["key_hash"] = hash_message_key(metadata)
         for name, column in (("partition_key", "key"), ("ordering_key", "ordering_key")):
             if has(name):
                 row[column] = self._format_key(getattr(metadata, name))

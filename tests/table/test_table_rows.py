@@ -15,7 +15,7 @@ from crc32c import crc32c
 from pulsarctl_wire.capture import Decoder, Source, open_source
 from pulsarctl_wire.record import Recorder, connection_record
 from pulsarctl_wire.table.builder import TableBuilder
-from pulsarctl_wire.table.rows import address
+from pulsarctl_wire.table.rows import parse_address
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -208,7 +208,7 @@ def test_connections_of_a_sample_say_what_their_records_say(name: str) -> None:
         assert [row[each] for each in same] == [record[each] for each in same]
         assert (row["joined"], row["packet_offset"]) == (record["joined_midway"], record["packet"])
         ends = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
-        assert ends == [address(record["client"]), address(record["server"])]
+        assert ends == [parse_address(record["client"]), parse_address(record["server"])]
 
 
 def test_gaps_keep_their_addresses_when_connections_are_renumbered() -> None:

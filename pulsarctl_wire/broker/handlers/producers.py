@@ -77,7 +77,7 @@ async def _join(
     else:
         topic.check_no_schema()
     if body.initial_subscription_name:
-        await topic.create_initial(connection.text(body.initial_subscription_name))
+        await topic.create_initial_subscription(connection.text(body.initial_subscription_name))
     has_name = body.HasField("producer_name")
     name = connection.text(body.producer_name) if has_name else broker.make_producer_name()
     if not has_name:

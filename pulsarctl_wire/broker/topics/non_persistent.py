@@ -148,7 +148,7 @@ class NonPersistentTopic(Topic[NonPersistentSubscription]):
             self.past_bytes_out += subscription.past_bytes_out
         self.last_active_ms = self.scheduler.time_ms
 
-    async def create_initial(self, name: str) -> None:
+    async def create_initial_subscription(self, name: str) -> None:
         """Do nothing: unused subscriptions keep nothing."""
 
     async def check_backlog(self) -> None:

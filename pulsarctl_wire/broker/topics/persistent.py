@@ -152,7 +152,7 @@ class PersistentTopic(StoredTopic[Subscription]):
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end
 
-    async def create_initial(self, name: str) -> None:
+    async def create_initial_subscription(self, name: str) -> None:
         """Create the initial subscription that a producer asks for. Raises Refused."""
         if name not in self.subscriptions:
             if not self.policies.can_create_subscription():
