@@ -123,12 +123,12 @@ class Doctor(Sink):
             return
         self.states.pop(state.connection.index, None)
         self._reported_at.pop(state.connection.index, None)
-        self._count(state, ending)
+        self._count_connection(state, ending)
         for hook in self._hooks["closed"]:
             hook(state, ending)
         state.consumers_at_end = state.producers_at_end = ()  # no cycles are left: memory is freed at once
 
-    def _count(self, state: CheckState, ending: EndedConnection) -> None:
+    def _count_connection(self, state: CheckState, ending: EndedConnection) -> None:
         counts = self.connection_counts
         counts["connections"] += 1
         counts["encrypted"] += ending.protocol == "TLS"
@@ -177,7 +177,7 @@ class Doctor(Sink):
         for hook in self._hooks["finished"]:
             hook()
 
-    # -- what states tell
+    # -- calls of states
 
     def advance(self, time_ns: int, number: int) -> None:
         """Move the time on to that of the next frame, which has this number."""

@@ -56,7 +56,7 @@ class _Parts:
         return self.next >= self.count
 
     @property
-    def may_continue(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether its consumer can get more, or the chunks are SENDs."""
         return self.consumer is None or (self.consumer.is_open and self.consumer.permits > 0)
 
@@ -119,7 +119,7 @@ class IncompleteChunks(Rule):
         if now_ns - parts.last.time_ns < self.thresholds.unanswered:
             return False
         self._finish(key)
-        if (parts.gap or parts.may_continue) and parts.state.has_all_bytes and self.can_judge(parts.state):
+        if (parts.gap or parts.can_continue) and parts.state.has_all_bytes and self.can_judge(parts.state):
             self._report(key, parts)
         return True
 

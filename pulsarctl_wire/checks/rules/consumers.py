@@ -90,7 +90,7 @@ class StaleEpoch(Rule):
     relies_on = CONNECTION
     handlers: ClassVar = {"REDELIVER_UNACKNOWLEDGED_MESSAGES": "on_redeliver"}
 
-    def _epochs(self, consumer: Consumer) -> _Epochs:
+    def _get_epochs(self, consumer: Consumer) -> _Epochs:
         table = consumer.state.notes.setdefault(self.id, {})
         epochs: _Epochs | None = table.get(consumer.consumer_id)
         if epochs is None or epochs.consumer is not consumer:
@@ -103,14 +103,14 @@ class StaleEpoch(Rule):
         body: Any = frame.body
         consumer = state.consumer(body.consumer_id) if body is not None and body.consumer_epoch else None
         if consumer is not None:
-            epochs = self._epochs(consumer)
+            epochs = self._get_epochs(consumer)
             if epochs.request is None and body.consumer_epoch > epochs.newest:
                 epochs.request, epochs.request_epoch = sighting, body.consumer_epoch
 
     def on_epoch(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a MESSAGE with an old epoch."""
         epoch = 0 if frame.ids.is_plain else frame.base.message.consumer_epoch  # type: ignore[union-attr]
-        epochs, sighting = self._epochs(consumer), state.sighting
+        epochs, sighting = self._get_epochs(consumer), state.sighting
         request = epochs.request
         if epoch < epochs.newest:
             reason = f"epoch {epoch} after {epochs.newest}"

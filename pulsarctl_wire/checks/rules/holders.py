@@ -52,7 +52,7 @@ class _Claims(Rule):
     """Follows requests for a producer name or an exclusive subscription that another connection holds."""
 
     relies_on = CAPTURE
-    busy: ClassVar[int]
+    busy_error: ClassVar[int]
     """The error that means that it is taken."""
 
     def __init__(self, doctor: Reporter) -> None:
@@ -114,7 +114,7 @@ class _Claims(Rule):
 
     def _is_expected(self, claim: _Claim, frame: Frame, sighting: Sighting) -> bool:
         """Return whether the rule is about this answer: by default, the error that the name is taken."""
-        return frame.type == _ERROR and error_of(frame) == self.busy
+        return frame.type == _ERROR and error_of(frame) == self.busy_error
 
     def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
         """Report a claim, or drop it, or let it wait."""
@@ -186,7 +186,7 @@ class ProducerNameHeldByDeadConnection(_HeldByDead):
         **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "on_answer"),
         "PING": "on_ping",
     }
-    busy = ServerError.ProducerBusy
+    busy_error = ServerError.ProducerBusy
     kind = "producer name"
 
 
@@ -209,7 +209,7 @@ class SubscriptionHeldByDeadConnection(_HeldByDead):
         **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer"),
         "PING": "on_ping",
     }
-    busy = ServerError.ConsumerBusy
+    busy_error = ServerError.ConsumerBusy
     kind = "exclusive subscription"
 
 
@@ -223,9 +223,9 @@ class _HeldByLive(_Claims):
         del self._claims[number]
         if claim.is_holder_alive and self.can_judge(claim.state):
             rows = [(claim.request, "asked"), (answer, "refused"), (claim.success, "holder")]
-            alive = holder.to_broker.last
-            if alive is not None and alive.time_ns <= answer.time_ns:
-                rows.append((alive, "the holder is alive"))
+            last = holder.to_broker.last
+            if last is not None and last.time_ns <= answer.time_ns:
+                rows.append((last, "the holder is alive"))
             self.report(claim.state, claim.subject, rows)
 
 
@@ -245,7 +245,7 @@ class ProducerNameInUse(_HeldByLive):
         "PRODUCER": "on_request",
         **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "on_answer"),
     }
-    busy = ServerError.ProducerBusy
+    busy_error = ServerError.ProducerBusy
 
 
 class SubscriptionInUse(_HeldByLive):
@@ -262,4 +262,4 @@ class SubscriptionInUse(_HeldByLive):
 
     id = "subscription_in_use"
     handlers: ClassVar = {"SUBSCRIBE": "on_request", **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer")}
-    busy = ServerError.ConsumerBusy
+    busy_error = ServerError.ConsumerBusy

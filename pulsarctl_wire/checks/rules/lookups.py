@@ -174,7 +174,7 @@ class AdvertisedAddressUnreachable(Rule):
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
-        self._all_known = True  # no address was forgotten
+        self._has_all_addresses = True  # no address was forgotten
         self._now = 0
 
     def on_opened(self, state: CheckState) -> None:
@@ -186,7 +186,7 @@ class AdvertisedAddressUnreachable(Rule):
         address.open += 1
         if len(self._addresses) > _MAX_ADDRESSES:
             bound(self._addresses, _MAX_ADDRESSES)
-            self._all_known = False
+            self._has_all_addresses = False
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note where a LOOKUP_RESPONSE sends the client."""
@@ -197,10 +197,10 @@ class AdvertisedAddressUnreachable(Rule):
             return
         key, name = (find_client_host(state.connection), topic), _parse_address(body)
         promise = self._promises.get(key)
-        stays = body.proxy_through_service_url or name == state.connection.server
-        if stays or (promise is not None and promise.name != name):
+        is_here = body.proxy_through_service_url or name == state.connection.server
+        if is_here or (promise is not None and promise.name != name):
             self._promises.pop(key, None)
-        if not stays and key not in self._promises:
+        if not is_here and key not in self._promises:
             self._promises[key] = _Promise(state, name, sighting)
             bound(self._promises, _MAX_LOOKUPS)
             promised = state.notes.setdefault(_PROMISED, {})
@@ -242,7 +242,7 @@ class AdvertisedAddressUnreachable(Rule):
             return  # the open connection may still be accepted or fail
         del self._promises[key]
         tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
-        is_known = tries or self._all_known
+        is_known = tries or self._has_all_addresses
         if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
             return
         reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)

@@ -251,11 +251,11 @@ class ClientDiscardedMessage(Rule):
             entry = entry_of(message_id)
             delivery = consumer.entries.get(entry)
             rows = [(state.sighting, f"acknowledged with {error}")]
-            place = ""
+            crc = ""
             if isinstance(delivery, UnackedDelivery):
                 rows.insert(0, (delivery.sighting, "the message"))
-                place = f"; its checksum is {'right' if delivery.is_intact else 'wrong'} here"
-            text = f"The client could not read a message ({error}{place}), threw it away and acknowledged it"
+                crc = f"; its checksum is {'right' if delivery.is_intact else 'wrong'} here"
+            text = f"The client could not read a message ({error}{crc}), threw it away and acknowledged it"
             end = ", as its crypto failure action DISCARD says." if error == "DecryptionError" else "."
             self.report(state, consumer.subject(entry), rows, text + end)
 
@@ -279,8 +279,8 @@ class BadUncompressedSize(Rule):
         metadata = frame.metadata
         if size is None or metadata is None:
             return
-        stated = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
-        text = f"A compressed message carries {stated} uncompressed_size where {size} is right"
+        stated_size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
+        text = f"A compressed message carries {stated_size} uncompressed_size where {size} is right"
         text += ": some clients read it as empty, others throw it away."
         self.report(state, make_entry_subject(frame), [(sighting, "the message")], text)
 

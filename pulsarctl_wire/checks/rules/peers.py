@@ -28,11 +28,11 @@ def _is_refused(ending: EndedConnection) -> bool:
 class _WrongBytes(ClientRule):
     """The client's first bytes are no frame, and the server hangs up."""
 
-    begins: ClassVar[re.Pattern[bytes]]
+    first_bytes: ClassVar[re.Pattern[bytes]]
 
     def on_lost(self, state: CheckState, event: Event) -> None:
         """Note the client's first bytes."""
-        if _is_first(event, to_broker=True) and self.begins.match(event.raw):
+        if _is_first(event, to_broker=True) and self.first_bytes.match(event.raw):
             reason = event.reason.removeprefix("not Pulsar: ")
             state.notes[self.id] = locate_bytes(event), f"first bytes: {reason}"
 
@@ -55,7 +55,7 @@ class TlsClientOnPlainPort(_WrongBytes):
     """
 
     id = "tls_client_on_plain_port"
-    begins = re.compile(_HANDSHAKE)
+    first_bytes = re.compile(_HANDSHAKE)
 
 
 class HttpClientOnBinaryPort(_WrongBytes):
@@ -70,7 +70,7 @@ class HttpClientOnBinaryPort(_WrongBytes):
     """
 
     id = "http_client_on_binary_port"
-    begins = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) ")
+    first_bytes = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) ")
 
 
 class ProxyHeaderRefused(_WrongBytes):
@@ -85,7 +85,7 @@ class ProxyHeaderRefused(_WrongBytes):
     """
 
     id = "proxy_header_refused"
-    begins = re.compile(re.escape(PROXY_V1) + b"|" + re.escape(PROXY_V2))
+    first_bytes = re.compile(re.escape(PROXY_V1) + b"|" + re.escape(PROXY_V2))
 
 
 class PlainClientOnTlsPort(ClientRule):
