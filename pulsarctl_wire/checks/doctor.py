@@ -6,8 +6,8 @@
 It follows captures (`new_state` and `ended` are for a `Decoder`) as well as live traffic (it is a `Sink`; the
 `Follower` must use its `new_state`). Nothing is read twice, and all tables are bounded.
 
-A silence is looked at when it ends, and now and then while it lasts. In a capture, packets may be out of
-order; so "now and then" is some frames later, with the time of before.
+A silence is checked when it ends, and from time to time while it lasts. The packets of a capture may be out
+of order, so a check comes some frames late, and then uses the time at which it was due.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,7 +39,7 @@ from pulsarctl_wire.wire.session.sinks import Sink
 MAX_FINDINGS: Final = 10_000
 """Maximum number of findings that are kept; further ones are only counted."""
 
-_LATER: Final = 256  # frames after which silences of a capture are looked at, or as many as can be silent
+_CHECK_FRAMES: Final = 256  # the least number of frames of a capture by which checks of silences are late
 
 _ALL: Final = -1
 """Stands for all connections."""
@@ -55,7 +55,7 @@ class Doctor(Sink):
     rules                number of rules
     omitted_count        number of findings beyond `MAX_FINDINGS`
     withdrawn_count      number of findings that a hole has made doubtful
-    connection_counts    numbers of connections by what they are: Pulsar, TLS, joined midway, with holes
+    connection_counts    numbers of connections by kind: Pulsar, TLS, joined midway, with holes
 
     `live`: the caller calls `tick`; otherwise the time is that of the events. `state_type` is the class of
     the states that it makes.
@@ -81,9 +81,9 @@ class Doctor(Sink):
         quarter = min(thresholds) // 4
         self._interval_ns = min(SECOND, quarter) if live else quarter
         self._on_finding = on_finding
-        self._due_look = (0, 0)  # a time that was not looked at yet, and before which frame it will be
+        self._next_check = (0, 0)  # time of the next check (0: none), and number of the frame that starts it
         self._now = 0
-        self._silence_count = 0  # connections, consumers and producers, the last time
+        self._check_count = 0  # connections, consumers and producers in the last check
         self._reported_at: dict[int, int] = {}
         """`reported_at` of the latest finding that a hole may take back: by connection, or `_ALL`."""
         self._rules = [rule(self) for rule in rules]
@@ -123,19 +123,19 @@ class Doctor(Sink):
             return
         self.states.pop(state.connection.index, None)
         self._reported_at.pop(state.connection.index, None)
-        self._count(state, ending)
+        self._count_connection(state, ending)
         for hook in self._hooks["closed"]:
             hook(state, ending)
         state.consumers_at_end = state.producers_at_end = ()  # no cycles are left: memory is freed at once
 
-    def _count(self, state: CheckState, ending: EndedConnection) -> None:
-        looked_at = self.connection_counts
-        looked_at["connections"] += 1
-        looked_at["encrypted"] += ending.protocol == "TLS"
+    def _count_connection(self, state: CheckState, ending: EndedConnection) -> None:
+        counts = self.connection_counts
+        counts["connections"] += 1
+        counts["encrypted"] += ending.protocol == "TLS"
         if ending.protocol == PULSAR:
-            looked_at["Pulsar"] += 1
-            looked_at["joined"] += ending.joined
-            looked_at["holes"] += not state.has_all_bytes
+            counts["Pulsar"] += 1
+            counts["joined"] += ending.joined
+            counts["holes"] += not state.has_all_bytes
 
     def conclude(self, last_ns: int, endings: Iterable[object]) -> None:
         """End a capture whose last packet was captured at `last_ns`; iterating `endings` ends connections."""
@@ -164,7 +164,7 @@ class Doctor(Sink):
         """End a connection. Overrides the parent's method."""
         state = self.states.get(connection.index)
         if state is not None:
-            self.end_connection(_ending(state, time_ns, by_broker))
+            self.end_connection(_make_ending(state, time_ns, by_broker))
 
     def tick(self, now_ns: int) -> None:
         """Check all silences. Overrides the parent's method."""
@@ -173,11 +173,11 @@ class Doctor(Sink):
     def finish(self) -> None:
         """End all connections. Overrides the parent's method."""
         for state in list(self.states.values()):
-            self.end_connection(_ending(state, self._now, None))
+            self.end_connection(_make_ending(state, self._now, None))
         for hook in self._hooks["finished"]:
             hook()
 
-    # -- what states tell
+    # -- calls of states
 
     def advance(self, time_ns: int, number: int) -> None:
         """Move the time on to that of the next frame, which has this number."""
@@ -185,24 +185,24 @@ class Doctor(Sink):
         if self._live:
             self._check_silences(time_ns)
             return
-        waits, until = self._due_look
-        if waits and number < until:
+        due_ns, starting_number = self._next_check
+        if due_ns and number < starting_number:
             return
-        if waits:
-            self._check_silences(waits)
-        self._due_look = time_ns, number + max(_LATER, self._silence_count)
+        if due_ns:
+            self._check_silences(due_ns)
+        self._next_check = time_ns, number + max(_CHECK_FRAMES, self._check_count)
 
     def _check_silences(self, now_ns: int) -> None:
-        """Look at all silences."""
+        """Check all silences."""
         self._now = now_ns
-        self._silence_count = len(self.states)
+        self._check_count = len(self.states)
         for hook in self._hooks["due"]:
             hook(now_ns)
         for state in list(self.states.values()):
             if state.closed_ns is not None:
-                continue  # it is looked at when it has ended, with the time of its FIN
+                continue  # it is checked when it has ended, with the time of its FIN
             ledgers = (*state.consumers.values(), *state.producers.values())
-            self._silence_count += len(ledgers)
+            self._check_count += len(ledgers)
             for ledger in ledgers:
                 if isinstance(ledger, Consumer) or (isinstance(ledger, Producer) and ledger.is_open):
                     self.on_due(ledger, now_ns)
@@ -300,7 +300,7 @@ class Doctor(Sink):
                 self.withdrawn_count += 1
 
 
-def _ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
+def _make_ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
     """Return the ending of a connection without packets; `by_broker` is None if it is still open."""
     return EndedConnection(
         connection=state.connection,

@@ -31,7 +31,7 @@ MAX_SENDS: Final = 16_384
 """Maximum number of SENDs that are remembered for all producer names together, and again for all topics."""
 
 _FEW_OWNERS: Final = 16
-_RECEIPTS: Final = 256  # remembered of each topic
+_RECEIPTS: Final = 256  # stored SENDs that are remembered of each topic
 
 Entry = tuple[int, int]
 """A ledger id and an entry id."""
@@ -156,7 +156,7 @@ class OwnedName:
 
     def __init__(self) -> None:
         self._owners: dict[Any, None] = {}
-        self._prune_above = 1  # owners up to which none is looked at
+        self._prune_above = 1  # number of owners up to which `add` does not look for closed ones
 
     def add(self, owner: Any) -> None:
         """Add an owner, the latest one."""
@@ -219,7 +219,7 @@ class Topic:
         self.fenced_by: Sighting | None = None
         self.epoch = 0
 
-    def stored_after(self, entry: Entry) -> Send | None:
+    def find_stored_after(self, entry: Entry) -> Send | None:
         """Return the first remembered SEND that was stored after `entry` and that any consumer may get."""
         first = None
         for send in reversed(self.stored_sends):
@@ -293,13 +293,13 @@ class Facts:
         self.publishers: dict[Partition, Publisher] = {}
         self.has_all_bytes = True
         self.budget = Budget()
-        self._entries: dict[bytes, None] = {}  # checksums of the last SENDs, for `has_checked_send`
+        self._entries: dict[bytes, None] = {}  # checksums of the last SENDs, for `match_send`
         self.unacked_count = 0
         """Upper bound of the unacknowledged entries that all consumers hold."""
         self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
-    def has_checked_send(self, checksum: bytes, to_broker: bool) -> bool:
-        """Return whether the entry of a MESSAGE was checked as SEND; remember that of a SEND."""
+    def match_send(self, checksum: bytes, to_broker: bool) -> bool:
+        """Return whether the entry of a MESSAGE was seen as SEND; of a SEND, remember it and return False."""
         if not to_broker:
             return checksum in self._entries
         self._entries[checksum] = None

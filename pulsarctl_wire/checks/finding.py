@@ -137,19 +137,19 @@ def rows_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of findings in a cluster, and one for `omitted_count` others (docs/reports.md).
 
-    `files` are the names of files, by the file numbers in places (see `PACKET_OFFSET_BITS`).
+    `files` are the names of files, by the file numbers in `packet` (see `PACKET_OFFSET_BITS`).
     """
     for finding in findings:
-        yield _row(finding, cluster, files)
+        yield _make_row(finding, cluster, files)
     if omitted_count:
         yield {"cluster": cluster, "rule": OTHERS, "count": omitted_count}
 
 
-def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> dict[str, Any]:
+def _make_row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> dict[str, Any]:
     connection, subject = finding.connection, finding.subject._asdict()
     for name in ("producer_id", "consumer_id", "sequence_id"):
         subject[name] = None if subject[name] is None else to_signed(subject[name])
-    evidence = [_evidence(row, files) for row in finding.evidence]
+    evidence = [_make_evidence(row, files) for row in finding.evidence]
     return {
         "cluster": cluster,
         **{"rule": finding.rule, "severity": finding.severity, "certainty": finding.certainty},
@@ -163,7 +163,7 @@ def _row(finding: Finding, cluster: str | None, files: Sequence[str | None]) -> 
     }
 
 
-def _evidence(evidence: Evidence, files: Sequence[str | None]) -> dict[str, Any]:
+def _make_evidence(evidence: Evidence, files: Sequence[str | None]) -> dict[str, Any]:
     sighting, reason = evidence
     return {
         "file": files[sighting.packet >> PACKET_OFFSET_BITS],

@@ -42,14 +42,14 @@ class SightedState(LedgerState):
     is_chunk: bool = False
     """Whether the current frame is a chunk."""
     facts: Facts
-    _marks: dict[str, Any] | None = None
+    _notes: dict[str, Any] | None = None
 
     @property
     def notes(self) -> dict[str, Any]:
         """The rules' own notes about this connection, by the rule's id."""
-        if self._marks is None:
-            self._marks = {}
-        return self._marks
+        if self._notes is None:
+            self._notes = {}
+        return self._notes
 
     @property
     def frame_count(self) -> int:
@@ -159,7 +159,7 @@ class Consumer(ConsumerLedger):
                 self.subscription_facts.highest_delivered = entry
 
     def hold(self, left: int, frame: Frame) -> Delivered:
-        """Return a delivered entry with its MESSAGE. Overrides the parent's method."""
+        """Return an entry of which `left` messages are unacknowledged. Overrides the parent's method."""
         return UnackedDelivery(
             left, self.state.sighting, is_chunk=self.state.is_chunk, is_intact=frame.checksum != "invalid"
         )
@@ -245,7 +245,7 @@ class Producer(ProducerLedger):
         super().add_chunk(sequence, send, count, lossy=lossy)
         self._remember(sequence, send)
 
-    def _remember(self, sequence: int, pending: Pending) -> None:
+    def _remember(self, sequence: int, pending: Pending) -> None:  # for its indexes see `plain.Sent`
         send = self.state.sighting
         if not isinstance(send, Send):
             return

@@ -76,6 +76,7 @@ _UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
 _REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
 _MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do not have; valid as base64, too
 _UNKNOWN_FIELD: Final = "unknown_field_"
+_TYPE_SIZE: Final = 2  # bytes of a command that has only its type
 _ODD: Final = {"unknown_field_1000": 0}  # makes a command count as odd, see `is_doubtful`
 _UNREADABLE: Final = b"\xff"  # no protobuf message
 _VALUE_ERRORS: Final = (
@@ -111,7 +112,7 @@ class RowFrame(Frame):
             try:
                 self._base = _make_command(self.type, self._rows, self._row)
             except _VALUE_ERRORS as error:
-                raise _impossible(self.command, error) from None
+                raise _make_error(self.command, error) from None
         return self._base
 
     @base.setter
@@ -125,7 +126,7 @@ class RowFrame(Frame):
             try:
                 self._metadata = _make_metadata(self._rows, self._row)
             except _VALUE_ERRORS as error:
-                raise _impossible(self.command, error) from None
+                raise _make_error(self.command, error) from None
         return self._metadata
 
     @metadata.setter
@@ -170,7 +171,7 @@ class RowReader:
         self.files: list[str | None] = []
         self._numbers: dict[str | None, int] = {}
 
-    def event(self, rows: Columns, row: int, connection: Connection) -> Event:
+    def make_event(self, rows: Columns, row: int, connection: Connection) -> Event:
         """Return the frame, gap or malformed stretch of a row. Raises CaptureError for impossible values."""
         file, kind = rows["file"][row], rows["event"][row]
         number = self._numbers.get(file)
@@ -182,7 +183,7 @@ class RowReader:
             try:
                 return _make_frame(rows, row, connection, packet)
             except _VALUE_ERRORS as error:
-                raise _impossible(rows["command"][row], error) from None
+                raise _make_error(rows["command"][row], error) from None
         size, to_broker = rows["size"][row] or 0, bool(rows["to_broker"][row])
         location = connection, to_broker, rows["stream_offset"][row] or 0, rows["time_ns"][row]
         if kind == "gap":
@@ -192,7 +193,7 @@ class RowReader:
         return event
 
 
-def _impossible(command: str | None, error: Exception) -> CaptureError:
+def _make_error(command: str | None, error: Exception) -> CaptureError:
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return CaptureError(f"a {command} of the table cannot be: {reason}")
 
@@ -203,15 +204,15 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
     ids: Ids | None = None
     base: BaseCommand | None = None
     data = b""
-    if number in _WITH_IDS and size > 2 and (number != ACK or rows["acked"][row] is None):
+    if number in _WITH_IDS and size > _TYPE_SIZE and (number != ACK or rows["acked"][row] is None):
         ids = _make_ids(number, rows, row)
     else:
         if number >= 0:
-            base = _make_command(number, rows, row) if size > 2 else BaseCommand(type=number)  # type: ignore[arg-type]
+            base = _make_command(number, rows, row) if size > _TYPE_SIZE else BaseCommand(type=number)  # type: ignore[arg-type]
         elif unknown := _UNKNOWN.fullmatch(command or ""):
             number, base = int(unknown[1]), BaseCommand()
         data = base.SerializePartialToString() if base is not None else b""
-        size = max(len(data), min(size, 3))  # 2 means: without ids
+        size = max(len(data), min(size, _TYPE_SIZE + 1))  # a size of 2 means: without ids
     to_broker, offset = bool(rows["to_broker"][row]), rows["stream_offset"][row] or 0
     raw, time_ns = _header(total, size) + data, rows["time_ns"][row]
     frame = RowFrame(raw, base, number, connection, to_broker, offset, time_ns, packet)
@@ -404,25 +405,25 @@ def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[
     If anything else was redacted, the command was doubtful; an unknown field makes it doubtful again.
     """
     token = _MADE_UP if expiry_ns is None else as_base64(_make_token(expiry_ns))
-    hidden: list[str] = []
+    doubtful: list[str] = []
 
-    def reveal(name: str, value: Any) -> Any:
+    def replace(name: str, value: Any) -> Any:
         if isinstance(value, dict):
-            hidden.extend(key for key in value if key.startswith(_UNKNOWN_FIELD))
+            doubtful.extend(key for key in value if key.startswith(_UNKNOWN_FIELD))
             return {
-                key: reveal(key, part) for key, part in value.items() if not key.startswith(_UNKNOWN_FIELD)
+                key: replace(key, part) for key, part in value.items() if not key.startswith(_UNKNOWN_FIELD)
             }
         if isinstance(value, list):
-            return [reveal(name, part) for part in value]
+            return [replace(name, part) for part in value]
         if isinstance(value, str) and _REDACTED.fullmatch(value):
             if name in METHODS:
                 return token if name == "auth_data" else _MADE_UP
-            hidden.append(name)
+            doubtful.append(name)
             return _MADE_UP
         return value
 
-    revealed: dict[str, Any] = reveal("", fields)
-    return revealed | _ODD if hidden else revealed
+    result: dict[str, Any] = replace("", fields)
+    return result | _ODD if doubtful else result
 
 
 def _make_token(expiry_ns: int) -> bytes:

@@ -37,23 +37,23 @@ FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
 """The data that a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
 
 MOMENTS: Final = {
-    "oversized": "a frame over the limit, which may be cut: (state, frame, seen)",
-    "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, sent)",
-    "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, seen)",
-    "undecodable": "the metadata of a SEND or MESSAGE does not parse: (state, frame, seen)",
-    "unreadable": "a payload does not decompress to its size, but to this one: (state, frame, seen, size or "
-    "None if the codec cannot read it)",
-    "chunk": "a SEND or MESSAGE with a chunk: (state, frame, seen)",
+    "oversized": "a frame over the limit, which may be cut: (state, frame, sighting)",
+    "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, send)",
+    "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, sighting)",
+    "undecodable": "the metadata of a SEND or MESSAGE does not parse: (state, frame, sighting)",
+    "unreadable": "a payload does not decompress to its size, but to this one: "
+    "(state, frame, sighting, size or None if the codec cannot read it)",
+    "chunk": "a SEND or MESSAGE with a chunk: (state, frame, sighting)",
     "receipt_out_of_order": "a receipt that may be for a later SEND than the next one, which still waits: "
     "(state, frame, producer, sequence)",
-    "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, sent)",
+    "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, send)",
     "stored_again": "a receipt for a SEND with an earlier one, or with the id -1:-1: as sent_again",
     "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",
     "pause_ends": "after T without MESSAGE, or without FLOW and MESSAGE, a frame that may end that "
     "(FLOW, MESSAGE, ACK): (state, frame, consumer), before the frame counts",
     "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer), after it counts",
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
-    "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, returned)",
+    "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, redelivery)",
     "discarded": "an ACK with validation_error: (state, frame, consumer), before it counts",
 }
 """Name of a moment -> when its method is called, and the arguments."""
@@ -71,7 +71,7 @@ DEFAULTS: Final = Thresholds()
 """For real traffic."""
 
 
-class Findings(Protocol):
+class Reporter(Protocol):
     """The part of the doctor that rules use, and the receiver of their findings.
 
     `states` are those of the open connections, by their index.
@@ -101,7 +101,7 @@ class Rule:
     relies_on: ClassVar[str] = FRAME
     handlers: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         self.doctor = doctor
         self.facts = doctor.facts
         self.thresholds = doctor.thresholds
@@ -144,13 +144,10 @@ class Rule:
             self, state, subject, rows, explanation or read_paragraphs(type(self))[""], certainty
         )
 
-    def can_count(self, state: SightedState) -> bool:
+    def can_judge(self, state: SightedState) -> bool:
         """Return whether no bytes were missed that matter to this rule."""
-        return (
-            state.has_all_bytes
-            if self.relies_on == CONNECTION
-            else self.relies_on == FRAME or self.facts.has_all_bytes
-        )
+        scope = state if self.relies_on == CONNECTION else self.facts
+        return self.relies_on == FRAME or scope.has_all_bytes
 
 
 class SilenceRule(Rule):
@@ -167,9 +164,9 @@ class ClientRule(Rule):
     All attempts of a client host at the same server are one finding, at the connection of the first.
     """
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self.first: dict[tuple[str, str], CheckState] = {}
+        self.first_attempts: dict[tuple[str, str], CheckState] = {}
         """The first attempt by client host and server."""
 
     def report_failure(
@@ -181,8 +178,8 @@ class ClientRule(Rule):
     ) -> None:
         """Report a failed attempt."""
         connection = state.connection
-        first = self.first.setdefault((find_client_host(connection), connection.server), state)
-        bound(self.first, _MAX_CLIENTS)
+        first = self.first_attempts.setdefault((find_client_host(connection), connection.server), state)
+        bound(self.first_attempts, _MAX_CLIENTS)
         self.report(first, Subject(), evidence, explanation, certainty)
 
 

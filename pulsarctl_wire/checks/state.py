@@ -103,7 +103,7 @@ class CheckState(SightedState):
     """The frame of that request."""
     consumers_at_end: Sequence[Consumer] = ()
     producers_at_end: Sequence[Producer] = ()
-    _is_strange: bool = False  # it began with bytes that are no frame
+    _has_foreign_start: bool = False  # it began with bytes that are no frame
     _highest: Entry = NOWHERE  # entry that the current ACK names
     _requests: dict[int, Sighting] | None = None  # by frame number
 
@@ -183,8 +183,8 @@ class CheckState(SightedState):
             return False
         if self.to_client.count or self.to_broker.count:
             return not (isinstance(event, Malformed) and event.protocol)
-        self._is_strange |= isinstance(event, Malformed)
-        return not self._is_strange
+        self._has_foreign_start |= isinstance(event, Malformed)
+        return not self._has_foreign_start
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
         super()._ask(key, asked, body)
@@ -263,7 +263,7 @@ class CheckState(SightedState):
             send.is_corrupt = True
             self.doctor.on_moment("corrupt", self, frame, send)
         elif head is None:
-            self.facts.has_checked_send(self.identify_entry(frame), True)
+            self.facts.match_send(self.identify_entry(frame), True)
             self.doctor.on_moment("undecodable", self, frame, send)
         else:
             send.has_plain_head = head.is_plain
@@ -321,13 +321,13 @@ class CheckState(SightedState):
 
     def _decompress(self, frame: Frame, head: Head) -> None:
         """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
-        encrypted = not head.is_plain and frame.metadata.encryption_keys  # type: ignore[union-attr]
-        is_readable = frame.checksum == "valid" and not (self.is_chunk or encrypted)
-        if not is_readable or self.facts.has_checked_send(self.identify_entry(frame), frame.to_broker):
+        is_encrypted = not head.is_plain and frame.metadata.encryption_keys  # type: ignore[union-attr]
+        is_readable = frame.checksum == "valid" and not (self.is_chunk or is_encrypted)
+        if not is_readable or self.facts.match_send(self.identify_entry(frame), frame.to_broker):
             return
-        right = self.find_misstated_size(frame)
-        if right is not None:
-            self.doctor.on_moment("unreadable", self, frame, self.sighting, None if right < 0 else right)
+        size = self.find_misstated_size(frame)
+        if size is not None:
+            self.doctor.on_moment("unreadable", self, frame, self.sighting, None if size < 0 else size)
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         """Do not report exchanges: nobody needs them. Overrides the parent's method."""
@@ -372,7 +372,7 @@ class CheckState(SightedState):
         if frame.checksum == "invalid":
             doctor.on_moment("corrupt", self, frame, sighting)
         elif head is None:
-            if not self.facts.has_checked_send(self.identify_entry(frame), False):
+            if not self.facts.match_send(self.identify_entry(frame), False):
                 doctor.on_moment("undecodable", self, frame, sighting)
         elif head.codec:
             self._decompress(frame, head)

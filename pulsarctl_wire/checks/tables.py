@@ -73,7 +73,7 @@ class _Cluster:
 
     def add(self, rows: Columns, row: int) -> None:
         """Add the next row."""
-        event, number = rows["event"][row], _connection(rows, row)
+        event, number = rows["event"][row], _read_connection(rows, row)
         time_ns, last_ns = rows["time_ns"][row], rows["last_ns"][row]
         if time_ns is not None and time_ns > self._last_ns:
             self._last_ns = time_ns
@@ -88,13 +88,13 @@ class _Cluster:
             state.closed_ns = rows["end_ns"][row]
         elif event == "ended":
             state.end()
-            self.doctor.end_connection(_ending(rows, row, state))
+            self.doctor.end_connection(_make_ending(rows, row, state))
         elif event != "opened":
-            state.track([self._reader.event(rows, row, state.connection)])
+            state.track([self._reader.make_event(rows, row, state.connection)])
 
     def _open(self, rows: Columns, row: int) -> CheckState:
         client, server = rows["client"][row] or "", rows["server"][row] or ""
-        return self.doctor.new_state(Connection(_connection(rows, row), client, server), self._knowledge)
+        return self.doctor.new_state(Connection(_read_connection(rows, row), client, server), self._knowledge)
 
     def _check_silences(self) -> None:
         """Check silences until the last packet, once; connections may still be open."""
@@ -102,7 +102,7 @@ class _Cluster:
             self._has_checked = True
             self.doctor.check_last_silences(self._last_ns)
 
-    def findings(self) -> Iterator[dict[str, Any]]:
+    def make_findings(self) -> Iterator[dict[str, Any]]:
         """Return the rows of all findings."""
         self._check_silences()
         self.doctor.finish()
@@ -111,13 +111,13 @@ class _Cluster:
         )
 
 
-def _connection(rows: Columns, row: int) -> int:
+def _read_connection(rows: Columns, row: int) -> int:
     """Return the number of a row's connection; -1 if it has none, which no capture has."""
     number = rows["connection"][row]
     return -1 if number is None else number
 
 
-def _ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:
+def _make_ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:
     return EndedConnection(
         connection=state.connection,
         state=state,
@@ -147,8 +147,8 @@ def diagnose(batches: Iterable[Any], thresholds: Thresholds = DEFAULTS) -> Itera
         for row, name in enumerate(rows["cluster"]):
             if cluster is None or cluster.name != name:
                 if cluster is not None:
-                    yield from cluster.findings()
+                    yield from cluster.make_findings()
                 cluster = _Cluster(name, thresholds, reader)
             cluster.add(rows, row)
     if cluster is not None:
-        yield from cluster.findings()
+        yield from cluster.make_findings()

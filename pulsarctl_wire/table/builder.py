@@ -13,15 +13,15 @@ from pulsarctl_wire.wire.detail import ALL, MessageOptions
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
-_GATHERED: Final = 64  # events that are added at a time
+_MIN_EVENTS: Final = 64  # that are added at a time
 _MAX_ROWS: Final = 1_024  # of gaps and connections together
 _MAX_BYTES: Final = 64 * 1024 * 1024  # of payloads and distinct texts
 
 
 class TableBuilder:
-    """Collects events; `frames`, `gaps`, … return the rows of one table and start over, `take` those of all.
+    """Collects events. `take_frames`, … return the rows of one table and start over, `take` those of all.
 
-    `sources` are file names, by the file numbers in events' places (see `PACKET_OFFSET_BITS`); it may grow
+    `sources` are file names, by the file numbers in events' `packet` (see `PACKET_OFFSET_BITS`); it may grow
     while rows are collected. `payload`: keep the payload of each frame, as it was on the wire, except that
     possible credentials are masked. `cluster` is the label of all rows, `host` the option of `host_of`.
     `messages`: collect messages, too. `detail` is one of `DETAILS`.
@@ -47,18 +47,18 @@ class TableBuilder:
     def is_full(self) -> bool:
         """Whether the caller should take rows now."""
         size = self._frames.size + (0 if self._messages is None else self._messages.size)
-        few = len(self._gaps) + len(self._connections) < _MAX_ROWS
-        return not few or self._frames.rows >= ROWS or size >= _MAX_BYTES
+        rows = len(self._gaps) + len(self._connections)
+        return rows >= _MAX_ROWS or self._frames.rows >= ROWS or size >= _MAX_BYTES
 
     def batches(self, batches: Iterable[list[Event]]) -> Iterator[dict[str, Any]]:
         """Add all events; yield what `take` returns, at least once."""
-        gathered: list[Event] = []
+        pending: list[Event] = []
         for events in batches:
-            gathered += events
-            if len(gathered) >= _GATHERED:
-                yield from self.added(gathered)
-                gathered = []
-        yield from self.added(gathered)
+            pending += events
+            if len(pending) >= _MIN_EVENTS:
+                yield from self.added(pending)
+                pending = []
+        yield from self.added(pending)
         yield self.take()
 
     def added(self, events: list[Event]) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ class TableBuilder:
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
         damage = self._frames.add(events)
-        self._gaps += [self._rows.of_gap(event) for event in damage]
+        self._gaps += [self._rows.make_gap_row(event) for event in damage]
         if self._messages is not None:
             self._messages.add(events)
 
@@ -83,31 +83,31 @@ class TableBuilder:
 
     def end(self, ending: EndedConnection) -> None:
         """Collect a connection that has ended."""
-        self._connections.append(self._rows.of_connection(ending))
+        self._connections.append(self._rows.make_connection_row(ending))
 
     def take(self) -> dict[str, Any]:
         """Return the rows collected, by table (see `TABLES`), each as a `pyarrow.RecordBatch`."""
         return {
-            "frames": self.frames(),
-            "gaps": self.gaps(),
-            "connections": self.connections(),
-            "messages": self.messages(),
+            "frames": self.take_frames(),
+            "gaps": self.take_gaps(),
+            "connections": self.take_connections(),
+            "messages": self.take_messages(),
         }
 
-    def frames(self) -> Any:
+    def take_frames(self) -> Any:
         """Return the rows of frames."""
         return self._frames.take()
 
-    def gaps(self) -> Any:
+    def take_gaps(self) -> Any:
         """Return the rows of gaps and malformed bytes."""
         rows, self._gaps = self._gaps, []
         return batch_of(rows, GAPS)
 
-    def connections(self) -> Any:
+    def take_connections(self) -> Any:
         """Return the rows of connections."""
         rows, self._connections = self._connections, []
         return batch_of(rows, CONNECTIONS)
 
-    def messages(self) -> Any:
+    def take_messages(self) -> Any:
         """Return the rows of messages."""
         return batch_of([] if self._messages is None else self._messages.take(), MESSAGES)

@@ -13,6 +13,7 @@ from pulsarctl_wire.wire.names import namespace_of
 
 _KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64, TIME: np.int64}
 _LONG_TEXTS: Final = {"command_json", "reason"}
+_ID_BYTES: Final = 24  # of a message id in `acked`: three int64
 
 
 class Records:
@@ -34,8 +35,8 @@ class Records:
         return records
 
 
-def chosen(records: Any, which: Any) -> Any:
-    """`records[which]`, but faster: numpy would copy each record field by field."""
+def select(records: Any, which: Any) -> Any:
+    """Return `records[which]`, but faster: numpy would copy each record field by field."""
     return records.view(f"V{records.itemsize}")[which].view(records.dtype)
 
 
@@ -80,11 +81,11 @@ class Columns:
         self._filled: dict[str, tuple[Any, Any]] = {}
         self.nested = nested
 
-    def numbers(self, name: str, values: Any, valid: Any = None) -> None:
+    def set_numbers(self, name: str, values: Any, valid: Any = None) -> None:
         """Set a whole column; rows where `valid` is False are null."""
         self._filled[name] = values, valid
 
-    def texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
+    def set_texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
         """Set a whole column of texts by their indexes in `texts`, which are distinct; -1 is null."""
         self.arrays[name] = _dictionary_array(codes, list(texts))
 
@@ -106,13 +107,13 @@ class Columns:
         """Fill in texts at `rows` by their codes; codes without a text stay null."""
         column = np.full(self._size, -1, np.int64)
         numbers = list(texts)
-        places = np.full(max(numbers, default=0) + 2, -1, np.int64)
-        places[numbers] = np.arange(len(numbers))
-        codes = np.where((codes >= 0) & (codes < len(places)), codes, len(places) - 1)
-        column[rows] = places[codes]
-        self.texts(name, column, list(texts.values()))
+        indexes = np.full(max(numbers, default=0) + 2, -1, np.int64)
+        indexes[numbers] = np.arange(len(numbers))
+        codes = np.where((codes >= 0) & (codes < len(indexes)), codes, len(indexes) - 1)
+        column[rows] = indexes[codes]
+        self.set_texts(name, column, list(texts.values()))
 
-    def sparse_rest(self) -> None:
+    def put_sparse(self) -> None:
         """Fill in the sparse columns."""
         for name, pairs in self.sparse.items():
             rows = np.array([row for row, _ in pairs], np.int64)
@@ -133,8 +134,8 @@ class Columns:
                 codes = Codes()
                 self.put_texts(name, rows, np.array([codes[value] for value in values]), codes.texts)
 
-    def array(self, field: Any) -> Any:
-        """Return the Arrow array of the column that is this `field` of the schema."""
+    def make_array(self, field: Any) -> Any:
+        """Return the Arrow array of a column; `field` is its field in the schema."""
         name = field.name
         if name in self.arrays:
             return self.arrays[name]
@@ -143,13 +144,13 @@ class Columns:
         if self.nested is not None and name == "metadata" and self.nested.present is not None:
             present = np.zeros(self._size, bool)
             present[self.nested.present] = True
-            children = [self.nested.array(child) for child in METADATA]
+            children = [self.nested.make_array(child) for child in METADATA]
             return pa.Array.from_buffers(METADATA, self._size, [_bitmap(present)], children=children)
         return pa.nulls(self._size, field.type)
 
-    def batch(self, schema: Any) -> Any:
+    def make_batch(self, schema: Any) -> Any:
         """Return the columns as a `pyarrow.RecordBatch` of `schema`."""
-        return pa.RecordBatch.from_arrays([self.array(field) for field in schema], schema=schema)
+        return pa.RecordBatch.from_arrays([self.make_array(field) for field in schema], schema=schema)
 
 
 def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
@@ -160,7 +161,8 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
         values = [row.get(TIMES.get(name, name)) for row in rows]
         if pa.types.is_dictionary(type_):
             codes = Codes()
-            columns.texts(name, np.array([codes[value] for value in values], np.int64) - 1, list(codes)[1:])
+            numbers = np.array([codes[value] for value in values], np.int64)
+            columns.set_texts(name, numbers - 1, list(codes)[1:])
         elif pa.types.is_string(type_):
             columns.arrays[name] = text_array(values)
         elif pa.types.is_binary(type_):
@@ -170,14 +172,14 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
         else:
             valid = np.array([value is not None for value in values], bool)
             numbers = np.array([value or 0 for value in values], np.int64)
-            columns.numbers(name, microseconds(numbers) if name in TIMES else numbers, valid)
+            columns.set_numbers(name, microseconds(numbers) if name in TIMES else numbers, valid)
     if "topic" in columns.arrays:
         columns.arrays.update(of_topics(columns.arrays["topic"]))
-    return columns.batch(schema)
+    return columns.make_batch(schema)
 
 
 def microseconds(times_ns: Any) -> Any:
-    """Times in ns as those of a column of `TIMES`."""
+    """Return times in ns as values of a column of `TIMES`."""
     return times_ns // 1_000
 
 
@@ -268,7 +270,7 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     A value has ledger id, entry id, left, … of all ids as int64, and the ack_set of each, or none at all.
     """
     lengths = np.zeros(size, np.int32)
-    lengths[rows] = [len(ids) // 24 for ids, _ in values]
+    lengths[rows] = [len(ids) // _ID_BYTES for ids, _ in values]
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
     ordered = [values[index] for index in np.argsort(rows)]
     ids = np.frombuffer(b"".join([entry_ids for entry_ids, _ in ordered]), np.int64).reshape(-1, 3)
@@ -278,9 +280,9 @@ def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     begin = 0
     for entry_ids, sets in ordered:
         with_sets += [(begin + index, words) for index, words in enumerate(sets) if words]
-        begin += len(entry_ids) // 24
-    places, words = zip(*with_sets, strict=True) if with_sets else ((), ())
-    columns.append(_lists(len(ids), np.array(places, np.int64), list(words)))
+        begin += len(entry_ids) // _ID_BYTES
+    indexes, words = zip(*with_sets, strict=True) if with_sets else ((), ())
+    columns.append(_lists(len(ids), np.array(indexes, np.int64), list(words)))
     structs = pa.Array.from_buffers(type_.value_type, len(ids), [None], children=columns)
     buffers = [_bitmap(lengths != 0), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(type_, size, buffers, children=[structs])

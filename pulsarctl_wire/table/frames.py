@@ -23,13 +23,13 @@ from pulsarctl_wire.table.columns import (
     Columns,
     Records,
     bytes_array,
-    chosen,
     microseconds,
     of_topics,
+    select,
     texts_at,
 )
-from pulsarctl_wire.table.metadata import Examiner, hash_of, unusual_fields
-from pulsarctl_wire.table.rows import address
+from pulsarctl_wire.table.metadata import Examiner, find_unusual_fields, hash_key
+from pulsarctl_wire.table.rows import parse_address
 from pulsarctl_wire.table.schema import FRAMES
 from pulsarctl_wire.wire.commands import (
     ACK,
@@ -59,8 +59,8 @@ from pulsarctl_wire.wire.session.counts import latency_of, messages_in, ones, pe
 from pulsarctl_wire.wire.session.state import FIELDS
 
 _NO_TIME: Final = -(2**63)
-_KNOWN: Final = 2**31  # types from here on do not fit in an int32
-_LARGEST_SHORT: Final = 2**62 - 1  # compiled code compares numbers up to this without making objects
+_TYPE_LIMIT: Final = 2**31  # types from here on do not fit in an int32
+_MAX_SHORT: Final = 2**62 - 1  # compiled code compares numbers up to this without making objects
 
 
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
@@ -74,7 +74,7 @@ _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
 _IDS_OF: Final = {number: [name for name in _IDS if name in fields] for number, fields in FIELDS.items()}
 _ERRORS: Final = {value.number: value.name for value in ServerError.DESCRIPTOR.values}
 _COMPRESSIONS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
-_VALIDATION_ERRORS: Final = {each.number: each.name for each in CommandAck.ValidationError.DESCRIPTOR.values}
+_VALIDATION_ERRORS: Final = {code.number: code.name for code in CommandAck.ValidationError.DESCRIPTOR.values}
 _ACK_TYPES: Final = {value.number: value.name for value in CommandAck.AckType.DESCRIPTOR.values}
 
 
@@ -100,13 +100,13 @@ class FrameRows:
         self._hide = Walker(hide_all=True)
         self._examiner = Examiner()
         self._common = Records(
-            *("half", "place", "time", "start", "offset", "total"),
+            *("direction", "packet", "time", "start", "offset", "total"),
             *("size", "type", "topic", "subscription", "partial"),
         )
         self._entries = Records(
             *("owner", "first", "second", "count", "size", "payload_at", "crc", "row", "permits", "checksum")
         )
-        self._opened = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
+        self._heads = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
         self._answers = Records("latency", "size", "row", "type", "name", "messages", "request")
         self._receipts = Records(
             "producer", "sequence", "highest", "ledger", "entry", "row", "identified", "ranges"
@@ -133,7 +133,7 @@ class FrameRows:
         return self._bytes + self._names.size + self._topics.size + self._subscriptions.size
 
     def add(self, events: list[Event]) -> list[Event]:
-        """Collect the frames of `events` that are wanted; returns the other events."""
+        """Collect the frames of `events` that `detail` asks for; return gaps and malformed bytes."""
         damage: list[Event] = []
         is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
@@ -160,7 +160,7 @@ class FrameRows:
             write_i64_le(common, frame.offset)
             write_i64_le(common, total)
             write_i64_le(common, size)
-            write_i64_le(common, number if has_command and number < _KNOWN else self._odd_type(frame))
+            write_i64_le(common, number if has_command and number < _TYPE_LIMIT else self._odd_type(frame))
             write_i64_le(common, topics[frame.topic])
             write_i64_le(common, subscriptions[frame.subscription])
             write_i64_le(common, frame.partial)
@@ -170,18 +170,18 @@ class FrameRows:
             if not has_command or size <= 2:  # cut, or without its sub-message
                 pass
             elif number in (SEND, MESSAGE):
-                self._entry(row, frame, number, size)
+                self._record_entry(row, frame, number, size)
             else:
                 if number == SEND_RECEIPT:
-                    self._receipt(row, frame.ids)
+                    self._record_receipt(row, frame.ids)
                 elif number == ACK:
-                    self._ack(row, frame)
+                    self._record_ack(row, frame)
                 elif number == FLOW:
-                    self._flow(row, frame)
+                    self._record_flow(row, frame)
                 else:
-                    self._rare(row, frame)
+                    self._keep_rare(row, frame)
                 if frame.request_type is not None:
-                    self._answer(row, frame, frame.request_type)
+                    self._record_answer(row, frame, frame.request_type)
             if self._payloads is not None:
                 self._payloads.append(_payload(frame) if frame.payload_at else None)
                 self._bytes += len(raw)
@@ -193,7 +193,7 @@ class FrameRows:
         """Return a number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
         return -1 - self._types[frame.type] if frame.has_command else -1
 
-    def _entry(self, row: int, frame: Frame, number: int, size: int) -> None:
+    def _record_entry(self, row: int, frame: Frame, number: int, size: int) -> None:
         ids, head = frame.ids, frame.head
         payload_at, checksum = frame.payload_at, _CHECKSUMS[frame.checksum]
         is_send = number == SEND
@@ -207,9 +207,9 @@ class FrameRows:
             if message is not None and message.ack_set:
                 self._keep_set(row, message.ack_set)
         records = self._entries.writer
-        write_i64_le(records, fitted(ids.owner))
-        write_i64_le(records, fitted(ids.sequence if is_send else ids.ledger))
-        write_i64_le(records, fitted(ids.entry))
+        write_i64_le(records, fit_i64(ids.owner))
+        write_i64_le(records, fit_i64(ids.sequence if is_send else ids.ledger))
+        write_i64_le(records, fit_i64(ids.entry))
         write_i64_le(records, ids.count)
         write_i64_le(records, size)
         write_i64_le(records, payload_at)
@@ -218,31 +218,31 @@ class FrameRows:
         write_i64_le(records, 0 if is_send else permits_used(frame))
         write_i64_le(records, checksum)
         if head is not None:
-            self._open(row, frame, head)
+            self._record_head(row, frame, head)
         if checksum and (head is None or head.codec or checksum == _INVALID):
-            for name, value in self._examiner.look(frame):
+            for name, value in self._examiner.examine(frame):
                 self._keep(row, name, value)
         if frame.resend_of is not None:
             self._keep(row, "resend", 1)
         if frame.broker_entry or (frame.partial and payload_at):
             self._keep(row, "metadata_size", payload_at - frame.metadata_at)
 
-    def _open(self, row: int, frame: Frame, head: Head) -> None:
-        records = self._opened.writer
+    def _record_head(self, row: int, frame: Frame, head: Head) -> None:
+        records = self._heads.writer
         write_i64_le(records, row)
         write_i64_le(records, self._names[head.producer])
-        write_i64_le(records, fitted(head.publish_time))
+        write_i64_le(records, fit_i64(head.publish_time))
         write_i64_le(records, head.unpacked)
         write_i64_le(records, head.codec)
         write_i64_le(records, head.batch)
         write_i64_le(records, messages_in(frame))
-        write_i64_le(records, -1 if head.key is None else hash_of(head.key))
+        write_i64_le(records, -1 if head.key is None else hash_key(head.key))
         if not head.is_plain:
             metadata = frame.metadata
             assert metadata is not None
             self._keep_unusual(row, metadata)
 
-    def _answer(self, row: int, frame: Frame, request_type: int) -> None:
+    def _record_answer(self, row: int, frame: Frame, request_type: int) -> None:
         """Collect what an answer says about its request."""
         latency = latency_of(frame)
         size, messages = frame.sent or (-1, -1)
@@ -255,40 +255,40 @@ class FrameRows:
         write_i64_le(records, messages)
         write_i64_le(records, frame.request_offset)
 
-    def _receipt(self, row: int, ids: Ids) -> None:
+    def _record_receipt(self, row: int, ids: Ids) -> None:
         highest = ids.highest
         records = self._receipts.writer
-        write_i64_le(records, fitted(ids.owner))
-        write_i64_le(records, fitted(ids.sequence))
-        write_i64_le(records, 0 if highest is None else fitted(highest))
-        write_i64_le(records, fitted(ids.ledger))
-        write_i64_le(records, fitted(ids.entry))
+        write_i64_le(records, fit_i64(ids.owner))
+        write_i64_le(records, fit_i64(ids.sequence))
+        write_i64_le(records, 0 if highest is None else fit_i64(highest))
+        write_i64_le(records, fit_i64(ids.ledger))
+        write_i64_le(records, fit_i64(ids.entry))
         write_i64_le(records, row)
         write_i64_le(records, ids.identified)
         write_i64_le(records, highest is not None)
 
-    def _ack(self, row: int, frame: Frame) -> None:
+    def _record_ack(self, row: int, frame: Frame) -> None:
         ids = frame.ids
         remaining = 0
         if ids.several is not None:
             self._keep(row, "acked", (ids.several, ()))
             self._bytes += len(ids.several)
         elif not ids.is_plain:
-            remaining = self._acked(row, frame.base.ack)  # type: ignore[union-attr]
+            remaining = self._keep_ack_details(row, frame.base.ack)  # type: ignore[union-attr]
         request = ids.request
         records = self._acks.writer
-        write_i64_le(records, fitted(ids.owner))
-        write_i64_le(records, 0 if request is None else fitted(request))
-        write_i64_le(records, fitted(ids.ledger))
-        write_i64_le(records, fitted(ids.entry))
+        write_i64_le(records, fit_i64(ids.owner))
+        write_i64_le(records, 0 if request is None else fit_i64(request))
+        write_i64_le(records, fit_i64(ids.ledger))
+        write_i64_le(records, fit_i64(ids.entry))
         write_i64_le(records, remaining)
         write_i64_le(records, row)
         write_i64_le(records, ids.kind)
         write_i64_le(records, ids.count)
         write_i64_le(records, request is not None)
 
-    def _acked(self, row: int, ack: CommandAck) -> int:
-        """Collect what few ACKs have; returns how many messages of the first entry stay unacknowledged."""
+    def _keep_ack_details(self, row: int, ack: CommandAck) -> int:
+        """Collect rare fields of an ACK; return how many messages of its first entry stay unacknowledged."""
         acked = ack.message_id
         count, remaining = len(acked), 0
         if count and acked[0].ack_set:
@@ -305,14 +305,14 @@ class FrameRows:
             self._keep(row, "validation_error", _VALIDATION_ERRORS.get(error, str(error)))
         return remaining
 
-    def _flow(self, row: int, frame: Frame) -> None:
+    def _record_flow(self, row: int, frame: Frame) -> None:
         flow: Any = frame.base.flow  # type: ignore[union-attr]
         records = self._flows.writer
-        write_i64_le(records, fitted(flow.consumer_id))
+        write_i64_le(records, fit_i64(flow.consumer_id))
         write_i64_le(records, flow.messagePermits)
         write_i64_le(records, row)
 
-    def _rare(self, row: int, frame: Frame) -> None:
+    def _keep_rare(self, row: int, frame: Frame) -> None:
         body = frame.body
         if body is None:
             return
@@ -349,131 +349,132 @@ class FrameRows:
         They are ordered by connection and direction, then as captured, which takes a fifth less space.
         """
         common = self._common.take()
-        captured = np.argsort(common["half"] & ~2, kind="stable")
-        order = np.empty_like(captured)
-        order[captured] = np.arange(len(captured))
-        common = chosen(common, captured)
+        origins = np.argsort(common["direction"] & ~2, kind="stable")  # row of the table -> row as captured
+        order = np.empty_like(origins)  # row as captured -> row of the table
+        order[origins] = np.arange(len(origins))
+        common = select(common, origins)
         columns = Columns(len(common), self._sparse, order, Columns(len(common), self._unusual, order))
-        self._files(columns, common["place"] >> PACKET_OFFSET_BITS)
-        columns.numbers("packet_offset", common["place"] & PACKET_OFFSET_MASK)
-        columns.numbers("time_ns", common["time"], common["time"] != _NO_TIME)
-        columns.numbers("time", microseconds(common["time"]), common["time"] != _NO_TIME)
-        columns.numbers("start_time_ns", common["start"], common["start"] != common["time"])
-        self._ends(columns, common["half"])
-        columns.numbers("stream_offset", common["offset"])
+        self._fill_files(columns, common["packet"] >> PACKET_OFFSET_BITS)
+        columns.set_numbers("packet_offset", common["packet"] & PACKET_OFFSET_MASK)
+        columns.set_numbers("time_ns", common["time"], common["time"] != _NO_TIME)
+        columns.set_numbers("time", microseconds(common["time"]), common["time"] != _NO_TIME)
+        columns.set_numbers("start_time_ns", common["start"], common["start"] != common["time"])
+        self._fill_addresses(columns, common["direction"])
+        columns.set_numbers("stream_offset", common["offset"])
         types, codes = np.unique(common["type"], return_inverse=True)
         rare = ["?", *map(command_name, list(self._types)[1:])]
-        columns.texts("command", codes, [command_name(n) if n >= 0 else rare[-1 - n] for n in types.tolist()])
-        columns.numbers("total_size", common["total"])
-        columns.numbers("command_size", common["size"])
-        columns.numbers("partial", common["partial"] != 0)
-        columns.texts("topic", common["topic"] - 1, list(self._topics)[1:])
+        names = [command_name(number) if number >= 0 else rare[-1 - number] for number in types.tolist()]
+        columns.set_texts("command", codes, names)
+        columns.set_numbers("total_size", common["total"])
+        columns.set_numbers("command_size", common["size"])
+        columns.set_numbers("partial", common["partial"] != 0)
+        columns.set_texts("topic", common["topic"] - 1, list(self._topics)[1:])
         columns.arrays.update(of_topics(columns.arrays["topic"]))
-        columns.texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
+        columns.set_texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
         self._take_entries(columns, common, self._entries.take(order))
-        opened, answers = self._opened.take(order), self._answers.take(order)
-        self._take_metadata(columns, common, opened)
+        heads, answers = self._heads.take(order), self._answers.take(order)
+        self._take_metadata(columns, common, heads)
         self._take_answers(columns, answers)
-        sends = chosen(opened, common["type"][opened["row"]] == SEND)
-        named = chosen(answers, answers["name"] != 0)
-        rows, names = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
-        columns.put_texts("producer", rows, names, self._names.texts)
+        sends = select(heads, common["type"][heads["row"]] == SEND)
+        named = select(answers, answers["name"] != 0)
+        rows, producers = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
+        columns.put_texts("producer", rows, producers, self._names.texts)
         receipts, acks, flows = (records.take(order) for records in (self._receipts, self._acks, self._flows))
         columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
-        columns.put_all(chosen(receipts, receipts["identified"] != 0), ledger_id="ledger", entry_id="entry")
-        columns.put_all(chosen(receipts, receipts["ranges"] != 0), highest_sequence_id="highest")
+        columns.put_all(select(receipts, receipts["identified"] != 0), ledger_id="ledger", entry_id="entry")
+        columns.put_all(select(receipts, receipts["ranges"] != 0), highest_sequence_id="highest")
         columns.put_all(acks, consumer_id="consumer", ack_count="count")
         columns.put_all(acks[acks["count"] > 0], ledger_id="ledger", entry_id="entry", left="left")
         columns.put_all(acks[acks["asks"] != 0], request_id="request")
         columns.put_texts("ack_type", acks["row"], acks["type"], _ACK_TYPES)
         columns.put_all(flows, consumer_id="consumer", permits="permits")
-        columns.sparse_rest()
+        columns.put_sparse()
         if self._payloads is not None:
-            columns.arrays["payload"] = bytes_array([self._payloads[row] for row in captured], pa.binary())
-        batch = columns.batch(FRAMES)
+            columns.arrays["payload"] = bytes_array([self._payloads[row] for row in origins], pa.binary())
+        batch = columns.make_batch(FRAMES)
         self._begin()
         return batch
 
-    def _files(self, columns: Columns, numbers: Any) -> None:
+    def _fill_files(self, columns: Columns, numbers: Any) -> None:
         files, codes = np.unique(numbers, return_inverse=True)
         names = [self._sources[number] for number in files.tolist()]
-        columns.texts("file", codes, names)
-        columns.texts("series", codes, [series(name) for name in names])
+        columns.set_texts("file", codes, names)
+        columns.set_texts("series", codes, [series(name) for name in names])
         columns.arrays["host"] = texts_at(codes, [host_of(name, self._host) for name in names])
         if self._cluster is not None:
-            columns.texts("cluster", np.zeros_like(codes), [self._cluster])
+            columns.set_texts("cluster", np.zeros_like(codes), [self._cluster])
 
-    def _ends(self, columns: Columns, halves: Any) -> None:
+    def _fill_addresses(self, columns: Columns, directions: Any) -> None:
         """Fill in addresses, connection and direction, from `connection << 2 | flipped << 1 | to_broker`."""
-        kinds, codes = np.unique(halves, return_inverse=True)
-        ends = [self._ends_of(half) for half in kinds.tolist()]
+        kinds, codes = np.unique(directions, return_inverse=True)
+        ends = [self._find_addresses(direction) for direction in kinds.tolist()]
         for name, position in (("src_ip", 0), ("dst_ip", 2), ("uid", 4), ("broker", 5)):
             columns.arrays[name] = texts_at(codes, [end[position] for end in ends])
         for name, position in (("src_port", 1), ("dst_port", 3)):
             ports = np.array([-1 if end[position] is None else end[position] for end in ends], np.int64)
-            columns.numbers(name, ports[codes], ports[codes] >= 0)
-        columns.numbers("connection", halves >> 2)
-        columns.numbers("to_broker", (halves & 1) != 0)
+            columns.set_numbers(name, ports[codes], ports[codes] >= 0)
+        columns.set_numbers("connection", directions >> 2)
+        columns.set_numbers("to_broker", (directions & 1) != 0)
 
-    def _ends_of(self, half: int) -> tuple[Any, ...]:
-        """Address and port of the source, and of the destination; the connection's `uid`, and its broker."""
-        connection = self._connections[half >> 2]
+    def _find_addresses(self, direction: int) -> tuple[Any, ...]:
+        """Return address and port of source and destination, and the connection's `uid` and broker."""
+        connection = self._connections[direction >> 2]
         client, server = connection.client, connection.server
-        if bool(half & 2) is not connection.flipped:  # one was taken for the other
+        if bool(direction & 2) is not connection.flipped:  # one was taken for the other
             client, server = server, client
-        ends = (client, server) if half & 1 else (server, client)
-        return *address(ends[0]), *address(ends[1]), uid_of(connection), connection.broker or server or None
+        source, target = map(parse_address, (client, server) if direction & 1 else (server, client))
+        return *source, *target, uid_of(connection), connection.broker or server or None
 
     def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
         rows = entries["row"]
         sends = common["type"][rows] == SEND
         columns.put_all(
-            chosen(entries, sends), producer_id="owner", sequence_id="first", num_messages="count"
+            select(entries, sends), producer_id="owner", sequence_id="first", num_messages="count"
         )
         delivered = {"consumer_id": "owner", "ledger_id": "first", "entry_id": "second"}
-        columns.put_all(chosen(entries, ~sends), **delivered, redelivery_count="count", permits="permits")
+        columns.put_all(select(entries, ~sends), **delivered, redelivery_count="count", permits="permits")
         columns.put_texts("checksum", rows, entries["checksum"], {1: "valid", 2: "invalid", 3: "absent"})
         checked = (entries["checksum"] == 1) | (entries["checksum"] == 2)
         columns.put("checksum_valid", rows[checked], entries["checksum"][checked] == 1)
-        opened = entries["payload_at"] != 0
-        whole = opened & (common["partial"][rows] == 0)
+        has_head = entries["payload_at"] != 0
+        whole = has_head & (common["partial"][rows] == 0)
         sizes = entries["payload_at"] - entries["size"] - np.array(_HEADS)[entries["checksum"]]
-        columns.put("metadata_size", rows[opened], sizes[opened])
+        columns.put("metadata_size", rows[has_head], sizes[has_head])
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
-        columns.put_all(chosen(entries, whole & sends), payload_crc="crc")
+        columns.put_all(select(entries, whole & sends), payload_crc="crc")
 
     def _take_metadata(self, columns: Columns, common: Any, entries: Any) -> None:
         rows = entries["row"]
-        columns.put_all(chosen(entries, common["type"][rows] != SEND), num_messages="batch")
+        columns.put_all(select(entries, common["type"][rows] != SEND), num_messages="batch")
         columns.put_all(entries, messages="messages")
         nested = columns.nested
         assert nested is not None
         nested.present = rows
         nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
         nested.put_all(entries, publish_time="publish", num_messages_in_batch="batch")
-        nested.put_all(chosen(entries, entries["unpacked"] != 0), uncompressed_size="unpacked")
-        nested.put_all(chosen(entries, entries["hash"] >= 0), key_hash="hash")
+        nested.put_all(select(entries, entries["unpacked"] != 0), uncompressed_size="unpacked")
+        nested.put_all(select(entries, entries["hash"] >= 0), key_hash="hash")
         nested.put_texts("compression", rows, entries["codec"], _COMPRESSIONS)
-        nested.sparse_rest()
+        nested.put_sparse()
 
     def _take_answers(self, columns: Columns, answers: Any) -> None:
         types, codes = np.unique(answers["type"], return_inverse=True)
         commands = dict(enumerate(map(command_name, types.tolist())))
         columns.put_texts("answers", answers["row"], codes, commands)
-        columns.put_all(chosen(answers, answers["latency"] != _NO_TIME), latency_ns="latency")
-        columns.put_all(chosen(answers, answers["size"] >= 0), sent_size="size", messages="messages")
-        columns.put_all(chosen(answers, answers["request"] >= 0), request="request")
+        columns.put_all(select(answers, answers["latency"] != _NO_TIME), latency_ns="latency")
+        columns.put_all(select(answers, answers["size"] >= 0), sent_size="size", messages="messages")
+        columns.put_all(select(answers, answers["request"] >= 0), request="request")
 
     def _keep_unusual(self, row: int, metadata: MessageMetadata) -> None:
-        for name, value in unusual_fields(metadata).items():
+        for name, value in find_unusual_fields(metadata).items():
             self._unusual.setdefault(name, []).append((row, value))
             self._bytes += len(value) if isinstance(value, str) else 0
 
 
-def fitted(number: int) -> i64:
+def fit_i64(number: int) -> i64:
     """Return a uint64 as the int64 with the same bits."""
-    return number if number <= _LARGEST_SHORT else to_signed(number)
+    return number if number <= _MAX_SHORT else to_signed(number)
 
 
 def _payload(frame: Frame) -> bytes:

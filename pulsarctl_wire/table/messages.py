@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from pulsarctl_wire.table.metadata import has_key, key_hash
+from pulsarctl_wire.table.metadata import has_key, hash_message_key
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.detail import JSON, RAW, MessageOptions
@@ -48,18 +48,18 @@ class MessageRows:
         metadata = frame.metadata
         if metadata is None or frame.partial or (is_chunk(metadata) and not messages_in(frame)):
             return
-        common = self._of_entry(frame, metadata)
+        common = self._make_entry_fields(frame, metadata)
         if hides_entry(frame):
             self._append(common | {"note": _HIDDEN})
             return
         if is_chunk(metadata):
             size = metadata.uncompressed_size or metadata.total_chunk_msg_size
-            self._append(common | self._of_metadata(metadata) | {"size": size})
+            self._append(common | self._make_metadata_fields(metadata) | {"size": size})
             return
         entry = open_entry(frame, self._budget)
         note = "; ".join(entry.notes) or None
         for message in entry.messages or [Message(None, metadata, None)]:
-            self._append(common | self._of_message(message) | {"note": note})
+            self._append(common | self._make_message_fields(message) | {"note": note})
             note = None  # it is about the entry
 
     def _append(self, row: Row) -> None:
@@ -68,9 +68,9 @@ class MessageRows:
         properties: dict[str, str] = row.get("properties") or {}
         self.size += _COST + sum(map(len, texts)) + sum(len(key) + len(properties[key]) for key in properties)
 
-    def _of_entry(self, frame: Frame, metadata: Any) -> Row:
+    def _make_entry_fields(self, frame: Frame, metadata: Any) -> Row:
         """Return what all messages of an entry have in common."""
-        row = self._maker.of_event(frame) | {
+        row = self._maker.make_event_fields(frame) | {
             "command": frame.command,
             "topic": frame.topic,
             "subscription": frame.subscription,
@@ -97,9 +97,9 @@ class MessageRows:
             "redelivery_count": body.redelivery_count,
         }
 
-    def _of_message(self, message: Message) -> Row:
+    def _make_message_fields(self, message: Message) -> Row:
         payload = message.payload
-        row = self._of_metadata(message.metadata) | {
+        row = self._make_metadata_fields(message.metadata) | {
             "batch_index": message.index,
             "already_acked": True if message.skipped else None,
             "size": None if payload is None else len(payload),
@@ -108,10 +108,10 @@ class MessageRows:
             if self._options.values == RAW:
                 row["payload"] = payload
             elif self._options.values == JSON:
-                row["value"] = _json(payload)
+                row["value"] = _to_json(payload)
         return row
 
-    def _of_metadata(self, metadata: Any) -> Row:
+    def _make_metadata_fields(self, metadata: Any) -> Row:
         """Return the fields that messages in a batch have of their own."""
         has = metadata.HasField
         row: Row = {name: to_signed(getattr(metadata, name)) for name in _NUMBERS if has(name)}
@@ -120,13 +120,13 @@ class MessageRows:
         if metadata.properties:
             row["properties"] = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
         if has_key(metadata):
-            row["key_hash"] = key_hash(metadata)
+            row["key_hash"] = hash_message_key(metadata)
         for name, column in (("partition_key", "key"), ("ordering_key", "ordering_key")):
             if has(name):
-                row[column] = self._key(getattr(metadata, name))
+                row[column] = self._format_key(getattr(metadata, name))
         return row
 
-    def _key(self, key: str | bytes) -> str:
+    def _format_key(self, key: str | bytes) -> str:
         if not self._options.hash_keys:
             return as_text(key)
         return blake2b(key.encode() if isinstance(key, str) else key, digest_size=16).hexdigest()
@@ -140,7 +140,7 @@ def is_chunk(metadata: Any) -> bool:
     return bool(metadata.num_chunks_from_msg > 1)
 
 
-def _json(payload: bytes) -> str | None:
+def _to_json(payload: bytes) -> str | None:
     """Return a payload as JSON: as it is, or its text as a string; None if it is not UTF-8."""
     try:
         orjson.loads(payload)

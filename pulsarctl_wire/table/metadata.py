@@ -1,4 +1,4 @@
-"""What few entries have: rare fields of MessageMetadata, the hash of a key, and what is wrong with them."""
+"""Rare columns of entries: fields of MessageMetadata, the hash of a key, and what is wrong with an entry."""
 
 from base64 import b64decode
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ _NUMBERS_OF_METADATA: Final = (
     *("event_time", "deliver_at_time", "num_chunks_from_msg", "chunk_id", "total_chunk_msg_size"),
     *("txnid_least_bits", "txnid_most_bits", "marker_type", "uncompressed_size"),
 )
-_LONGEST_KEY: Final = 256  # bytes of a key whose hash is cached
+_MAX_CACHED_KEY: Final = 256  # bytes of a key whose hash is cached
 _MAX_ENTRIES: Final = 16_384  # whose payloads are known to decompress
 
 
-def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
-    """Column -> value, of the fields that metadata has besides the usual ones."""
+def find_unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
+    """Return column -> value of the fields that metadata has besides the usual ones."""
     has = metadata.HasField
     columns: dict[str, Any] = {
         name: to_signed(getattr(metadata, name)) for name in _NUMBERS_OF_METADATA if has(name)
@@ -40,7 +40,7 @@ def unusual_fields(metadata: MessageMetadata) -> dict[str, Any]:
     if has("uuid"):
         columns["uuid"] = as_text(metadata.uuid)
     if has_key(metadata):
-        columns["key_hash"] = key_hash(metadata)
+        columns["key_hash"] = hash_message_key(metadata)
     return columns
 
 
@@ -49,18 +49,18 @@ def has_key(metadata: Any) -> bool:
     return bool(metadata.HasField("partition_key") or metadata.HasField("ordering_key"))
 
 
-def key_hash(metadata: Any) -> int:
+def hash_message_key(metadata: Any) -> int:
     """Return the hash of a message's ordering key, or else of its key."""
     ordering, key = metadata.ordering_key, metadata.partition_key
     is_ordered = metadata.HasField("ordering_key")  # though it may be empty
     chosen_key = ordering if is_ordered else key
     data = chosen_key if isinstance(chosen_key, bytes) else chosen_key.encode()
-    return hash_of(data, is_base64=not is_ordered and metadata.partition_key_b64_encoded)
+    return hash_key(data, is_base64=not is_ordered and metadata.partition_key_b64_encoded)
 
 
-def hash_of(key: bytes, *, is_base64: bool = False) -> int:
+def hash_key(key: bytes, *, is_base64: bool = False) -> int:
     """Return the hash of a key (in Base64 or not) that Key_Shared subscriptions use: Murmur3."""
-    hashed: int = (_hash if len(key) <= _LONGEST_KEY else _hash.__wrapped__)(key, is_base64)
+    hashed: int = (_hash if len(key) <= _MAX_CACHED_KEY else _hash.__wrapped__)(key, is_base64)
     return hashed
 
 
@@ -73,30 +73,30 @@ def _hash(data: bytes, is_base64: bool) -> int:
 
 
 class Examiner:
-    """Looks at entries: it decompresses what is compressed."""
+    """Looks for damaged entries, and decompresses compressed ones for that."""
 
     def __init__(self) -> None:
         self._budget = Budget()
-        self._right: dict[bytes, None] = {}  # checksums of the last payloads that decompress
+        self._intact: dict[bytes, None] = {}  # checksums of the last payloads that decompress
 
-    def look(self, frame: Frame) -> Iterator[tuple[str, int]]:
+    def examine(self, frame: Frame) -> Iterator[tuple[str, int]]:
         """Yield the columns `unpacked_size` and `head_crc` of a SEND or MESSAGE that is not cut, if any."""
         metadata, is_valid = frame.metadata, frame.checksum == "valid"
-        size = self._misstated(frame) if metadata is not None and metadata.compression and is_valid else None
+        size = self._find_size(frame) if metadata is not None and metadata.compression and is_valid else None
         if size is not None:
             yield "unpacked_size", size
         if metadata is None or frame.checksum == "invalid" or size is not None:
             yield "head_crc", crc32c(frame.raw[frame.entry_at : frame.payload_at or len(frame.raw)])
 
-    def _misstated(self, frame: Frame) -> int | None:
+    def _find_size(self, frame: Frame) -> int | None:
         """Return what the payload's size is, if not uncompressed_size (see `find_misstated_size`)."""
         metadata, key = frame.metadata, frame.stored_checksum
         if metadata is None or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
             return None
-        if key in self._right:
+        if key in self._intact:
             return None
         size = find_misstated_size(metadata, frame.payload, self._budget)
         if size is None:
-            self._right[key] = None
-            bound(self._right, _MAX_ENTRIES)
+            self._intact[key] = None
+            bound(self._intact, _MAX_ENTRIES)
         return size

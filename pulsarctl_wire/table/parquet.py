@@ -37,7 +37,7 @@ _SPARK_TYPES: Final = {
 
 def writer(target: Any, schema: Any, **options: Any) -> Any:
     """Return a `pyarrow.parquet.ParquetWriter` of `schema` to a path or file."""
-    paths = _leaves(schema)
+    paths = _list_leaves(schema)
     parquet = pq.ParquetWriter(
         target,
         schema,
@@ -49,7 +49,7 @@ def writer(target: Any, schema: Any, **options: Any) -> Any:
         **options,
     )
     # In the metadata of the Arrow schema it would be stored twice.
-    parquet.add_key_value_metadata({_SPARK: json.dumps(_for_spark(schema), separators=(",", ":"))})
+    parquet.add_key_value_metadata({_SPARK: json.dumps(_to_spark(schema), separators=(",", ":"))})
     return parquet
 
 
@@ -61,18 +61,18 @@ class RowGroups:
 
     def __init__(self, target: Any, schema: Any, most: int = GATHERED) -> None:
         self._parquet = writer(target, schema)
-        self._most = most
-        self._gathered: list[Any] = []
+        self._max_bytes = most
+        self._tables: list[Any] = []
         self._rows = self._size = 0
 
     def write(self, rows: Any) -> None:
         """Append a record batch or a table."""
         if not rows.num_rows:
             return
-        self._gathered.append(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
+        self._tables.append(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
         self._rows += rows.num_rows
         self._size += rows.nbytes
-        if self._rows >= ROWS or self._size >= self._most:
+        if self._rows >= ROWS or self._size >= self._max_bytes:
             self._flush()
 
     def note(self, name: bytes, text: str) -> None:
@@ -81,12 +81,12 @@ class RowGroups:
 
     def close(self) -> None:
         """Write the remaining rows, and complete the file."""
-        if self._gathered:
+        if self._tables:
             self._flush()
         self._parquet.close()
 
     def _flush(self) -> None:
-        rows, self._gathered = pa.concat_tables(self._gathered), []
+        rows, self._tables = pa.concat_tables(self._tables), []
         # With one dictionary for all batches, texts are written as numbers.
         self._parquet.write_table(rows.unify_dictionaries(), row_group_size=rows.num_rows)
         self._rows = self._size = 0
@@ -98,36 +98,36 @@ class RowGroups:
         self.close()
 
 
-def _leaves(schema: Any) -> list[str]:
+def _list_leaves(schema: Any) -> list[str]:
     """Return the path of each column that holds values."""
     leaves: list[str] = []
     for field in schema:
         if pa.types.is_struct(field.type):
-            leaves += [f"{field.name}.{name}" for name in _leaves(field.type)]
+            leaves += [f"{field.name}.{name}" for name in _list_leaves(field.type)]
         elif pa.types.is_map(field.type):
             leaves += [f"{field.name}.key_value.{part}" for part in ("key", "value")]
         elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
-            leaves += [f"{field.name}.list.element.{name}" for name in _leaves(field.type.value_type)]
+            leaves += [f"{field.name}.list.element.{name}" for name in _list_leaves(field.type.value_type)]
         else:
             leaves.append(f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name)
     return leaves
 
 
-def _for_spark(type_: Any) -> Any:
+def _to_spark(type_: Any) -> Any:
     """Return an Arrow type or schema as Spark writes types as JSON."""
     if isinstance(type_, pa.Schema) or pa.types.is_struct(type_):
         fields = [
-            {"name": each.name, "type": _for_spark(each.type), "nullable": True, "metadata": _comment(each)}
-            for each in type_
+            {"name": field.name, "type": _to_spark(field.type), "nullable": True, "metadata": _comment(field)}
+            for field in type_
         ]
         return {"type": "struct", "fields": fields}
     if pa.types.is_list(type_):
-        return {"type": "array", "elementType": _for_spark(type_.value_type), "containsNull": True}
+        return {"type": "array", "elementType": _to_spark(type_.value_type), "containsNull": True}
     if pa.types.is_map(type_):
-        key, value = _for_spark(type_.key_type), _for_spark(type_.item_type)
+        key, value = _to_spark(type_.key_type), _to_spark(type_.item_type)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if pa.types.is_dictionary(type_):
-        return _for_spark(type_.value_type)
+        return _to_spark(type_.value_type)
     return "timestamp" if pa.types.is_timestamp(type_) else _SPARK_TYPES[type_]
 
 

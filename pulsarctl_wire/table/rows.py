@@ -27,7 +27,7 @@ class RowMaker:
         self._cluster = cluster
         self._host = host
 
-    def _place(self, packet: int, time_ns: int | None) -> Row:
+    def _make_packet_fields(self, packet: int, time_ns: int | None) -> Row:
         file = self._sources[packet >> PACKET_OFFSET_BITS]
         return {
             "file": file,
@@ -38,11 +38,11 @@ class RowMaker:
             "time_ns": time_ns,
         }
 
-    def of_event(self, event: Event) -> Row:
+    def make_event_fields(self, event: Event) -> Row:
         """Return where an event is: the columns that the rows of all events have."""
         ends = event.connection.client, event.connection.server
-        source, target = map(address, ends if event.to_broker else ends[::-1])
-        return self._place(event.packet, event.time_ns) | {
+        source, target = map(parse_address, ends if event.to_broker else ends[::-1])
+        return self._make_packet_fields(event.packet, event.time_ns) | {
             **{"src_ip": source[0], "src_port": source[1], "dst_ip": target[0], "dst_port": target[1]},
             "connection": event.connection.index,
             "uid": uid_of(event.connection),
@@ -50,22 +50,22 @@ class RowMaker:
             "stream_offset": event.offset,
         }
 
-    def of_gap(self, event: Event) -> Row:
+    def make_gap_row(self, event: Event) -> Row:
         """Return the row of a gap, or of malformed bytes."""
         reported_ns, place = event.reported or (None, None)
-        row = self.of_event(event)
+        row = self.make_event_fields(event)
         row |= {"kind": "gap", "size": event.size, "reported_ns": reported_ns, "reported_place": place}
         if isinstance(event, Malformed):
             row |= {"kind": "malformed", "reason": event.reason}
             row |= {"protocol": event.protocol or None, "head": mask_event(event)[:SIGNATURE_SIZE]}
         return row
 
-    def of_connection(self, ending: EndedConnection) -> Row:
-        """Make the row of a connection. What it said of itself is unknown if its state has no `greeting`."""
+    def make_connection_row(self, ending: EndedConnection) -> Row:
+        """Return the row of a connection. Without a `greeting` of its state, the columns of that are null."""
         connection = ending.connection
-        client, server = address(connection.client), address(connection.server)
+        client, server = parse_address(connection.client), parse_address(connection.server)
         greeting = getattr(ending.state, "greeting", None) or Greeting()
-        return self._place(ending.packet, ending.time_ns) | {
+        return self._make_packet_fields(ending.packet, ending.time_ns) | {
             "connection": connection.index,
             "uid": uid_of(connection),
             **{"client_ip": client[0], "client_port": client[1]},
@@ -81,7 +81,7 @@ class RowMaker:
 
 
 @lru_cache(4_096)
-def address(text: str) -> tuple[str | None, int | None]:
-    """IP address and port of "address:port"; None, None for an empty text."""
+def parse_address(text: str) -> tuple[str | None, int | None]:
+    """Return the IP address and port of "address:port"; None, None for an empty text."""
     host, _, port = text.rpartition(":")
     return (host.strip("[]"), int(port)) if host else (None, None)

@@ -337,7 +337,7 @@ def test_a_table_may_name_more_files_than_places_have_bits_for() -> None:
     rows |= {name: [1] for name in ("stream_offset", "time_ns", "packet_offset", "size")}
     reader = RowReader()
     for number in range(2**19 + 2):
-        event = reader.event(rows | {"file": [str(number)]}, 0, Connection(0))
+        event = reader.make_event(rows | {"file": [str(number)]}, 0, Connection(0))
         assert event.packet >> PACKET_OFFSET_BITS == number
 
 
@@ -352,7 +352,7 @@ def test_frames_are_those_of_the_capture(path: Path) -> None:
     made: dict[tuple[int, bool, int], Event] = {}
     for rows in read_rows(batches):
         frames = [
-            reader.event(rows, row, Connection(rows["connection"][row]))
+            reader.make_event(rows, row, Connection(rows["connection"][row]))
             for row, event in enumerate(rows["event"])
             if event == "frame"
         ]

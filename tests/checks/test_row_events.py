@@ -77,7 +77,7 @@ def test_numbers_are_those_of_the_command_and_the_metadata(drawn: st.DataObject)
     (batch,) = pa.Table.from_pylist([before, values], whole.schema).slice(1).to_batches()
     rows = next(read_rows([batch]))
     try:
-        frame = RowReader().event(rows, 0, Connection(0))
+        frame = RowReader().make_event(rows, 0, Connection(0))
         assert isinstance(frame, RowFrame)
         base, metadata = frame.base, frame.metadata
     except CaptureError as error:
@@ -98,7 +98,7 @@ def test_heads_are_equal_if_the_doctor_reads_the_same_of_both(drawn: st.DataObje
     (batch,) = pa.Table.from_pylist([before, values], whole.schema).combine_chunks().to_batches()
     heads, numbers = [], []
     for row in (0, 1):
-        frame = RowReader().event(next(read_rows([batch])), row, Connection(0))
+        frame = RowReader().make_event(next(read_rows([batch])), row, Connection(0))
         assert isinstance(frame, RowFrame)
         assert frame.head is not None
         try:

@@ -45,7 +45,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder = TableBuilder(["some/it%"])
     builder.add(list(read_events(SAMPLES / "snaplen96.pcap", SAMPLES / "errors.pcap")))
     folder = tmp_path_factory.mktemp("made")
-    for name, rows in (("it.parquet", builder.frames()), ("it.gaps.parquet", builder.gaps())):
+    for name, rows in (("it.parquet", builder.take_frames()), ("it.gaps.parquet", builder.take_gaps())):
         with writer(folder / name, rows.schema.with_metadata({"pwire.table": VERSION})) as file:
             file.write_batch(rows)
     return folder / "it.parquet"

@@ -36,7 +36,7 @@ def entries(name: str, *, chunks: bool = False) -> list[Frame]:
 def rows_of(frames: list[Frame], options: MessageOptions) -> list[Row]:
     builder = TableBuilder(["it"], messages=options)
     builder.add(list(frames))
-    rows: list[Row] = builder.messages().to_pylist()
+    rows: list[Row] = builder.take_messages().to_pylist()
     return rows
 
 

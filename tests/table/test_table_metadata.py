@@ -89,7 +89,7 @@ def test_no_field_of_metadata_is_missed(some: list[tuple[bytes, bool]], cut: int
     stream = FrameStream(Connection(0), False)
     builder = TableBuilder(["it"])
     builder.add([*stream.feed(data), *stream.close()])
-    rows = builder.frames().to_pylist()
+    rows = builder.take_frames().to_pylist()
     assert len(rows) == len(some)
     for row, (metadata, _) in zip(rows, some, strict=True):
         parsed = MessageMetadata.FromString(metadata)
@@ -117,4 +117,4 @@ def test_metadata_that_lacks_required_fields_is_looked_at_too() -> None:
     assert isinstance(events[0], Frame)
     builder = TableBuilder(["it"])
     builder.add(events)
-    assert builder.frames().to_pylist()[0]["metadata"]["event_time"] == 5
+    assert builder.take_frames().to_pylist()[0]["metadata"]["event_time"] == 5

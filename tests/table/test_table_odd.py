@@ -49,13 +49,13 @@ def test_sizes_of_payloads(frame: Frame, size: int | None) -> None:
         if size is None
         else {"unpacked_size": size, "head_crc": crc32c(frame.raw[start : frame.payload_at])}
     )
-    assert dict(Examiner().look(frame)) == found
+    assert dict(Examiner().examine(frame)) == found
 
 
 def test_a_wrong_checksum_has_a_digest_that_tells_copies() -> None:
     examiner = Examiner()
     frames = [sent(b"one", damage=1), sent(b"one", damage=1), sent(b"one", 7, damage=1)]
-    one, copy, other = (dict(examiner.look(frame)) for frame in frames)
+    one, copy, other = (dict(examiner.examine(frame)) for frame in frames)
     assert one == copy != other
     assert one.keys() == {"head_crc"}
 
@@ -72,8 +72,8 @@ def test_checksums_of_payloads_that_decompress(monkeypatch: pytest.MonkeyPatch) 
     examiner = Examiner()
     frames = [sent(PACKED, number, compression=ZLIB, uncompressed_size=100) for number in range(25)]
     for frame in (*frames, frames[-1]):
-        assert not dict(examiner.look(frame))
+        assert not dict(examiner.examine(frame))
     assert len(calls) == 25  # the last one is known
-    assert len(examiner._right) <= 10
-    assert not dict(examiner.look(frames[0]))
+    assert len(examiner._intact) <= 10
+    assert not dict(examiner.examine(frames[0]))
     assert len(calls) == 26

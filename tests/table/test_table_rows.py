@@ -15,7 +15,7 @@ from crc32c import crc32c
 from pulsarctl_wire.capture import Decoder, Source, open_source
 from pulsarctl_wire.record import Recorder, connection_record
 from pulsarctl_wire.table.builder import TableBuilder
-from pulsarctl_wire.table.rows import address
+from pulsarctl_wire.table.rows import parse_address
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 def rows_of(events: list[Event], *, payload: bool = False, sources: tuple[str, ...] = ("it",)) -> list[Row]:
     builder = TableBuilder(sources, payload=payload)
     builder.add(events)
-    rows: list[Row] = builder.frames().to_pylist()
+    rows: list[Row] = builder.take_frames().to_pylist()
     return rows
 
 
@@ -174,7 +174,7 @@ def test_gaps_of_a_sample_say_what_its_records_say(name: str) -> None:
     damage: list[Event] = [event for event in decoded(name, places=False) if not isinstance(event, Frame)]
     builder = TableBuilder(["it"])
     builder.add(damage)
-    rows = builder.gaps().to_pylist()
+    rows = builder.take_gaps().to_pylist()
     assert len(rows) == len(damage)
     for row, event in zip(rows, damage, strict=True):
         assert (row["time_ns"], row["to_broker"]) == (event.time_ns, event.to_broker)
@@ -200,7 +200,7 @@ def test_connections_of_a_sample_say_what_their_records_say(name: str) -> None:
         with (source := open_source(str(SAMPLES / name))).stream:
             for _ in chain(decoder.read(source), decoder.finish()):
                 pass
-    rows = builder.connections().to_pylist()
+    rows = builder.take_connections().to_pylist()
     assert len(rows) == len(records) > 0
     same = ["connection", "time_ns", "end", "by_broker", "end_ns", "last_ns", "syns", "client_version"]
     same += ["protocol_version", "proxy_to_broker_url", "bytes_to_broker", "bytes_to_client", "protocol"]
@@ -208,7 +208,7 @@ def test_connections_of_a_sample_say_what_their_records_say(name: str) -> None:
         assert [row[each] for each in same] == [record[each] for each in same]
         assert (row["joined"], row["packet_offset"]) == (record["joined_midway"], record["packet"])
         ends = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
-        assert ends == [address(record["client"]), address(record["server"])]
+        assert ends == [parse_address(record["client"]), parse_address(record["server"])]
 
 
 def test_gaps_keep_their_addresses_when_connections_are_renumbered() -> None:
@@ -216,7 +216,7 @@ def test_gaps_keep_their_addresses_when_connections_are_renumbered() -> None:
     builder = TableBuilder(["it"])
     builder.add([Gap(1, connection, True) for connection in connections])
     connections[0].index, connections[1].index = 1, 7
-    rows = builder.gaps().to_pylist()
+    rows = builder.take_gaps().to_pylist()
     assert [(row["connection"], row["src_ip"]) for row in rows] == [(0, "10.0.0.0"), (1, "10.0.0.1")]
 
 
@@ -345,7 +345,7 @@ def test_rows_of_raw_frames_have_no_addresses_and_no_times() -> None:
     (events,) = [events for events in decoder.read(source) if events]
     rows = TableBuilder(decoder.sources)
     rows.add(events)
-    for row in rows.frames().to_pylist():
+    for row in rows.take_frames().to_pylist():
         assert row["src_ip"] is row["src_port"] is row["time_ns"] is row["start_time_ns"] is None
         assert (row["file"], row["packet_offset"]) == ("frames", 0)
 
@@ -360,4 +360,4 @@ def test_an_error_is_told_whatever_its_field_is_called(command: str, field: str)
     base.type = next(number for number, name in BODIES.items() if name == command)  # type: ignore[assignment]
     builder = TableBuilder(["it"])
     builder.add(FrameStream(Connection(0), False).feed(build_frame(base)))
-    assert builder.frames().to_pylist()[0]["error"] == ("TopicNotFound" if field else None)
+    assert builder.take_frames().to_pylist()[0]["error"] == ("TopicNotFound" if field else None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire import read_events
-from pulsarctl_wire.table.metadata import key_hash, unusual_fields
+from pulsarctl_wire.table.metadata import find_unusual_fields, hash_message_key
 from pulsarctl_wire.wire import commands
 from pulsarctl_wire.wire.commands import ACK, BODIES, MESSAGE, NUMBERS, SEND, SEND_RECEIPT
 from pulsarctl_wire.wire.fast_fields import IS_COMPILED, Head, Ids, head_of, ids_of, read_head, read_ids
@@ -50,14 +50,14 @@ def check_ids(ids: Ids, number: int, base: BaseCommand) -> None:
 def check_head(head: Head, metadata: MessageMetadata) -> None:
     """Check what was read of metadata against the parsed one."""
     same(head, head_of(metadata), HEAD)
-    unusual = unusual_fields(metadata)
+    unusual = find_unusual_fields(metadata)
     if head.is_plain:
         assert unusual.keys() <= HASHED
         assert (head.key is not None) is ("key_hash" in unusual)
         key: Any = metadata.partition_key  # bytes, if it is not UTF-8
         assert head.key in (None, key if isinstance(key, bytes) else key.encode())
         assert head.key is None or not metadata.partition_key_b64_encoded
-        assert head.key is None or unusual["key_hash"] == key_hash(metadata)
+        assert head.key is None or unusual["key_hash"] == hash_message_key(metadata)
 
 
 def frames_of(path: Path) -> list[Frame]:

@@ -71,7 +71,7 @@ def _headers(topic: PersistentTopic, entry: Entry, metadata: MessageMetadata) ->
         headers["Base64-encryption-keys"] = _base64(key.SerializeToString())
     if metadata.HasField("txnid_most_bits"):
         headers["txn-aborted"] = _header_value(topic.is_aborted(entry.index, metadata))
-    headers["txn-uncommitted"] = _header_value(entry.index >= topic.readable)
+    headers["txn-uncommitted"] = _header_value(entry.index >= topic.readable_end)
     return {f"X-Pulsar-{name}": value for name, value in headers.items()}
 
 

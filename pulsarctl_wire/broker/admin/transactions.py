@@ -81,7 +81,7 @@ async def get_buffer_stats(request: Request) -> Answer:
     """Return the transactions that have messages in a topic."""
     _check(request)
     topic = await request.load_persistent_topic("Transaction buffer")
-    ledger, entry = topic.log.position_before(topic.readable)
+    ledger, entry = topic.log.position_before(topic.readable_end)
     table = topic.journal.table(f"txn-open/{topic.log.number}")
     return Answer(
         200,

@@ -46,9 +46,9 @@ class Source(BaseSubscription):
         """Returns whether a transaction hides an entry, as it has acknowledged it."""
 
     @property
-    def readable(self) -> int:
+    def readable_end(self) -> int:
         """The index before which consumers may see entries."""
-        return int(self.topic.readable)
+        return int(self.topic.readable_end)
 
     @property
     def terminated(self) -> bool:
@@ -116,7 +116,7 @@ class Dispatcher:
         """Return the next entry that consumers may see; None if there is none now."""
         while True:
             index = self.cursor.find_open(max(self.read_index, self.log.first))
-            stop = self.source.readable
+            stop = self.source.readable_end
             if index >= stop:
                 self._on_end()
                 return None

@@ -63,7 +63,7 @@ async def _join(
         return
     topic.check_producer_limit()
     await topic.check_backlog()
-    topic.check_producer(body.encrypted)
+    topic.check_encryption(body.encrypted)
     version = b""
     if body.HasField("schema"):
         try:
@@ -77,7 +77,7 @@ async def _join(
     else:
         topic.check_no_schema()
     if body.initial_subscription_name:
-        await topic.create_initial(connection.text(body.initial_subscription_name))
+        await topic.create_initial_subscription(connection.text(body.initial_subscription_name))
     has_name = body.HasField("producer_name")
     name = connection.text(body.producer_name) if has_name else broker.make_producer_name()
     if not has_name:

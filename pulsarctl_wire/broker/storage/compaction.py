@@ -45,7 +45,7 @@ class Compactable(Protocol):
     closed: bool
 
     @property
-    def readable(self) -> int:
+    def readable_end(self) -> int:
         """The index before which entries are compacted."""
 
     def is_aborted(self, index: int, metadata: MessageMetadata) -> bool:
@@ -136,7 +136,7 @@ class Compaction:
     async def _run(self) -> None:
         topic, journal = self._topic, self._topic.journal
         cursor = topic.get_compaction_cursor()
-        stop = topic.readable
+        stop = topic.readable_end
         latest: dict[bytes, tuple[int, int]] = {}
         self.removed_messages = 0
 

@@ -50,7 +50,7 @@ class NonPersistentSubscription(BaseSubscription):
         active = self._find_active()
         self.consumers.append(consumer)
         if self.kind == FAILOVER and self._find_active() is active:
-            consumer.tell_active(False)  # clients are not told of a change
+            consumer.tell_active(False)  # when the active one changes, nobody is told
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""
@@ -105,14 +105,14 @@ class NonPersistentSubscription(BaseSubscription):
         """
         priorities = [consumer.priority for consumer in self.consumers]
         turn = self._turn if self._turn < len(priorities) else 0
-        own = priorities[turn]
-        yield from takewhile(lambda index: priorities[index] < own, range(turn))
-        same = takewhile(lambda index: priorities[index] == own, range(turn, len(priorities)))
-        end = turn
-        for end in same:
-            yield end
-        yield from takewhile(lambda index: priorities[index] == own, range(priorities.index(own), turn))
-        yield from range(end + 1, len(priorities))
+        level = priorities[turn]
+        yield from takewhile(lambda index: priorities[index] < level, range(turn))
+        equals = takewhile(lambda index: priorities[index] == level, range(turn, len(priorities)))
+        last = turn
+        for last in equals:
+            yield last
+        yield from takewhile(lambda index: priorities[index] == level, range(priorities.index(level), turn))
+        yield from range(last + 1, len(priorities))
 
 
 class NonPersistentTopic(Topic[NonPersistentSubscription]):
@@ -148,7 +148,7 @@ class NonPersistentTopic(Topic[NonPersistentSubscription]):
             self.past_bytes_out += subscription.past_bytes_out
         self.last_active_ms = self.scheduler.time_ms
 
-    async def create_initial(self, name: str) -> None:
+    async def create_initial_subscription(self, name: str) -> None:
         """Do nothing: unused subscriptions keep nothing."""
 
     async def check_backlog(self) -> None:

@@ -115,7 +115,7 @@ class PersistentTopic(StoredTopic[Subscription]):
             raise Refused("NotAllowedError", text)
         return self.create_subscription(
             name,
-            self._start_of(command),
+            self._find_start(command),
             durable=command.durable,
             properties={
                 as_text(pair.key): as_text(pair.value)
@@ -140,18 +140,19 @@ class PersistentTopic(StoredTopic[Subscription]):
             cursor.save()
         return subscription
 
-    def _start_of(self, command: CommandSubscribe) -> int:
+    def _find_start(self, command: CommandSubscribe) -> int:
         """Return a new subscription's start index. Readers are sent their start entry; clients skip it."""
         start = command.start_message_id
         if not command.durable and command.HasField("start_message_id"):
             ledger, entry = signed(start.ledgerId), signed(start.entryId)
-            if (ledger, entry - (ledger >= 0 and entry >= 0)) <= self.log.position_before(self.log.end):
+            former = entry - 1 if ledger >= 0 and entry >= 0 else entry
+            if (ledger, former) <= self.log.position_before(self.log.end):
                 return self.locate(start)  # else the initial position counts, as for `latest`
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first
         return self.log.end
 
-    async def create_initial(self, name: str) -> None:
+    async def create_initial_subscription(self, name: str) -> None:
         """Create the initial subscription that a producer asks for. Raises Refused."""
         if name not in self.subscriptions:
             if not self.policies.can_create_subscription():

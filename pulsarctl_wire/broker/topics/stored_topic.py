@@ -38,7 +38,7 @@ class StoredTopic(Topic[S]):
         self._sequence_table = f"sequences/{self.log.number}"
         sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: row["last"] for name, row in sequences.items()}
-        self._gone_ms: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
+        self._left_ms: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
         self._is_dispatch_due = False
         self.transactions = TransactionBuffer(self.journal, self.log, self.scheduler, self.append_own)
         self.compaction = Compaction(self)
@@ -62,7 +62,7 @@ class StoredTopic(Topic[S]):
         self.journal.put("topics", self.name.full, row)
 
     @property
-    def readable(self) -> int:
+    def readable_end(self) -> int:
         """The index before which consumers may see entries."""
         first = self.transactions.first_open
         return self.log.stored_end if first is None else min(first, self.log.stored_end)
@@ -88,7 +88,7 @@ class StoredTopic(Topic[S]):
             highest = 0
         rules = self.rules
         deduplicates = rules.deduplicates and not command.marker
-        if deduplicates and self._is_duplicate(producer, sequence, highest, frame):
+        if deduplicates and self._deduplicate(producer, sequence, highest, frame):
             return
         data, offset = frame.raw[tail_start:], 0
         count = max(command.num_messages, 0)
@@ -174,8 +174,8 @@ class StoredTopic(Topic[S]):
         """Return the highest sequence id stored from a producer; -1 if unknown."""
         return self._sequences.get(producer_name, -1) if self.rules.deduplicates else -1
 
-    def _is_duplicate(self, producer: Producer, sequence: int, highest: int, frame: Frame) -> bool:
-        """Answer a SEND that is or is being stored already; otherwise note its sequence ids."""
+    def _deduplicate(self, producer: Producer, sequence: int, highest: int, frame: Frame) -> bool:
+        """Answer a SEND that is a duplicate, and return True; note the sequence ids of any other."""
         metadata = frame.metadata
         if metadata is not None and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return False  # of the chunks of a message, the last one counts
@@ -191,7 +191,7 @@ class StoredTopic(Topic[S]):
             producer.reject_send(sequence, highest, "PersistenceError", text)
             return True
         last = max(number, signed(highest))
-        self._gone_ms.pop(name, None)
+        self._left_ms.pop(name, None)
         self.journal.put(table, name, {"last": last})
         self.journal.call_after_sync(self._sequences.__setitem__, name, last)
         return False
@@ -200,12 +200,12 @@ class StoredTopic(Topic[S]):
         """Remove a producer."""
         super().remove_producer(producer)
         if producer.name in self.journal.table(self._sequence_table):
-            self._gone_ms[producer.name] = self.scheduler.time_ms
+            self._left_ms[producer.name] = self.scheduler.time_ms
 
     def forget_producers(self, before_ms: int) -> None:
         """Forget the sequence ids of producers that left before `before_ms`."""
-        for name in [name for name, left_ms in self._gone_ms.items() if left_ms < before_ms]:
-            del self._gone_ms[name]
+        for name in [name for name, left_ms in self._left_ms.items() if left_ms < before_ms]:
+            del self._left_ms[name]
             if name not in self.producers and self._sequences.pop(name, None) is not None:
                 self.journal.delete(self._sequence_table, name)
 
@@ -231,18 +231,18 @@ class StoredTopic(Topic[S]):
             return first
         if await is_older(size - 1):
             return first + size
-        oldest, low, high = 0, 0, size
+        last_older, low, high = 0, 0, size
         while low < high:
             middle = low + max((high - low) // 2, 1)
             if await is_older(middle):
-                oldest = low = middle
+                last_older = low = middle
             else:
                 high = middle - 1
-        return first + oldest + 1
+        return first + last_older + 1
 
     async def read_last_entry(self) -> Entry | None:
         """Return the last message that is stored; None if there is none."""
-        index = self.readable
+        index = self.readable_end
         while index > self.log.first:
             index -= 1
             entry = await self.log.load_entry(index, self.scheduler)
@@ -251,7 +251,7 @@ class StoredTopic(Topic[S]):
                 return entry
         return None
 
-    # -- what differs
+    # -- for subclasses
 
     def trim(self) -> None:
         """Delete what no subscription needs."""

@@ -1,6 +1,6 @@
 """Checks before a consumer may subscribe to a topic: names, types, limits and rates.
 
-Sources: b/ServerCnx, b/p/PersistentTopic, b/AbstractTopic (4.0).
+Sources: Pulsar's ServerCnx, PersistentTopic, AbstractTopic (4.0).
 """
 
 import re
@@ -12,8 +12,8 @@ from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, BaseS
 from pulsarctl_wire.broker.topics.topic import Topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode
 
-_REPLICATOR: Final = "pulsar.repl"  # begins the names of Pulsar's own subscriptions, as the next one
-_DEDUPLICATION: Final = "pulsar.dedup"
+_REPLICATOR: Final = "pulsar.repl"  # prefix of the replicators' subscriptions
+_DEDUPLICATION: Final = "pulsar.dedup"  # name of the subscription that deduplication uses
 
 
 def check_subscribe(topic: Topic[Any], connection: Connection, command: CommandSubscribe, name: str) -> None:

@@ -200,13 +200,13 @@ class Subscription(Source):
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages one by one. Ignores unknown ids, and all from the first beyond the end on."""
+        """Acknowledge messages one by one, except unknown ids, and all from the first beyond the end on."""
         mark, is_beyond_end = self.cursor.mark, False
         for message_id in ids:
             index, is_stored = self._locate(message_id)
             is_beyond_end = is_beyond_end or index >= self.log.stored_end
             if is_beyond_end and is_stored:
-                self.settle(index)
+                self.settle(index)  # not acknowledged, but no longer pending
             if is_beyond_end or not is_stored:
                 continue
             if self.dispatcher is not None:
@@ -232,7 +232,7 @@ class Subscription(Source):
             self.dispatcher.on_acked(index)
 
     def settle(self, index: int) -> None:
-        """Settle an entry at the consumer that has it, if any."""
+        """Record that an entry is no longer pending at its consumer, if any."""
         for consumer in self.consumers if self.kind in INDIVIDUAL else ():
             if index in consumer.pending:
                 self._settle(consumer, index)

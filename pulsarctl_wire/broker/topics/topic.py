@@ -1,7 +1,7 @@
 """The base of persistent and non-persistent topics: producers, access modes, schemas.
 
 Access modes (PIP-68): there may be many Shared producers; an exclusive one is alone, and the topic's epoch
-counts them. Source: b/AbstractTopic (4.0).
+counts them. Source: Pulsar's AbstractTopic (4.0).
 """
 
 from collections import deque
@@ -204,7 +204,7 @@ class Topic(Generic[S]):
         if limit and len(self.producers) >= limit:
             raise Refused("ProducerBusy", f"Topic '{self.name.full}' reached max producers limit")
 
-    def check_producer(self, encrypted: bool) -> None:
+    def check_encryption(self, encrypted: bool) -> None:
         """Raise Refused if the topic does not accept unencrypted producers, and this is one."""
         required = self.rules.encrypted or self.settings.encryptionRequireOnProducer
         if required and not encrypted:
@@ -269,8 +269,8 @@ class Topic(Generic[S]):
         updates = self.policies.get("is_allow_auto_update_schema")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
             return schemas.add(self.name, data, self.strategy, self.scheduler.time_ms)
-        if (version := schemas.find(self.name, data)) is not None:
-            return version
+        if (stored := schemas.find(self.name, data)) is not None:
+            return stored
         raise SchemaRefused("incompatible", "Schema not found and schema auto updating is disabled.")
 
     def check_no_schema(self) -> None:
@@ -410,7 +410,7 @@ class Topic(Generic[S]):
         for subscription in list(self.subscriptions.values()):
             subscription.check_end()
 
-    # -- what differs
+    # -- for subclasses
 
     def publish(self, producer: Producer, command: CommandSend, frame: Frame, tail_start: int) -> None:
         """Handle SEND: the entry is `frame.raw[tail_start:]`."""

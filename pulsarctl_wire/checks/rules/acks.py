@@ -16,7 +16,7 @@ ENDLESS: Final = 5
 
 _MAX_TRIES: Final = 16  # of a dead letter policy that has the default of Java
 
-_LOOKED_AT: Final = 1_000  # entries of a consumer, those that were delivered first
+_MAX_ENTRIES: Final = 1_000  # entries of a consumer, those that were delivered first
 
 
 class AckHole(Rule):
@@ -38,11 +38,11 @@ class AckHole(Rule):
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Check the entries that are unacknowledged for longest."""
         if consumer.subscription_facts.highest_acked == NOWHERE or not (
-            consumer.exact and self.can_count(consumer.state)
+            consumer.exact and self.can_judge(consumer.state)
         ):
             return
         until = now_ns - self.thresholds.unacked
-        for entry, delivery in islice(consumer.entries.items(), _LOOKED_AT):
+        for entry, delivery in islice(consumer.entries.items(), _MAX_ENTRIES):
             if not isinstance(delivery, UnackedDelivery) or delivery.sighting.time_ns > until:
                 break
             later_ack = consumer.subscription_facts.find_ack_past(entry, until)
@@ -90,7 +90,7 @@ class PartialAcksIgnored(Rule):
     ) -> None:
         """Report a batch that is delivered again as a whole, although a part was acknowledged."""
         ack = consumer.partial_acks[entry][0] if entry in consumer.partial_acks else None
-        if ack is None or ack.number > redelivery.last_request.number or not self.can_count(state):
+        if ack is None or ack.number > redelivery.last_request.number or not self.can_judge(state):
             return
         if frame.ids.is_plain or not frame.base.message.ack_set:  # type: ignore[union-attr]
             rows = [(ack, "a part of the batch is acknowledged")]
@@ -137,7 +137,7 @@ class EndlessRedelivery(Rule):
                 self._report(consumer, entry, redelivery)
 
     def _report(self, consumer: Consumer, entry: Entry, redelivery: Redelivery) -> None:
-        if not self.can_count(consumer.state):
+        if not self.can_judge(consumer.state):
             return
         times = f"delivered again, {redelivery.count} times so far"
         rows = [

@@ -58,7 +58,7 @@ class AuthChallengeUnanswered(_Refresh):
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report a connection that the broker closes without an answer."""
         rows = state.notes.get(self.id)
-        if not rows or not ending.by_broker or not self.can_count(state):
+        if not rows or not ending.by_broker or not self.can_judge(state):
             return
         waited_ns = (ending.end_ns or 0) - rows[0][0].time_ns
         if waited_ns >= SECOND:

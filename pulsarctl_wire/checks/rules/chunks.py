@@ -5,13 +5,13 @@ from typing import Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CAPTURE, Findings, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, Reporter, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.knowledge import bound
 
-_LONGEST: Final = 256  # characters of a uuid that are kept
+_MAX_UUID: Final = 256  # characters of a uuid that are kept
 _MAX_MESSAGES: Final = 4_096  # messages that are followed at a time, and as many that are done
 
 _Key = tuple[str, str, str, str | None]
@@ -19,7 +19,7 @@ _Key = tuple[str, str, str, str | None]
 
 
 @dataclass(slots=True)
-class _Walk:
+class _Parts:
     """The chunks of a message so far.
 
     next        the chunk id that comes next
@@ -56,8 +56,8 @@ class _Walk:
         return self.next >= self.count
 
     @property
-    def may_continue(self) -> bool:
-        """Whether its consumer can get more, or it was sent."""
+    def can_continue(self) -> bool:
+        """Whether its consumer can get more, or the chunks are SENDs."""
         return self.consumer is None or (self.consumer.is_open and self.consumer.permits > 0)
 
 
@@ -78,9 +78,9 @@ class IncompleteChunks(Rule):
     id = "incomplete_chunks"
     relies_on = CAPTURE
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._walks: dict[_Key, _Walk] = {}  # the one that waits for longest comes first
+        self._messages: dict[_Key, _Parts] = {}  # the one that waits for longest comes first
         self._done: dict[_Key, bool] = {}  # complete or reported
 
     def on_chunk(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
@@ -89,50 +89,50 @@ class IncompleteChunks(Rule):
         if metadata is None or base is None or topic is None:
             return
         consumer = None if sighting.to_broker else state.consumer(base.message.consumer_id)
-        send_key = topic, as_text(metadata.producer_name), as_text(metadata.uuid[:_LONGEST]), None
+        send_key = topic, as_text(metadata.producer_name), as_text(metadata.uuid[:_MAX_UUID]), None
         key = (*send_key[:3], frame.subscription or "") if consumer is not None else send_key
         if not (sighting.to_broker or consumer) or key in self._done:
             return
-        if consumer is not None and (send_key in self._walks or send_key in self._done):
+        if consumer is not None and (send_key in self._messages or send_key in self._done):
             return  # its SENDs are followed
-        walk, number, count = self._walks.pop(key, None), metadata.chunk_id, metadata.num_chunks_from_msg
-        if walk is None:
-            walk = _Walk(sighting)
-        elif self._judge(key, walk, sighting.time_ns):
+        parts, number, count = self._messages.pop(key, None), metadata.chunk_id, metadata.num_chunks_from_msg
+        if parts is None:
+            parts = _Parts(sighting)
+        elif self._judge(key, parts, sighting.time_ns):
             return
-        walk.add(state, sighting, number, count, consumer)
-        if walk.is_complete:
+        parts.add(state, sighting, number, count, consumer)
+        if parts.is_complete:
             self._finish(key)
         else:
-            self._walks[key] = walk
-            bound(self._walks, _MAX_MESSAGES)
+            self._messages[key] = parts
+            bound(self._messages, _MAX_MESSAGES)
 
     def on_due(self, now_ns: int) -> None:
         """Report the messages that wait for too long."""
-        for key, walk in list(self._walks.items()):
-            if not self._judge(key, walk, now_ns):
+        for key, parts in list(self._messages.items()):
+            if not self._judge(key, parts, now_ns):
                 break
-            self._walks.pop(key, None)
+            self._messages.pop(key, None)
 
-    def _judge(self, key: _Key, walk: _Walk, now_ns: int) -> bool:
+    def _judge(self, key: _Key, parts: _Parts, now_ns: int) -> bool:
         """Report a message if nothing has come for too long; return whether that is so."""
-        if now_ns - walk.last.time_ns < self.thresholds.unanswered:
+        if now_ns - parts.last.time_ns < self.thresholds.unanswered:
             return False
         self._finish(key)
-        if (walk.gap or walk.may_continue) and walk.state.has_all_bytes and self.can_count(walk.state):
-            self._report(key, walk)
+        if (parts.gap or parts.can_continue) and parts.state.has_all_bytes and self.can_judge(parts.state):
+            self._report(key, parts)
         return True
 
     def _finish(self, key: _Key) -> None:
         self._done[key] = True
         bound(self._done, _MAX_MESSAGES)
 
-    def _report(self, key: _Key, walk: _Walk) -> None:
-        rows = {walk.first: "chunk_id 0"} if walk.next else {}
-        if walk.gap is not None:
-            rows |= dict([walk.gap])
-        rows[walk.last] = f"{rows.get(walk.last, f'chunk_id {walk.last_id}')}, the last that came"
-        text = f"A chunked message has {walk.next} of its {walk.count} chunks in order and no more, so its"
+    def _report(self, key: _Key, parts: _Parts) -> None:
+        rows = {parts.first: "chunk_id 0"} if parts.next else {}
+        if parts.gap is not None:
+            rows |= dict([parts.gap])
+        rows[parts.last] = f"{rows.get(parts.last, f'chunk_id {parts.last_id}')}, the last that came"
+        text = f"A chunked message has {parts.next} of its {parts.count} chunks in order and no more, so its"
         text += " consumers can never assemble it"
-        certainty, end = (CERTAIN, ".") if walk.gap else (SUSPECTED, ", unless the producer comes back.")
-        self.report(walk.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)
+        certainty, end = (CERTAIN, ".") if parts.gap else (SUSPECTED, ", unless the producer comes back.")
+        self.report(parts.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)

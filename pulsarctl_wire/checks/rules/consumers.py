@@ -59,19 +59,19 @@ class SubscribeBeforeSeekDone(Rule):
         seek = (
             state.notes.get(self.id, {}).get((True, consumer.consumer_id)) if consumer is not None else None
         )
-        if consumer is not None and seek is not None and self.can_count(state):
+        if consumer is not None and seek is not None and self.can_judge(state):
             rows = [(seek, "seek"), (sighting, "before the answer to SEEK")]
             self.report(state, consumer.subject(), rows, certainty=SUSPECTED)
 
 
 @dataclass(slots=True)
 class _Epochs:
-    """The epochs of a consumer: the newest MESSAGE, and the REDELIVER that no MESSAGE has reached yet."""
+    """The epochs of a consumer: the newest MESSAGE, and the REDELIVER whose epoch no MESSAGE has yet."""
 
     consumer: Consumer
     newest: int = -1
     request: Sighting | None = None
-    requested: int = 0
+    request_epoch: int = 0
 
 
 class StaleEpoch(Rule):
@@ -90,7 +90,7 @@ class StaleEpoch(Rule):
     relies_on = CONNECTION
     handlers: ClassVar = {"REDELIVER_UNACKNOWLEDGED_MESSAGES": "on_redeliver"}
 
-    def _epochs(self, consumer: Consumer) -> _Epochs:
+    def _get_epochs(self, consumer: Consumer) -> _Epochs:
         table = consumer.state.notes.setdefault(self.id, {})
         epochs: _Epochs | None = table.get(consumer.consumer_id)
         if epochs is None or epochs.consumer is not consumer:
@@ -103,14 +103,14 @@ class StaleEpoch(Rule):
         body: Any = frame.body
         consumer = state.consumer(body.consumer_id) if body is not None and body.consumer_epoch else None
         if consumer is not None:
-            epochs = self._epochs(consumer)
+            epochs = self._get_epochs(consumer)
             if epochs.request is None and body.consumer_epoch > epochs.newest:
-                epochs.request, epochs.requested = sighting, body.consumer_epoch
+                epochs.request, epochs.request_epoch = sighting, body.consumer_epoch
 
     def on_epoch(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a MESSAGE with an old epoch."""
         epoch = 0 if frame.ids.is_plain else frame.base.message.consumer_epoch  # type: ignore[union-attr]
-        epochs, sighting = self._epochs(consumer), state.sighting
+        epochs, sighting = self._get_epochs(consumer), state.sighting
         request = epochs.request
         if epoch < epochs.newest:
             reason = f"epoch {epoch} after {epochs.newest}"
@@ -118,14 +118,14 @@ class StaleEpoch(Rule):
         epochs.newest = max(epoch, epochs.newest)
         if request is None:
             return
-        if epoch >= epochs.requested:
+        if epoch >= epochs.request_epoch:
             epochs.request = None
         elif sighting.time_ns - request.time_ns >= self.thresholds.quiet:
             reason = f"{format_ns(sighting.time_ns - request.time_ns)} later still epoch {epoch}"
-            self._report(consumer, [(request, f"epoch {epochs.requested}"), (sighting, reason)], CERTAIN)
+            self._report(consumer, [(request, f"epoch {epochs.request_epoch}"), (sighting, reason)], CERTAIN)
 
     def _report(self, consumer: Consumer, rows: list[tuple[Sighting, str]], certainty: str) -> None:
-        if self.can_count(consumer.state):
+        if self.can_judge(consumer.state):
             self.report(consumer.state, consumer.subject(), rows, certainty=certainty)
 
 
@@ -192,17 +192,16 @@ class ReaderWaitsForMissingMessage(SilenceRule):
         _, sighting, entry = mark
         since_ns = max(sighting.time_ns, last.time_ns)
         is_delivered = entry <= consumer.subscription_facts.highest_delivered
-        if now_ns - since_ns < self.thresholds.quiet or entry[1] >> 63 or is_delivered:
+        is_empty = entry[1] >> 63  # -1 as uint64: the topic has no message
+        if now_ns - since_ns < self.thresholds.quiet or is_empty or is_delivered:
             return
-        if consumer.permits > 0 and consumer.exact and self.can_count(consumer.state):
-            text = f"The broker names {format_entry(entry)} as the last message, but has sent nothing after"
-            text += (
-                f" {format_entry(consumer.highest)} for {format_ns(now_ns - since_ns)} although it may send"
+        if consumer.permits > 0 and consumer.exact and self.can_judge(consumer.state):
+            text = (
+                f"The broker names {format_entry(entry)} as the last message, but has sent nothing after "
+                f"{format_entry(consumer.highest)} for {format_ns(now_ns - since_ns)} although it may send "
+                f"{consumer.permits}: a reader that reads to the end hangs, unless that entry is compacted "
+                "away or in an open transaction."
             )
-            text += (
-                f" {consumer.permits}: a reader that reads to the end hangs, unless that entry is compacted"
-            )
-            text += " away or in an open transaction."
             rows = [
                 (sighting, f"last id {format_entry(entry)}"),
                 (last, f"last delivery {format_entry(consumer.highest)}"),

@@ -8,7 +8,7 @@ from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
 from pulsarctl_wire.checks.rule import (
     CAPTURE,
     CONNECTION,
-    Findings,
+    Reporter,
     Rule,
     format_ns,
     make_owner_subject,
@@ -104,7 +104,7 @@ class CreateTimedOutNotClosed(Rule):
     def _report(
         self, state: CheckState, first: _Create, retry: Sighting, answer: Sighting | None = None
     ) -> None:
-        if not self.can_count(state):
+        if not self.can_judge(state):
             return
         kind = "producer" if first.sighting.type == PRODUCER else "consumer"
         waited = format_ns((answer or retry).time_ns - first.sighting.time_ns)
@@ -145,7 +145,7 @@ class StaleOwnership(Rule):
         "ERROR": "on_answer",
     }
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._refusals: dict[Any, _Refusal] = {}
         self._lookups: dict[tuple[str, str | None], int] = {}  # number of the last LOOKUP
@@ -162,7 +162,7 @@ class StaleOwnership(Rule):
         owner, connection = find_owner(frame), state.connection
         client = find_client_host(connection)
         refusal = self._refusals.pop((client, connection.server, frame.topic, owner), None)
-        if refusal is None or not self.can_count(state):
+        if refusal is None or not self.can_judge(state):
             return
         if self._lookups.get((client, frame.topic), 0) > refusal.request.number or not (
             refusal.state is state or self._has_ended(refusal.state)

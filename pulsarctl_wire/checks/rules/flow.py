@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import Subscription
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer
-from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Findings, Rule, SilenceRule, format_ns
+from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, Reporter, Rule, SilenceRule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
@@ -19,11 +19,11 @@ def find_waiting_message(consumer: Consumer, until_ns: int) -> Sighting | None:
     Neither it nor a later one was delivered to an open consumer of the subscription, or acknowledged.
     Without such a message a silent consumer has nothing to do.
     """
-    shared = consumer.subscription_facts
-    delivered = shared.highest_delivered
-    if shared.has_few_owners:
-        delivered = max(owner.highest for owner in (consumer, *shared.list_owners()))
-    send = shared.topic.stored_after(max(delivered, shared.highest_acked))
+    subscription = consumer.subscription_facts
+    delivered = subscription.highest_delivered
+    if subscription.has_few_owners:
+        delivered = max(owner.highest for owner in (consumer, *subscription.list_owners()))
+    send = subscription.topic.find_stored_after(max(delivered, subscription.highest_acked))
     receipt = send.answer if send is not None else None
     return receipt if receipt is not None and receipt.time_ns <= until_ns else None
 
@@ -42,7 +42,7 @@ class _Stalled(SilenceRule):
             return
         if (2 * consumer.acked_count >= consumer.deliveries) is not self.acknowledges:
             return
-        if not (consumer.exact and self.can_count(consumer.state)):
+        if not (consumer.exact and self.can_judge(consumer.state)):
             return
         receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is not None:
@@ -52,8 +52,8 @@ class _Stalled(SilenceRule):
         self, consumer: Consumer, flow: Sighting, message: Sighting, receipt: Sighting, now_ns: int
     ) -> None:
         rows = [(flow, "last FLOW"), (message, "uses up the permits"), (receipt, "stored, not delivered")]
-        did = f"acknowledged {consumer.acked_count} of {consumer.deliveries} entries"
-        text = f"The consumer has no permits left, {did}, and asks for no more for"
+        progress = f"acknowledged {consumer.acked_count} of {consumer.deliveries} entries"
+        text = f"The consumer has no permits left, {progress}, and asks for no more for"
         text += f" {format_ns(now_ns - consumer.active_ns)}, while messages wait."
         self.report(consumer.state, consumer.subject(), rows, text, SUSPECTED)
 
@@ -113,7 +113,7 @@ class PermitsOverGranted(Rule):
         if (
             consumer.permits > 2 * max(consumer.first_grant, _FEW)
             and consumer.exact
-            and self.can_count(state)
+            and self.can_judge(state)
         ):
             text = f"The client has {consumer.permits} permits outstanding, after {consumer.first_grant}"
             rows = [(first, "first FLOW"), (state.sighting, f"{consumer.permits} outstanding")]
@@ -137,7 +137,7 @@ class PermitOverflow(Rule):
 
     def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
-        if consumer.permits > MAX_PERMITS and consumer.exact and self.can_count(state):
+        if consumer.permits > MAX_PERMITS and consumer.exact and self.can_judge(state):
             rows = [(state.sighting, f"{consumer.permits} outstanding")]
             text = f"The client granted {consumer.permits} permits, more than {MAX_PERMITS}: the broker's"
             self.report(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
@@ -159,9 +159,9 @@ class BlockedOnUnacked(SilenceRule):
     relies_on = CAPTURE
     handlers: ClassVar = {"CONSUMER_STATS_RESPONSE": "on_stats"}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._frames = 0  # seen when these were looked at
+        self._frame_count = 0  # when `_has_free` was last cleared
         self._has_free: dict[Subscription, bool] = {}
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
@@ -169,7 +169,7 @@ class BlockedOnUnacked(SilenceRule):
         quiet, last = self.thresholds.quiet, consumer.last_message
         if last is None or now_ns - last.time_ns < quiet or not self._holds_many(consumer):
             return
-        if not (consumer.exact and self.can_count(consumer.state)):
+        if not (consumer.exact and self.can_judge(consumer.state)):
             return
         receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is None or self._has_free_consumer(consumer):
@@ -195,12 +195,12 @@ class BlockedOnUnacked(SilenceRule):
 
     def _has_free_consumer(self, consumer: Consumer) -> bool:
         """Return whether another consumer could get the messages; checked once between two frames."""
-        frames, shared = consumer.state.frame_count, consumer.subscription_facts
-        if frames != self._frames:
-            self._frames, self._has_free = frames, {}
-        if shared not in self._has_free:
-            self._has_free[shared] = any(map(_is_free, shared.list_owners()))
-        return self._has_free[shared]
+        frames, subscription = consumer.state.frame_count, consumer.subscription_facts
+        if frames != self._frame_count:
+            self._frame_count, self._has_free = frames, {}
+        if subscription not in self._has_free:
+            self._has_free[subscription] = any(map(_is_free, subscription.list_owners()))
+        return self._has_free[subscription]
 
     def _holds_many(self, consumer: Consumer) -> bool:
         return consumer.is_shared and consumer.permits > 0 and consumer.unacked >= _FEW

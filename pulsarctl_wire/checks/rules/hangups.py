@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from pulsarctl_wire.checks.facts import Entry, find_client_host, format_entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, UnackedDelivery
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Reporter, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -58,7 +58,7 @@ class ReconnectLoopOnFrame(Rule):
     id = "reconnect_loop_on_frame"
     relies_on = CAPTURE
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._loops: dict[_Key, _Loop] = {}
 
@@ -68,7 +68,7 @@ class ReconnectLoopOnFrame(Rule):
         for consumer in state.consumers_at_end:
             entries.setdefault(_make_key(consumer), {}).update(_find_last_entries(consumer, ending))
         for key, last in entries.items():
-            if last and self.can_count(state):
+            if last and self.can_judge(state):
                 self._add(key, state, last, ending.end_ns or 0)
 
     def _add(self, key: _Key, state: CheckState, last: dict[Entry, UnackedDelivery], ended_ns: int) -> None:
@@ -130,7 +130,7 @@ class ClientClosesOnEndOfTopic(Rule):
     relies_on = CAPTURE
     handlers: ClassVar = {"REACHED_END_OF_TOPIC": "on_end_of_topic", "SUBSCRIBE": "on_subscribe"}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._ends: dict[_Key, list[_End]] = {}
 
@@ -161,7 +161,7 @@ class ClientClosesOnEndOfTopic(Rule):
                     self._judge(end)
 
     def _judge(self, end: _End) -> None:
-        if end.has_hung_up and end.resubscribe is not None and self.can_count(end.consumer.state):
+        if end.has_hung_up and end.resubscribe is not None and self.can_judge(end.consumer.state):
             rows = [(end.sighting, "client closes"), (end.resubscribe, "and subscribes again")]
             first = next(end for end in self._ends[_make_key(end.consumer)] if end.has_hung_up)
             subject = Subject(end.consumer.topic, end.consumer.subscription)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, format_ns, make_owner_subject
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Reporter, Rule, format_ns, make_owner_subject
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -52,10 +52,10 @@ class _Claims(Rule):
     """Follows requests for a producer name or an exclusive subscription that another connection holds."""
 
     relies_on = CAPTURE
-    busy: ClassVar[int]
+    busy_error: ClassVar[int]
     """The error that means that it is taken."""
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._claims: dict[int, _Claim] = {}  # by the request's number
 
@@ -63,7 +63,7 @@ class _Claims(Rule):
         """Note a PRODUCER or SUBSCRIBE whose name another connection holds."""
         owners = self._find_holders(frame)
         if any(owner.state is state and owner.success is not None for owner in owners):
-            return  # the same client holds it; others are the same connection before or behind a proxy
+            return  # this connection holds it; other owners are its copies on the other side of a proxy
         for owner in reversed(owners):
             holder, success = owner.state, owner.success
             if holder is not state and success is not None and holder.closed_ns is None:
@@ -114,7 +114,7 @@ class _Claims(Rule):
 
     def _is_expected(self, claim: _Claim, frame: Frame, sighting: Sighting) -> bool:
         """Return whether the rule is about this answer: by default, the error that the name is taken."""
-        return frame.type == _ERROR and error_of(frame) == self.busy
+        return frame.type == _ERROR and error_of(frame) == self.busy_error
 
     def _judge(self, number: int, claim: _Claim, now_ns: int) -> None:
         """Report a claim, or drop it, or let it wait."""
@@ -144,7 +144,7 @@ class _HeldByDead(_Claims):
         state, ping, ending = claim.holder, self._find_unanswered_ping(claim.holder), claim.ending
         if claim.is_holder_alive or (ending is not None and not (ending.by_broker and ping)):
             del self._claims[number]
-        elif claim.answer is None or ping is None or not self.can_count(state):
+        elif claim.answer is None or ping is None or not self.can_judge(state):
             return
         elif ending is not None:
             del self._claims[number]
@@ -186,7 +186,7 @@ class ProducerNameHeldByDeadConnection(_HeldByDead):
         **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "on_answer"),
         "PING": "on_ping",
     }
-    busy = ServerError.ProducerBusy
+    busy_error = ServerError.ProducerBusy
     kind = "producer name"
 
 
@@ -209,7 +209,7 @@ class SubscriptionHeldByDeadConnection(_HeldByDead):
         **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer"),
         "PING": "on_ping",
     }
-    busy = ServerError.ConsumerBusy
+    busy_error = ServerError.ConsumerBusy
     kind = "exclusive subscription"
 
 
@@ -221,11 +221,11 @@ class _HeldByLive(_Claims):
         if answer is None or not (claim.is_holder_alive or claim.ending):
             return
         del self._claims[number]
-        if claim.is_holder_alive and self.can_count(claim.state):
+        if claim.is_holder_alive and self.can_judge(claim.state):
             rows = [(claim.request, "asked"), (answer, "refused"), (claim.success, "holder")]
-            alive = holder.to_broker.last
-            if alive is not None and alive.time_ns <= answer.time_ns:
-                rows.append((alive, "the holder is alive"))
+            last = holder.to_broker.last
+            if last is not None and last.time_ns <= answer.time_ns:
+                rows.append((last, "the holder is alive"))
             self.report(claim.state, claim.subject, rows)
 
 
@@ -245,7 +245,7 @@ class ProducerNameInUse(_HeldByLive):
         "PRODUCER": "on_request",
         **dict.fromkeys(("PRODUCER_SUCCESS", "ERROR"), "on_answer"),
     }
-    busy = ServerError.ProducerBusy
+    busy_error = ServerError.ProducerBusy
 
 
 class SubscriptionInUse(_HeldByLive):
@@ -262,4 +262,4 @@ class SubscriptionInUse(_HeldByLive):
 
     id = "subscription_in_use"
     handlers: ClassVar = {"SUBSCRIBE": "on_request", **dict.fromkeys(("SUCCESS", "ERROR"), "on_answer")}
-    busy = ServerError.ConsumerBusy
+    busy_error = ServerError.ConsumerBusy

@@ -3,7 +3,7 @@
 from typing import ClassVar, Final
 
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Findings, Rule, format_ns
+from pulsarctl_wire.checks.rule import CAPTURE, SECOND, Reporter, Rule, format_ns
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.ending import EndedConnection
@@ -24,19 +24,19 @@ class _Silent(Rule):
     names: ClassVar[tuple[str, str]]
     """Who is silent, and who sends the PINGs."""
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._waiting: dict[int, CheckState] = {}  # by connection
 
     def on_ping(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a PING; of those that were answered only the last one is kept, which shows the interval."""
         if sighting.to_broker is self.to_broker:
-            pings, unanswered = state.notes.get(self.id, []), self._unanswered(state)
+            pings, unanswered = state.notes.get(self.id, []), self._find_unanswered(state)
             answered = pings[: len(pings) - len(unanswered)]
             state.notes[self.id] = [*answered[-1:], *unanswered, sighting][:_MAX_PINGS]
             self._waiting[state.connection.index] = state
 
-    def _unanswered(self, state: CheckState) -> list[Sighting]:
+    def _find_unanswered(self, state: CheckState) -> list[Sighting]:
         """Return the PINGs after the last frame from their receiver; none if it never sent any."""
         if not state.direction(not self.to_broker).last_heard:
             return []
@@ -46,10 +46,10 @@ class _Silent(Rule):
         """Report connections that stay open although a PING is unanswered."""
         limit = 2 * self.thresholds.unanswered
         for index, state in list(self._waiting.items()):
-            pings = self._unanswered(state)
+            pings = self._find_unanswered(state)
             if not pings:
                 del self._waiting[index]
-            elif state.closed_ns is None and now_ns - pings[0].time_ns >= limit and self.can_count(state):
+            elif state.closed_ns is None and now_ns - pings[0].time_ns >= limit and self.can_judge(state):
                 self._report(state, pings, now_ns, SUSPECTED)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
@@ -57,18 +57,18 @@ class _Silent(Rule):
         self._waiting.pop(state.connection.index, None)
         if ending.by_broker is None or ending.by_broker is self.to_broker or not state.has_all_bytes:
             return
-        pings, end_ns = self._unanswered(state), ending.end_ns or 0
+        pings, end_ns = self._find_unanswered(state), ending.end_ns or 0
         if pings and end_ns - pings[0].time_ns >= SECOND:
             self._report(state, pings, end_ns, CERTAIN)
 
     def _report(self, state: CheckState, pings: list[Sighting], now_ns: int, certainty: str) -> None:
         silent, sender = self.names
-        then = f", and the {sender} has closed the connection" if certainty == CERTAIN else ""
+        closing = f", and the {sender} has closed the connection" if certainty == CERTAIN else ""
         first, *later = state.notes[self.id]
-        every = f" (it sends one every {format_ns(later[0].time_ns - first.time_ns)})" if later else ""
+        interval = f" (it sends one every {format_ns(later[0].time_ns - first.time_ns)})" if later else ""
         text = (
             f"The {silent} has sent nothing for {format_ns(now_ns - pings[0].time_ns)} "
-            f"since the {sender}'s PING{every}{then}: "
+            f"since the {sender}'s PING{interval}{closing}: "
             f"the {silent} hangs, its host is gone, or the network drops its packets."
         )
         self.report(state, Subject(), [(ping, "never answered") for ping in pings], text, certainty)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Topic, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, Findings, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, Reporter, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import FAILED, NUMBERS
 from pulsarctl_wire.wire.fields import as_text
@@ -17,9 +17,9 @@ from pulsarctl_wire.wire.session.ending import REFUSED, RESET, UNANSWERED, Ended
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _FAILED: Final = FAILED[NUMBERS["PARTITIONED_METADATA_RESPONSE"]]
-_FEWEST_REDIRECTS: Final = 4
+_MIN_REDIRECTS: Final = 4
 _MAX_REDIRECTS: Final = 8  # kept of a lookup
-_FEWEST_REFUSED: Final = 3
+_MIN_REFUSALS: Final = 3
 _MAX_LOOKUPS: Final = 4_096  # followed at a time
 _MAX_ADDRESSES: Final = 16_384
 _MAX_FAILURES: Final = 64  # kept of an address
@@ -69,7 +69,7 @@ class RedirectLoop(Rule):
     relies_on = CAPTURE
     handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer"}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._chains: dict[tuple[str, str], _Chain] = {}  # by client host and topic
 
@@ -104,13 +104,11 @@ class RedirectLoop(Rule):
             chain = self._chains[key] = _Chain(state, request, deque(maxlen=_MAX_REDIRECTS))
             bound(self._chains, _MAX_LOOKUPS)
         chain.redirects.append((redirect, sighting))
-        is_long = len(chain.redirects) >= _FEWEST_REDIRECTS
-        if is_long and chain.is_circle() and self.can_count(state):
-            evidence = [
-                (chain.request, "asked"),
-                *((sighting, "redirected") for _, sighting in chain.redirects),
-            ]
-            self.report(chain.state, Subject(key[1]), evidence)
+        is_long = len(chain.redirects) >= _MIN_REDIRECTS
+        if is_long and chain.is_circle() and self.can_judge(state):
+            rows = [(chain.request, "asked")]
+            rows += [(sighting, "redirected") for _, sighting in chain.redirects]
+            self.report(chain.state, Subject(key[1]), rows)
 
 
 @dataclass(slots=True)
@@ -134,7 +132,7 @@ class _Address:
         if ending.end in (REFUSED, UNANSWERED):
             self.failed_ns = [*self.failed_ns[1 - _MAX_FAILURES :], ending.time_ns or 0]
             self.failure = "refused" if ending.end == REFUSED else "SYN not answered"
-        elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else its SYN was not seen
+        elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else: RESET, and no SYN seen
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
 
 
@@ -172,11 +170,11 @@ class AdvertisedAddressUnreachable(Rule):
     relies_on = CAPTURE
     handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer", "PRODUCER": "on_arrival", "SUBSCRIBE": "on_arrival"}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
-        self._all_known = True  # no address was forgotten
+        self._has_all_addresses = True  # no address was forgotten
         self._now = 0
 
     def on_opened(self, state: CheckState) -> None:
@@ -188,7 +186,7 @@ class AdvertisedAddressUnreachable(Rule):
         address.open += 1
         if len(self._addresses) > _MAX_ADDRESSES:
             bound(self._addresses, _MAX_ADDRESSES)
-            self._all_known = False
+            self._has_all_addresses = False
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note where a LOOKUP_RESPONSE sends the client."""
@@ -199,10 +197,10 @@ class AdvertisedAddressUnreachable(Rule):
             return
         key, name = (find_client_host(state.connection), topic), _parse_address(body)
         promise = self._promises.get(key)
-        stays = body.proxy_through_service_url or name == state.connection.server
-        if stays or (promise is not None and promise.name != name):
+        is_here = body.proxy_through_service_url or name == state.connection.server
+        if is_here or (promise is not None and promise.name != name):
             self._promises.pop(key, None)
-        if not stays and key not in self._promises:
+        if not is_here and key not in self._promises:
             self._promises[key] = _Promise(state, name, sighting)
             bound(self._promises, _MAX_LOOKUPS)
             promised = state.notes.setdefault(_PROMISED, {})
@@ -241,11 +239,11 @@ class AdvertisedAddressUnreachable(Rule):
             return
         address = self._addresses.get((key[0], promise.name)) or _Address()
         if address.open:
-            return  # it is not known yet how that ends
+            return  # the open connection may still be accepted or fail
         del self._promises[key]
         tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
-        is_known = tries or self._all_known
-        if address.reached_ns >= since_ns or not is_known or not self.can_count(promise.state):
+        is_known = tries or self._has_all_addresses
+        if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
             return
         reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
         text = f"The broker sends the client to {promise.name}, and the client cannot get there: {reason}"
@@ -287,7 +285,7 @@ class LookupThrottled(Rule):
         refusals = state.notes.setdefault(self.id, _Refusals(Subject(frame.topic)))
         refusals.count += 1
         refusals.sightings.append(sighting)
-        if refusals.count >= _FEWEST_REFUSED:
+        if refusals.count >= _MIN_REFUSALS:
             text = f"The broker has refused {refusals.count} lookups, because too many are in flight."
             for refusal in refusals.sightings:
                 self.report(state, refusals.subject, [(refusal, "refused")], text)

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.checks.facts import Send, format_entry
 from pulsarctl_wire.checks.finding import Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, UnackedDelivery
-from pulsarctl_wire.checks.rule import SECOND, Findings, Rule
+from pulsarctl_wire.checks.rule import SECOND, Reporter, Rule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import MAX_PARSED, Event, Frame, Gap
@@ -16,7 +16,7 @@ from pulsarctl_wire.wire.session.ledgers import entry_of
 
 _SEND: Final = NUMBERS["SEND"]
 _MESSAGE: Final = NUMBERS["MESSAGE"]
-_MAX_DIGESTS: Final = 1_024  # entries that were reported as SEND
+_MAX_SENDS: Final = 1_024  # corrupt ones that may be sent again
 
 
 def make_entry_subject(frame: Frame) -> Subject:
@@ -175,7 +175,7 @@ class SendCorrupt(Rule):
 
     id = "send_corrupt"
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._waiting: dict[tuple[str | None, int, int], tuple[CheckState, Producer, Send]] = {}
 
@@ -185,7 +185,7 @@ class SendCorrupt(Rule):
             producer = state.producer(sighting.producer)
             if producer is not None:
                 self._waiting[producer.topic, sighting.sequence, sighting.chunk] = state, producer, sighting
-                bound(self._waiting, _MAX_DIGESTS)
+                bound(self._waiting, _MAX_SENDS)
 
     def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Forget a SEND that is sent again: other rules are about it."""
@@ -251,11 +251,11 @@ class ClientDiscardedMessage(Rule):
             entry = entry_of(message_id)
             delivery = consumer.entries.get(entry)
             rows = [(state.sighting, f"acknowledged with {error}")]
-            place = ""
+            crc = ""
             if isinstance(delivery, UnackedDelivery):
                 rows.insert(0, (delivery.sighting, "the message"))
-                place = f"; its checksum is {'right' if delivery.is_intact else 'wrong'} here"
-            text = f"The client could not read a message ({error}{place}), threw it away and acknowledged it"
+                crc = f"; its checksum is {'right' if delivery.is_intact else 'wrong'} here"
+            text = f"The client could not read a message ({error}{crc}), threw it away and acknowledged it"
             end = ", as its crypto failure action DISCARD says." if error == "DecryptionError" else "."
             self.report(state, consumer.subject(entry), rows, text + end)
 
@@ -279,8 +279,8 @@ class BadUncompressedSize(Rule):
         metadata = frame.metadata
         if size is None or metadata is None:
             return
-        stated = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
-        text = f"A compressed message carries {stated} uncompressed_size where {size} is right"
+        stated_size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else "no"
+        text = f"A compressed message carries {stated_size} uncompressed_size where {size} is right"
         text += ": some clients read it as empty, others throw it away."
         self.report(state, make_entry_subject(frame), [(sighting, "the message")], text)
 

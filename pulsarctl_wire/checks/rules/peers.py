@@ -4,7 +4,7 @@ import re
 from typing import ClassVar, Final, TypeGuard
 
 from pulsarctl_wire.checks.finding import SUSPECTED, Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Findings, locate_bytes
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Reporter, locate_bytes
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.foreign import PROXY_V1, PROXY_V2
@@ -28,11 +28,11 @@ def _is_refused(ending: EndedConnection) -> bool:
 class _WrongBytes(ClientRule):
     """The client's first bytes are no frame, and the server hangs up."""
 
-    begins: ClassVar[re.Pattern[bytes]]
+    first_bytes: ClassVar[re.Pattern[bytes]]
 
     def on_lost(self, state: CheckState, event: Event) -> None:
         """Note the client's first bytes."""
-        if _is_first(event, to_broker=True) and self.begins.match(event.raw):
+        if _is_first(event, to_broker=True) and self.first_bytes.match(event.raw):
             reason = event.reason.removeprefix("not Pulsar: ")
             state.notes[self.id] = locate_bytes(event), f"first bytes: {reason}"
 
@@ -55,7 +55,7 @@ class TlsClientOnPlainPort(_WrongBytes):
     """
 
     id = "tls_client_on_plain_port"
-    begins = re.compile(_HANDSHAKE)
+    first_bytes = re.compile(_HANDSHAKE)
 
 
 class HttpClientOnBinaryPort(_WrongBytes):
@@ -70,7 +70,7 @@ class HttpClientOnBinaryPort(_WrongBytes):
     """
 
     id = "http_client_on_binary_port"
-    begins = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) ")
+    first_bytes = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|TRACE|CONNECT|PRI) ")
 
 
 class ProxyHeaderRefused(_WrongBytes):
@@ -85,7 +85,7 @@ class ProxyHeaderRefused(_WrongBytes):
     """
 
     id = "proxy_header_refused"
-    begins = re.compile(re.escape(PROXY_V1) + b"|" + re.escape(PROXY_V2))
+    first_bytes = re.compile(re.escape(PROXY_V1) + b"|" + re.escape(PROXY_V2))
 
 
 class PlainClientOnTlsPort(ClientRule):
@@ -104,7 +104,7 @@ class PlainClientOnTlsPort(ClientRule):
     relies_on = CONNECTION
     handlers: ClassVar = {"CONNECT": "on_connect", "CONNECTED": "on_connected"}
 
-    def __init__(self, doctor: Findings) -> None:
+    def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._with_tls: dict[str, None] = {}  # servers that answered a TLS handshake
         self._plain: dict[str, None] = {}  # servers that answered CONNECT
@@ -126,14 +126,14 @@ class PlainClientOnTlsPort(ClientRule):
         server = state.connection.server
         self._with_tls[server] = None
         bound(self._with_tls, _MAX_SERVERS)
-        for (_, refused_by), first in self.first.items():
+        for (_, refused_by), first in self.first_attempts.items():
             if refused_by == server:
                 self._report(first)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report a plain CONNECT if the server hangs up."""
         sighting = state.notes.get(self.id)
-        if sighting is None or not _is_refused(ending) or not self.can_count(state):
+        if sighting is None or not _is_refused(ending) or not self.can_judge(state):
             return
         if (ending.end_ns or 0) - sighting.time_ns <= SECOND and state.connection.server not in self._plain:
             self._report(state)

@@ -6,6 +6,7 @@ from pulsarctl_wire.checks.facts import NOWHERE, Send, format_entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Producer
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, SECOND, Rule, format_ns, make_answer_subject
+from pulsarctl_wire.checks.rules.payloads import MessageOverFrameLimit
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError
@@ -41,7 +42,7 @@ class ReceiptMismatch(Rule):
         self, state: CheckState, frame: Frame, producer: Producer, sequence: int
     ) -> None:
         """Report a receipt that is not for the oldest SEND."""
-        if not (producer.is_open and self.can_count(state)) or producer.name.startswith(_REPLICATOR):
+        if not (producer.is_open and self.can_judge(state)) or producer.name.startswith(_REPLICATOR):
             return
         oldest = producer.oldest()
         if oldest is None or sequence <= max(oldest[0], oldest[1][4]):
@@ -71,7 +72,7 @@ class SendUnanswered(Rule):
         if producer.has_receipt or not producer.waiting or producer.success is None:
             return
         oldest = producer.oldest()
-        if oldest is None or not self.can_count(producer.state) or producer.doubtful:
+        if oldest is None or not self.can_judge(producer.state) or producer.doubtful:
             return
         send = producer.find_send(*oldest)
         if send is None or now_ns - send.time_ns < self.thresholds.unanswered:
@@ -102,7 +103,7 @@ class DroppedAsDuplicate(Rule):
     def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report a message that the broker took for a duplicate."""
         topic = producer.topic or ""
-        if send.stored_id != NOWHERE or not topic.startswith("persistent:") or not self.can_count(state):
+        if send.stored_id != NOWHERE or not topic.startswith("persistent:") or not self.can_judge(state):
             return
         if producer.name.startswith(_REPLICATOR):
             return
@@ -184,7 +185,7 @@ class ProducerFenced(Rule):
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report producers whose last SEND made the broker close the connection."""
-        if not ending.by_broker or not self.can_count(state):
+        if not ending.by_broker or not self.can_judge(state):
             return
         for producer in state.producers_at_end:
             send = producer.last_send
@@ -194,8 +195,8 @@ class ProducerFenced(Rule):
                 self._report(state, producer, producer.success, send)
 
     def _report(self, state: CheckState, producer: Producer, success: Sighting, send: Send) -> None:
-        if isinstance(state.notes.get("message_over_frame_limit"), tuple):
-            return
+        if MessageOverFrameLimit.id in state.notes:
+            return  # that rule is about it
         rows: list[tuple[Sighting, str]] = [
             (success, "exclusive access"),
             (send, "connection closed on this SEND"),
