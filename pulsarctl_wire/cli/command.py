@@ -74,7 +74,7 @@ class HelpPage:
     """A mixin that colours help under the same rules as all other output."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
-        """Overrides the parent's method."""
+        """Override the parent's method."""
         rich_utils = _rich_utils()
         rich_utils.FORCE_TERMINAL = console.use_colour(sys.stdout)
         super().format_help(context, formatter)  # type: ignore[misc]
@@ -88,7 +88,7 @@ class _Screened(HelpPage):
         self.params = [*getattr(self, "params", ()), *_screen_options()]
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        """Overrides the parent's method."""
+        """Override the parent's method."""
         try:
             parsed: list[str] = super().parse_args(context, arguments)  # type: ignore[misc]
         except _UsageError as error:
@@ -97,7 +97,7 @@ class _Screened(HelpPage):
         return parsed
 
     def invoke(self, context: Any) -> Any:
-        """Overrides the parent's method."""
+        """Override the parent's method."""
         gc.enable()  # `main` turned it off for the imports
         return super().invoke(context)  # type: ignore[misc]
 
@@ -126,7 +126,7 @@ def usage_errors() -> Iterator[None]:
 
 
 def _message_of(error: Any) -> str:
-    """What is wrong, with a suggestion for typos."""
+    """Describe a usage error, with a suggestion for typos."""
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
         flags = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
         hint = did_you_mean(name, [flag for flag in flags if flag.startswith("--")])

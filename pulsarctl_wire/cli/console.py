@@ -51,7 +51,7 @@ EXIT_PIPE: Final = 141
 
 
 def worse_source(code: int, *, damaged: bool) -> int:
-    """The exit code, so far `code`, after a source that is `damaged`, or else cannot be read at all."""
+    """Return the new exit code, so far `code`, after a source that is `damaged`, or else unreadable."""
     return EXIT_DAMAGED if damaged and code != EXIT_SOURCE else EXIT_SOURCE
 
 
@@ -91,7 +91,7 @@ def end_of_pipe() -> NoReturn:
 
 
 def code_of(error: WireError) -> int:
-    """The exit code of a command that fails with `error`."""
+    """Return the exit code of a command that fails with `error`."""
     codes: tuple[tuple[type[WireError], int], ...] = (
         (MissingLibrary, EXIT_MISSING),
         (BrokerError, EXIT_REFUSED),
@@ -164,12 +164,12 @@ screen: Final = Screen()
 
 
 def is_terminal(stream: object) -> bool:
-    """Whether `stream` is a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor."""
     return bool(getattr(stream, "isatty", bool)()) and os.environ.get("TERM") != "dumb"
 
 
 def use_colour(stream: object) -> bool:
-    """Whether to colour output to `stream`.
+    """Return whether to colour output to `stream`.
 
     `--color` decides, unless it is `auto`. Then NO_COLOR (no-color.org) and FORCE_COLOR (force-color.org)
     decide, in this order, if they are set and not empty. Otherwise terminals get colours.
@@ -182,7 +182,7 @@ def use_colour(stream: object) -> bool:
 
 
 def rich_console(stream: TextIO, **more: Any) -> Console:
-    """Rich's console for `stream`, coloured as `use_colour` says, without markup in text."""
+    """Make Rich's console for `stream`, coloured as `use_colour` says, without markup in text."""
     from rich.console import Console
 
     colour = use_colour(stream)
@@ -196,7 +196,7 @@ def rich_console(stream: TextIO, **more: Any) -> Console:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The width of the terminal, in columns; None if `stream` is not a terminal, or with `--wide`."""
+    """Return the width of the terminal, in columns; None if `stream` is not a terminal, or with `--wide`."""
     if screen.wide or not stream.isatty():
         return None
     if not os.environ.get("COLUMNS"):
@@ -212,7 +212,7 @@ def event_renderer(
     clock: Clock,
     before: Callable[[Event], str] | None = None,
 ) -> Render:
-    """`render.events.renderer` for `stream`, with its colours; lines are cut to the terminal's width."""
+    """Make a renderer of events for `stream`, with its colours; lines are cut to the terminal's width."""
     from pulsarctl_wire.render.events import renderer
 
     paint, width = Paint(use_colour(stream)), partial(terminal_width, stream)

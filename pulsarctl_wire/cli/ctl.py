@@ -138,7 +138,7 @@ def clear(running: Running) -> None:
 
 
 def fault_commands(running: type[Running]) -> typer.Typer:
-    """The commands, for proxies or for brokers."""
+    """Make the commands of `ctl fault`, for proxies or for brokers."""
     text = f"Add, list, await and remove the faults of a running {running.who}."
     app = typer.Typer(cls=Group, help=text, no_args_is_help=True)
     for command in (add, list_, wait, remove, clear):

@@ -50,7 +50,7 @@ class CheckOptions:
             console.fail("--only, --ignore, -T, -A and -R need --doctor")
 
     def rules(self) -> tuple[type[Rule], ...]:
-        """The rules that apply. Unknown names end the command."""
+        """Return the rules that apply. Unknown names end the command."""
         from pulsarctl_wire.checks.registry import RULES
 
         known = [rule.id for rule in RULES]
@@ -58,14 +58,14 @@ class CheckOptions:
         return tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in ignored)
 
     def thresholds(self) -> Thresholds:
-        """The thresholds in ns."""
+        """Return the thresholds in ns."""
         from pulsarctl_wire.checks.rule import SECOND, Thresholds
 
         given = (self.quiet_for, self.unacked_for, self.unanswered_for)
         return Thresholds(*(int(each * SECOND) for each in given))
 
     def doctor(self, *, live: bool = False, on_finding: OnFinding | None = None) -> Doctor:
-        """A doctor with these rules and thresholds."""
+        """Make a doctor with these rules and thresholds."""
         from pulsarctl_wire.checks.doctor import Doctor
 
         return Doctor(self.rules(), self.thresholds(), live=live, on_finding=on_finding or _nothing)
@@ -108,7 +108,7 @@ class Sayer:
             self._put(self.shown(finding, {}))
 
     def shown(self, finding: Finding, lines: Lines) -> bytes:
-        """A finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
+        """Format a finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
         if self._output == "json":
             from pulsarctl_wire.render.findings import finding_record
             from pulsarctl_wire.render.jsonl import json_line
@@ -127,7 +127,7 @@ def _names(flag: str, texts: list[str], known: list[str]) -> set[str]:
 
 
 def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
-    """`EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
+    """Return `EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
     means: dict[str, Callable[[Finding], bool]] = {
         "any": lambda finding: True,
         "certain": lambda finding: finding.certainty == "certain",
@@ -138,7 +138,7 @@ def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
 
 
 def verdict(doctor: Doctor) -> str:
-    """One line: what was looked at, what was found, and what could not be judged."""
+    """Summarize in one line: what was examined, what was found, and what could not be judged."""
     looked_at = doctor.connection_counts
     findings = list(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)

@@ -183,7 +183,7 @@ class SnapshotCollector(_LateCollector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one snapshot."""
+        """Return the families of one snapshot."""
         found = self._snapshot()
         yield from _whole(found)
         yield from _by_kind(found)
@@ -195,7 +195,7 @@ class SnapshotCollector(_LateCollector):
 
 
 def _whole(found: Snapshot) -> Iterator[Metric]:
-    """Metrics without labels by command, topic and the like."""
+    """Return the metrics without labels by command, topic and the like."""
     yield _build_info()
     oldest = (found.backlog.oldest_send_ns or 0) / 1e9
     yield Gauge("pwire_start_time_seconds", "When counting began, since the epoch.", found.started_ns / 1e9)
@@ -213,7 +213,7 @@ def _whole(found: Snapshot) -> Iterator[Metric]:
 
 
 def _by_kind(found: Snapshot) -> Iterator[Metric]:
-    """Metrics by command, direction and error."""
+    """Return the metrics by command, direction and error."""
     frames = Counter("pwire_frames", "Frames, by command.", labels=["command", "direction"])
     for (command, to_broker), count in sorted(found.commands.items()):
         frames.add_metric([command, _DIRECTIONS[to_broker]], count)
@@ -261,7 +261,7 @@ def _by_topic(topics: list[TopicRow]) -> Iterator[Metric]:
 
 
 def _histogram(name: str, text: str, label: str, times: dict[str, Times]) -> Metric:
-    """A histogram by `label`; "" for no label."""
+    """Make a histogram by `label`; "" for no label."""
     family = Histogram(name, text, labels=[label] if label else None)
     for value, each in sorted(times.items()):
         total = 0

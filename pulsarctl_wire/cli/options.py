@@ -70,7 +70,7 @@ _AGO: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def settings_of(conf: list[str]) -> dict[str, str]:
-    """Spark's settings from KEY=VALUE texts. Any other text ends the command."""
+    """Parse KEY=VALUE texts as Spark's settings. Any other text ends the command."""
     settings = {}
     for text in conf:
         key, equals, value = text.partition("=")
@@ -170,7 +170,7 @@ def partition_by(text: str) -> tuple[str, ...]:
 
 
 def only_interface(names: list[str]) -> str | None:
-    """The interface that -i names, or None without -i. Several interfaces end the command."""
+    """Return the interface that -i names, or None without -i. Several interfaces end the command."""
     if len(names) > 1:
         given = " ".join(f"-i {name}" for name in names)
         console.fail(f"{given}: only one interface can be read at a time")
@@ -214,7 +214,7 @@ class RowOptions:
             console.warn(f"--host {self.host}: no file is at such a path, so the column host is null")
 
     def work(self, split_size: int) -> Any:
-        """The `Options` of the pipeline; `split_size` is in bytes. What makes no sense ends the command."""
+        """Make the `Options` of the pipeline; `split_size` is in bytes. Contradictions end the command."""
         from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
 
@@ -246,7 +246,7 @@ class TlsOptions:
     no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
 
     def flags(self) -> dict[str, str | None]:
-        """The options as `net.settings.gather` takes them."""
+        """Return the options as `net.settings.gather` takes them."""
         return {
             "tls_ca": self.tls_ca,
             "tls_cert": self.tls_cert,
@@ -265,7 +265,7 @@ class RotateOptions:
     rotate_files: int = option("--rotate-files N", "Keep the newest N; 0: all.", "Rotation", default=0, min=0)
 
     def rotation(self) -> dict[str, Any]:
-        """The options as `RotatingFiles` takes them. Invalid ones end the command."""
+        """Return the options as `RotatingFiles` takes them. Invalid ones end the command."""
         size = size_of("--rotate-size", self.rotate_size or "0")
         period_ns = int(_amount("--rotate-time", self.rotate_time or "0", _SPANS) * 1e9)
         if self.rotate_files and not (size or period_ns):

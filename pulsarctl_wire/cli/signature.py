@@ -23,7 +23,7 @@ _TOO_LARGE: Final = 1e9  # for seconds and rates
 
 
 def option(declaration: str, help: str, panel: str | None = None, *, default: Any = None, **more: Any) -> Any:
-    """A field that is an option: `declaration` has its names, then the name of its value in help, if any.
+    """Declare an option: `declaration` has its names, then the name of its value in help, if any.
 
     It is required if `default` is `...`. Help shows it in `panel`; `more` goes to typer.
     """
@@ -34,17 +34,17 @@ def option(declaration: str, help: str, panel: str | None = None, *, default: An
 
 
 def flag(declaration: str, help: str, panel: str | None = None, **more: Any) -> Any:
-    """A field that is an option without a value."""
+    """Declare an option without a value."""
     return option(declaration, help, panel, default=False, **more)
 
 
 def several(declaration: str, help: str, panel: str | None = None, **more: Any) -> Any:
-    """A field that is an option and can be given several times."""
+    """Declare an option that can be given several times."""
     return option(declaration, help, panel, default=list, **more)
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, show_default: Any = False, **more: Any) -> Any:
-    """A field that is an argument. It is required if it has no default."""
+    """Declare an argument. It is required if it has no default."""
     return _field(typer.Argument(default, metavar=metavar, help=help, show_default=show_default, **more))
 
 
@@ -57,7 +57,7 @@ def _field(info: Any) -> Any:
 
 
 def group(kind: type, panel: str | None = None, **help: str) -> Any:
-    """A field that holds the options of `kind`. Help shows all in `panel`, and `help` replaces some texts."""
+    """Include the options of `kind`. Help shows all in `panel`, and `help` replaces some texts."""
     return field(default_factory=kind, metadata={"panel": panel, "help": help})
 
 
@@ -89,7 +89,7 @@ def _check_numbers(given: dict[str, Any]) -> None:
 def _parameters(
     name: str, kind: Any, *, info: Any = Parameter.empty, panel: str | None = None, help: Any = None
 ) -> Iterator[Parameter]:
-    """The parameters that typer sees for a parameter or field: itself, or the fields of a dataclass."""
+    """Yield the parameters that typer sees for a parameter or field: itself, or the fields of a dataclass."""
     if not is_dataclass(kind):
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
         return
@@ -104,7 +104,7 @@ def _parameters(
 
 
 def _made(name: str, kind: Any, given: dict[str, Any]) -> Any:
-    """The value of a parameter or field, from the values of all options; None leaves the default."""
+    """Make the value of a parameter or field from those of all options; None leaves the default."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return given[name]
     hints = get_type_hints(kind)

@@ -82,7 +82,7 @@ _SHARED_MODULES: Final = {
 
 
 def load(name: str) -> Any:
-    """Typer's command for a verb, with its options."""
+    """Load typer's command for a verb, with its options."""
     package = next(package for package, verbs in _PACKAGES.items() if name in verbs)
     module = import_module(f"pulsarctl_wire.cli.{package}.{_SHARED_MODULES.get(name, name)}")
     if hasattr(module, "app"):

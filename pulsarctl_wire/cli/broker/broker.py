@@ -145,7 +145,7 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
 
 
 def _settings(options: DataOptions) -> Settings:
-    """The settings of --conf, --set and --no-auto-create. Notes on them are printed. Raises SettingsError."""
+    """Read --conf, --set and --no-auto-create, and print notes on them. Raises SettingsError."""
     from pulsarctl_wire.broker.basics.settings import notes_on, parse_settings, read_conf
 
     lines: dict[str, object] = {}
@@ -191,7 +191,7 @@ def _port(given: int | None, setting: int | None) -> int:
 
 
 def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
-    """Where the data is; None: in memory."""
+    """Return the directory of the data; None: in memory."""
     if options.memory:
         return None
     if options.data is not None:
@@ -271,7 +271,7 @@ async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> N
 
 
 async def _control(running: Running, given: str | None) -> Any:
-    """The socket for `ctl`, which listens; None if there is to be none. Raises SettingsError."""
+    """Open the socket for `ctl`; returns None if `control` is empty. Raises SettingsError."""
     if given == "":
         return None
     from pulsarctl_wire.broker.shell.control import answer

@@ -91,7 +91,7 @@ class Clients:
         return await self._stack.enter_async_context(Client(self._settings, warn=console.warn))
 
     async def _join(self, group: Group, name: str) -> None:
-        """A consumer subscribes."""
+        """Subscribe a consumer."""
         console.warn(f"{group.type} consumer {name} subscribes")
         kind = CommandSubscribe.SubType.Value(group.type)
         options = ConsumerOptions(group.name, type=kind, name=name, queue_size=10)

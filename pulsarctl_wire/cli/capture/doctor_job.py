@@ -110,7 +110,7 @@ class DoctorJob:
         self.doctor.tick(time.time_ns())
 
     def _again(self) -> Iterator[Event]:
-        """The events of the files, once more."""
+        """Read the files again; returns their events."""
         decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
@@ -138,7 +138,7 @@ class DoctorJob:
         sys.stdout.buffer.flush()
 
     def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
-        """The frames of the evidence as text, by number; none where a source cannot be read again."""
+        """Return the frames of the evidence as text, by number; none where a source cannot be read again."""
         wanted = {each.sighting.number for finding in findings for each in finding.evidence} - {0}
         if self.options.is_live:
             return {}

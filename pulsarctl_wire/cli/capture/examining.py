@@ -64,7 +64,7 @@ def _examine(
 
 
 def _values(finding: Finding) -> _Values:
-    """A finding as plain values."""
+    """Convert a finding to plain values."""
     evidence = []
     for sighting, why in finding.evidence:
         place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
@@ -79,7 +79,7 @@ def _ends(connection: Connection) -> _Values:
 
 
 def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
-    """The finding of values; `connections` are those known so far, by number."""
+    """Make a finding from plain values; `connections` are those known so far, by number."""
 
     def connection(ends: _Values) -> Connection:
         return connections.setdefault(ends[0], Connection(*ends))

@@ -62,7 +62,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def _joined(words: list[str]) -> Iterator[str]:
-    """The terms. A number may belong to the words before it, as in `command 7` and `protocol version 12`."""
+    """Yield the terms. A number may belong to the words before it: `command 7`, `protocol version 12`."""
     from pulsarctl_wire.manual.explanations import explanations_of
 
     at = 0
@@ -76,12 +76,12 @@ def _joined(words: list[str]) -> Iterator[str]:
 
 
 def _record(found: Explanation) -> dict[str, object]:
-    """A line of `-o json`."""
+    """Return a line of `-o json`."""
     return {**found._asdict(), "members": [each._asdict() for each in found.members]}
 
 
 def _text(found: Explanation, paint: Paint, width: int) -> str:
-    """An explanation as lines."""
+    """Format an explanation as lines."""
     kind = found.kind if found.number is None else f"{found.kind} {found.number}"
     lines = [f"{paint('bold', found.name)}  {kind}", *_wrapped(found.about, 2, width)]
     margin = max(map(len, found.sections), default=0) + 4
@@ -103,7 +103,7 @@ _TOO_MANY: Final = {
 
 
 def _list(known: list[Explanation], paint: Paint, width: int) -> str:
-    """The names of what can be explained, by kind."""
+    """List what can be explained, by kind."""
     lines = []
     ordered = sorted(known, key=lambda each: (each.kind, each.number or 0))
     for kind, found in groupby(ordered, lambda each: each.kind):

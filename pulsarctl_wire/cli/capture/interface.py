@@ -21,7 +21,7 @@ def open_interface(
     before_wait: Callable[[], object],
     seconds: float | None = None,
 ) -> Iterator[Live]:
-    """The packets of an interface until SIGINT, SIGTERM or SIGHUP comes, or for `seconds`.
+    """Open an interface, to read packets until SIGINT, SIGTERM or SIGHUP comes, or for `seconds`.
 
     SIGINT ends it even if it was ignored, as shells do for commands that a script starts with &. SIGHUP does
     not if it was ignored: nohup does so on purpose. A second signal ends the process at once. The other

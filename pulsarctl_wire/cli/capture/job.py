@@ -207,7 +207,7 @@ class DecodeJob:
         return self.code
 
     def _splittable(self) -> list[Any]:
-        """The inputs that several processes can share: none unless events are only counted."""
+        """Return the inputs that several processes can share: none unless events are only counted."""
         options = self.options
         looked_at = self.tests or self.listing or self.writer or self.render or options.two_pass
         looked_at = looked_at or options.doctor
@@ -236,7 +236,7 @@ class DecodeJob:
             self.summary.totals["chosen"] = sum(self.summary.commands.values())
 
     def _may_delay_output(self) -> bool:
-        """Whether all sources are files: then output may be delayed to write more at a time."""
+        """Return whether all sources are files: then output may be delayed to write more at a time."""
         return not self.options.interface and all(map(os.path.isfile, self.sources))
 
     def _first_pass(self) -> None:
@@ -277,13 +277,13 @@ class DecodeJob:
         return None if self.writer is None else self.writer.see
 
     def _ended(self, ending: EndedConnection) -> None:
-        """Callback: a connection has ended, or is not followed any further."""
+        """Count a connection that has ended, or is not followed any further."""
         self.summary.without_data.add(ending)
         if self.listing is not None:
             self.listing.add(ending)
 
     def _new_state(self) -> type[State]:
-        """The class that follows each connection: the cheapest one that suffices."""
+        """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
         shown = self.render is not None or self.expression is not None or self.first_error is not None
@@ -311,7 +311,7 @@ class DecodeJob:
             self.summary.finish(decoder, self.budget.unopened)
 
     def _gathered(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
-        """The events, in larger batches where output may be delayed."""
+        """Join batches of events to larger ones where output may be delayed."""
         enough = _GATHERED if self.options.count is None and self._may_delay_output() else 1
         gathered: list[Event] = []
         for events in batches:
@@ -356,7 +356,7 @@ class DecodeJob:
             self.origin.time_ns = time_ns
 
     def _chosen(self, events: list[Event]) -> list[Event]:
-        """The events that pass all tests. After a first pass, requests get their answers here."""
+        """Return the events that pass all tests. After a first pass, requests get their answers here."""
         if self.answers is not None:
             for event in events:
                 if isinstance(event, Frame) and event.number < len(self.answers):
@@ -370,7 +370,7 @@ class DecodeJob:
         return events
 
     def _batches(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
-        """The events of all sources. Errors of sources set the exit code, and are printed if `say`."""
+        """Read all sources. Their errors set the exit code, and are printed if `say`."""
         if self.options.interface:
             yield from self._live_batches(decoder, self.options.interface)
         sources = Sources(

@@ -71,7 +71,7 @@ def permits(options: PermitsOptions) -> int:
 
 
 def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
-    """The consumers, the exit code, when the capture ends (ns), and when it begins."""
+    """Return the consumers, the exit code, when the capture ends (ns), and when it begins."""
     from pulsarctl_wire.capture.sources import Decoder, collect_rarely
     from pulsarctl_wire.cli.capture.reading import Sources
     from pulsarctl_wire.stats.permits import Permits
@@ -97,7 +97,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
 
 
 def _choice(options: PermitsOptions) -> Any:
-    """Whether the frame that opens a consumer, or is its first one, is of a consumer that was asked for."""
+    """Return a test of a consumer's first frame: whether the options select the consumer."""
     from pulsarctl_wire.cli.capture.select import by_connection, by_topic
     from pulsarctl_wire.stats.permits import id_of
 
@@ -143,7 +143,7 @@ def _unknown(options: PermitsOptions, found: Permits, say: Any) -> None:
 
 
 def _of_unknown(found: Permits) -> str:
-    """How many consumers might have been meant, but could not be recognized."""
+    """Say how many consumers might have been meant, but could not be recognized."""
     if not found.unknown:
         return ""
     return f"; the SUBSCRIBE of {count_of(found.unknown, 'consumer')} was not captured"

@@ -14,7 +14,7 @@ from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 
 
 def splittable(paths: list[str], jobs: int | None) -> list[Input]:
-    """The inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
+    """Return the inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
 
     `jobs` is the number of processes, by default one per core.
     """

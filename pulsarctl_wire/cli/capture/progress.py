@@ -30,7 +30,7 @@ class Watched(io.RawIOBase):
         self._left = size
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes, as soon as some are available."""
+        """Return the next bytes, as soon as some are available."""
         self._flush()
         if self._left is not None:
             size = min(size, self._left) if size >= 0 else self._left

@@ -50,7 +50,7 @@ class Sources:
     code: int = field(default=0, init=False)
 
     def read(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
-        """The events of all sources, in order of time. Problems are printed if `say`."""
+        """Read all sources, in order of time. Problems are printed if `say`."""
 
         def problem(error: CaptureError) -> None:
             self.code = console.worse_source(self.code, damaged=isinstance(error, DamagedCapture))

@@ -32,7 +32,7 @@ _LONGEST: Final = 2_048
 
 
 def by_command(names: list[str]) -> Test:
-    """Frames whose command is one of `names`: any case, separated by commas, with * and ? as in a shell."""
+    """Test for frames of the commands `names`: any case, separated by commas, * and ? as in a shell."""
     patterns = [name.strip().upper() for text in names for name in text.split(",") if name.strip()]
     numbers: set[int] = set()
     for pattern in patterns:
@@ -45,7 +45,7 @@ def by_command(names: list[str]) -> Test:
 
 
 def by_topic(patterns: list[str]) -> Test:
-    """Frames about one of the topics or their partitions: short or full names, or patterns with * and ?."""
+    """Test for frames about the topics or their partitions: short or full names, or patterns with * and ?."""
     plain = {full_topic(pattern) for pattern in patterns if not re.search(r"[*?\[]", pattern)}
     globs = [pattern for pattern in patterns if re.search(r"[*?\[]", pattern)]
     globs = [pattern if "://" in pattern else f"*://*{pattern}" for pattern in globs]
@@ -67,7 +67,7 @@ def by_topic(patterns: list[str]) -> Test:
 
 
 def by_connection(wanted: list[str]) -> Test:
-    """Events of connections that match a number, a port, or a part of "client:port-server:port"."""
+    """Test for events of connections that match a number, a port, or a part of "client:port-server:port"."""
     numbers = {int(text) for text in wanted if text.isdecimal()}
     parts = [text for text in wanted if not text.isdecimal()]
     ports = {str(number) for number in numbers if number > 1023}
@@ -79,7 +79,7 @@ def by_connection(wanted: list[str]) -> Test:
 
 
 def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
-    """Events in the range "FROM..TO" (either may be omitted), both ends included.
+    """Test for events in the range "FROM..TO" (either may be omitted), both ends included.
 
     Each is a time in ISO 8601, or as pwire prints it. Without a zone it is UTC, or local time if `local`;
     docs/cli.md has the rest. If TO has no digits below the microsecond, all of its microsecond is included.
@@ -115,7 +115,7 @@ _RECENT: Final = 10**8
 
 
 def _moment(text: str, zone: timezone | None) -> Callable[[int], int] | None:
-    """One end of a range: a function from the first event's time to the end's time, both in ns since 1970."""
+    """Parse an end of a range: a function from the first event's time to the end's, both in ns since 1970."""
     if not text:
         return None
     if match := re.fullmatch(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?", text):
@@ -149,7 +149,7 @@ def _nanoseconds(seconds: int, fraction: str | None) -> int:
 
 
 def _near(first: int, time: tuple[int, int, int], rest: int, zone: timezone | None) -> int:
-    """The time of day on the first event's day, or on the next day if it is over 12 hours before `first`."""
+    """Return a time of day on the first event's day, or on the next if it is over 12 hours before `first`."""
     hour, minute, second = time
     try:
         day = datetime.fromtimestamp(first // 10**9, zone)
@@ -170,18 +170,18 @@ class FirstError:
         self._recorder = recorder
 
     def __call__(self, event: Event) -> bool:
-        """Whether `event` has an error."""
+        """Return whether `event` has an error."""
         wrong = bool(self.what(event))
         self.looked_at += isinstance(event, Frame)
         self.passed += wrong
         return wrong
 
     def before(self, event: Event) -> str:
-        """The prefix of the lines of `event`."""
+        """Return the prefix of the lines of `event`."""
         return f"{clean(self.what(event))} | "
 
     def what(self, event: Event) -> str:
-        """The error of `event`; "" if none."""
+        """Return the error of `event`; "" if none."""
         if isinstance(event, Gap):
             return f"{event.size} bytes were not captured" if event.size else ""
         if isinstance(event, Malformed):
@@ -190,7 +190,7 @@ class FirstError:
 
 
 def _refusal(frame: Frame) -> str:
-    """The error that a frame reports: its name, and the broker's message; "" if none."""
+    """Return the error that a frame reports: its name, and the broker's message; "" if none."""
     said = frame.command if frame.type in _ERRORS else ""
     body: Any = frame.body
     for field, value in () if body is None else body.ListFields():  # an error field comes after `response`
@@ -202,7 +202,7 @@ def _refusal(frame: Frame) -> str:
 
 
 def tests(selecting: SelectOptions) -> list[Test]:
-    """Tests of the options other than the expression: all must hold, the cheap ones come first.
+    """Make the tests of the options other than the expression: all must hold, the cheap ones come first.
 
     Raises FilterError.
     """
@@ -253,7 +253,7 @@ class Rule:
         return rule_engine.Rule(text, context=rule_engine.Context(resolver=_resolve, default_value=None))
 
     def _meant(self, text: str, names: frozenset[str]) -> str:
-        """A suggestion for `=` instead of `==` and for texts without quotes: "; did you mean …?", or ""."""
+        """Suggest `==` for `=`, and quotes for texts without: "; did you mean …?", or ""."""
         better = _COMPARED.sub(lambda found: found["quoted"] or _compared(found, names), text)
         try:
             self._parsed(better)
@@ -262,7 +262,7 @@ class Rule:
         return f"; did you mean {better}?"
 
     def matches(self, record: Record) -> bool:
-        """Whether the expression holds for `record`."""
+        """Return whether the expression holds for `record`."""
         values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
         try:
             known = self._outcomes.get(values)
@@ -284,7 +284,7 @@ class Rule:
         self._outcomes[values] = outcome
 
     def _outcome(self, record: Record) -> tuple[bool, bool]:
-        """Whether the expression holds, and whether it failed."""
+        """Return whether the expression holds, and whether it failed."""
         try:
             return bool(self._rule.matches(record)), False
         except self._error:
@@ -338,14 +338,14 @@ class Expression(Rule):
             return super()._parsed(text)
 
     def __call__(self, event: Any) -> bool:
-        """Whether the expression holds for the record of `event`."""
+        """Return whether the expression holds for the record of `event`."""
         if self._outline is not None and isinstance(event, Frame):
             self._budget.read(len(event.raw))  # the renderer may spend it
             return self.matches(self._outline(event))
         return self.matches(self._recorder(event))
 
     def matches(self, record: Record) -> bool:
-        """Whether the expression holds for `record`."""
+        """Return whether the expression holds for `record`."""
         if self._asks_messages and record.get("messages"):
             record = {**record, "messages": self._messages(record["messages"])}
         return super().matches(record)
@@ -393,7 +393,7 @@ def _compared(found: re.Match[str], names: frozenset[str]) -> str:
 
 
 def _meant_text(word: str, text: str, names: frozenset[str]) -> str:
-    """The suggestion for a word that is not a field: a command, a text without quotes, or a typo."""
+    """Suggest what a word is that is not a field: a command, a text without quotes, or a typo."""
     if word.upper() in NUMBERS and "command" in names and text.strip() == word:
         return f"; did you mean command == '{word.upper()}'?"
     if word.upper() in NUMBERS or re.search(rf"[=!<>~]\s*{re.escape(word)}\b", text):

@@ -109,11 +109,11 @@ class Summary:
         return sum(self.commands.values()) + self.totals["unknown"]
 
     def is_empty(self) -> bool:
-        """Whether nothing was read."""
+        """Return whether nothing was read."""
         return not (self.packets or self.connections)
 
     def lines(self, paint: Paint) -> Iterator[str]:
-        """The summary as lines."""
+        """Format the summary as lines."""
         totals = self.totals
         span = ""
         if self.first_ns is not None and self.last_ns is not None and self.commands:

@@ -101,7 +101,7 @@ class TableJob:
         part.close()
 
     def _numbers(self, uids: list[str]) -> Iterator[tuple[str, int]]:
-        """The numbers of connections, by `uid`."""
+        """Return pairs of `uid` and the connection's number."""
         columns = ["uid", "connection"]
         rows = pq.read_table(beside(self._out, "connections"), columns=columns, filters=[("uid", "in", uids)])
         return zip(*(rows[name].to_pylist() for name in columns), strict=True)
@@ -112,7 +112,7 @@ class TableJob:
                 part.write(rows[name])
 
     def _batches(self) -> Iterator[dict[str, Any]]:
-        """Batches of rows, by table."""
+        """Decode in this process; yields batches of rows, by table."""
 
         def end(ending: EndedConnection) -> None:
             for rows in builder.ended(ending):
@@ -132,7 +132,7 @@ class TableJob:
         self._say_dropped(decoder.dropped_packets)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
-        """The same, decoded by several processes that share the inputs."""
+        """Decode in several processes that share the inputs; yields batches of rows, by table."""
         options = self._options
         beside = os.path.dirname(os.path.abspath(self._out))
         drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))

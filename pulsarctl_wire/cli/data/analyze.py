@@ -86,7 +86,7 @@ def analyze(options: AnalyzeOptions) -> int:
 
 
 def _partition_by(options: AnalyzeOptions, before: Any) -> tuple[str, ...]:
-    """What the table is to be partitioned by: as it was before, if nothing else is wanted."""
+    """Return the columns of --partition-by, by default those of the existing table."""
     if options.partition_by is not None:
         return partition_by(options.partition_by)
     return before.options.partition_by if before else ()

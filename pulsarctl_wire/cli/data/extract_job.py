@@ -132,7 +132,7 @@ class ExtractJob:
         return ""
 
     def _recognize(self, path: str, probes: list[Window], temporary: str) -> bool | None:
-        """Whether only parts of a capture need to be read; None if it is not the one of these windows."""
+        """Return whether reading parts of a capture is enough; None if it is not the one of these windows."""
         is_it = not probes
         for can_seek in (True, False):
             copied = Copied(temporary)

@@ -12,7 +12,7 @@ from pulsarctl_wire.reports.overview import LINES, SERIES, Overview
 
 
 def summary_page(overview: Overview, title: str) -> str:
-    """The page of the summary report."""
+    """Format the summary report as a page."""
     pair = plots.publish_lines(overview) + plots.heat_map(overview)
     latency = f'<div class="pair">{pair}</div>' if pair else ""
     largest = f"the {LINES} with the most bytes, in the order in which they began"
@@ -31,7 +31,7 @@ def summary_page(overview: Overview, title: str) -> str:
 
 
 def table_page(rows: Sequence[Row], columns: Sequence[str], title: str) -> str:
-    """The page of any other report: its rows as a table."""
+    """Format any other report as a page: its rows as a table."""
     return document("report", title, f"{len(rows)} rows", section("", "", _table(rows, columns)), _STYLE)
 
 

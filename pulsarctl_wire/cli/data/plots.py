@@ -38,14 +38,14 @@ _LABELS: Final = {
 
 
 def short(topic: object, most: int = 48) -> str:
-    """A topic's name for a legend: without `persistent://`, and shortened in the middle to `most`."""
+    """Shorten a topic's name for a legend: no `persistent://`, and at most `limit` characters."""
     text = str(topic).removeprefix("persistent://")
     half = most // 2
     return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def latency_axis(lowest: float, highest: float) -> Axis:
-    """A logarithmic axis of spans, in ns."""
+    """Return a logarithmic axis of spans, in ns."""
     low, high = math.log10(max(1.0, lowest)) - 0.05, math.log10(max(1.0, highest)) + 0.05
     high = max(high, low + 0.5)
     all_of_them = high - low < 2.5
@@ -58,14 +58,14 @@ def latency_axis(lowest: float, highest: float) -> Axis:
 
 
 def _span(overview: Overview) -> Axis:
-    """The axis of all plots over time: from the first bucket to the end of the last one."""
+    """Return the axis of all plots over time: from the first bucket to the end of the last one."""
     width, totals = overview.bucket_ns, overview.totals
     start, stop = totals["first_ns"] or 0, totals["last_ns"] or 0
     return time_axis(start // width * width, (stop // width + 1) * width)
 
 
 def publish_lines(overview: Overview) -> str:
-    """Percentiles of publish latency over time. Buckets without publishes have no line."""
+    """Plot percentiles of publish latency over time. Buckets without publishes have no line."""
     rows, width = overview.publish_over_time, overview.bucket_ns
     values = [row[key] for row in rows for key in _PERCENTILES]
     if not values:
@@ -88,7 +88,7 @@ def publish_lines(overview: Overview) -> str:
 
 
 def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
-    """A step line, one step per bucket, that is interrupted where a bucket is missing."""
+    """Draw a line with one step per bucket, interrupted where a bucket is missing."""
     parts: list[str] = []
     end = None
     for row in rows:
@@ -100,7 +100,7 @@ def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
 
 
 def heat_map(overview: Overview) -> str:
-    """A heat map of publishes by time and latency."""
+    """Plot a heat map of publishes by time and latency."""
     if not overview.heat:
         return ""
     bins = [row["bin"] for row in overview.heat]
@@ -136,7 +136,7 @@ class Series(NamedTuple):
 
 
 def throughput(overview: Overview) -> str:
-    """Bytes per second, stacked by topic."""
+    """Plot bytes per second, stacked by topic."""
     seconds = overview.bucket_ns / _SECOND
     named = [row["topic"] for row in overview.topics[:SERIES]]
     keys = [Key(PALETTE[number], short(name)) for number, name in enumerate(named)]
@@ -154,7 +154,7 @@ def throughput(overview: Overview) -> str:
 
 
 def errors(overview: Overview) -> str:
-    """Errors over time, stacked by name."""
+    """Plot errors over time, stacked by name."""
     series: dict[str, Series] = {}
     for row in overview.errors_over_time:
         name = str(row["error"])
@@ -169,7 +169,7 @@ def errors(overview: Overview) -> str:
 
 
 def bucket(overview: Overview) -> str:
-    """The width of the buckets, as text."""
+    """Return the width of the buckets, as text."""
     return shown("life_ns", overview.bucket_ns).replace(".00 ", " ")
 
 
@@ -182,7 +182,7 @@ def _stacked(
     *,
     whole: bool = False,
 ) -> str:
-    """Stacked bars over time."""
+    """Plot stacked bars over time."""
     series = [each for each in series if each.values]
     times = sorted({time for each in series for time in each.values})
     if not times:
@@ -211,7 +211,7 @@ def _stacked(
 
 
 def timeline(rows: Sequence[Row]) -> str:
-    """Connections as bars from beginning to end."""
+    """Plot connections as bars from beginning to end."""
     rows = [row for row in rows if row["first_ns"] is not None]
     if not rows:
         return ""

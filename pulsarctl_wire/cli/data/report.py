@@ -129,7 +129,7 @@ def report(options: ReportOptions) -> None:
 
 @contextmanager
 def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
-    """Tables of `sources`; errors within the block become one line on stderr and an exit code."""
+    """Open `sources` as tables; errors within the block become one line on stderr and an exit code."""
     console.require(*TABLE_LIBRARIES)
     times = {name: getattr(options, name) for name in ("since", "until")}
     chosen: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
@@ -186,7 +186,7 @@ def _span(name: str, text: str) -> tuple[int, int]:
 
 
 def _width(options: ReportOptions) -> int | None:
-    """The width of time buckets, in ns."""
+    """Return the width of time buckets, in ns."""
     from pulsarctl_wire.reports.sql import nanoseconds
 
     try:
@@ -289,7 +289,7 @@ def write(made: "Result", output: Output, top: int | None) -> None:
 
 
 def _first(made: "Result", most: int) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """The first rows, the names of their columns, and whether there are more."""
+    """Return the first rows, the names of their columns, and whether there are more."""
     answer = replace(made, most=most + 1).answer()
     rows = list(answer.rows())
     return rows[:most], answer.columns, len(rows) > most

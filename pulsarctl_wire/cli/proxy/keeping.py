@@ -74,7 +74,7 @@ class Watcher:
             raise SystemExit(self.wait())
 
     def fileno(self) -> int:
-        """The descriptor of the pipe: readable when `news` does not block."""
+        """Return the descriptor of the pipe: readable when `news` does not block."""
         return self._pipe
 
     def news(self) -> bytes:
@@ -132,7 +132,7 @@ class _Keeper:
             failures += 1
 
     def _ready(self) -> None:
-        """In a watcher: tell the proxy that it has started."""
+        """Tell the proxy that this watcher has started."""
         if not self._is_ready[0]:
             self._is_ready[0] = 1
             os.write(self._pipe, READY)
@@ -153,7 +153,7 @@ class _Keeper:
         return code, f"killed by {signal.Signals(-code).name}" if code < 0 else why
 
     def _watched(self, start: Start, reasons: int) -> int:
-        """In a watcher: watch, and write the reason of a failure to `reasons`."""
+        """Watch, in a watcher's process, and write the reason of a failure to `reasons`."""
         try:
             return self._watch(start)
         except SystemExit as error:

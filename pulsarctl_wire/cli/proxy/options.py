@@ -91,7 +91,7 @@ class ForwardOptions:
     keylog: str | None = option("--tls-keylog FILE", "Append TLS keys of both sides, for Wireshark.", TLS)
 
     def settings(self) -> Settings:
-        """The settings of connections to brokers. Raises SettingsError."""
+        """Return the settings of connections to brokers. Raises SettingsError."""
         from pulsarctl_wire.net.settings import gather, make_settings
 
         flags = {"url": self.to, **self.trusting.flags()}

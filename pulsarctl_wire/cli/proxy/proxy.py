@@ -227,7 +227,7 @@ async def _forward(
 
 
 def _bug(context: dict[str, Any]) -> str:
-    """An exception that nobody has caught, as reported by asyncio, in one line."""
+    """Describe, in one line, an exception that nobody has caught, as reported by asyncio."""
     error = context.get("exception")
     what = f" ({type(error).__name__}: {error})" if error is not None else ""
     return f"a bug in pwire: {context['message']}{what}; forwarding goes on"

@@ -73,7 +73,7 @@ class Watched:
         self.code = self._watcher.wait()
 
     def follow(self, restart: Callable[[], object], what: str) -> None:
-        """From now on notice, in the event loop, what becomes of the watcher.
+        """Follow, from now on and in the event loop, what becomes of the watcher.
 
         `restart` is called when another one has started; `what` goes on without one, says a warning.
         """

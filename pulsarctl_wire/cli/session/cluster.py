@@ -73,7 +73,7 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
 
 
 async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
-    """The topics, and how many partitions each has, or 0. `listed` has each partition separately."""
+    """Count the partitions of each topic; 0: not partitioned. `listed` has each partition separately."""
     from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.wire.names import partition_index, without_partition
 

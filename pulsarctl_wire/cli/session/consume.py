@@ -87,7 +87,7 @@ class ConsumeOptions:
         return self.max_redeliver is not None or self.dead_letter_topic is not None or self.retry
 
     def consumer(self) -> ConsumerOptions:
-        """The options as `Subscription` takes them."""
+        """Return the options as `Subscription` takes them."""
         from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
@@ -109,7 +109,7 @@ class ConsumeOptions:
         )
 
     def letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
-        """A factory for the `DeadLetters` of `topic`, or None if unwanted. Invalid names end the command."""
+        """Make a factory for the `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
         from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
         dead, retry = (each and topic_name(each) for each in (self.dead_letter_topic, self.retry_topic))

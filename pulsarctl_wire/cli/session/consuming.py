@@ -46,12 +46,12 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
 
 
 def parse_last(text: str) -> int:
-    """The N of `read --from -N`; 0 for any other text."""
+    """Parse the N of `read --from -N`; 0 for any other text."""
     return int(text[1:]) if re.fullmatch(r"-\d{1,7}", text) else 0
 
 
 def _starts_after(options: ConsumerOptions, last: Position) -> bool:
-    """Whether a reader starts after the last message."""
+    """Return whether a reader starts after the last message."""
     start = options.start
     if start is None or start == EARLIEST:
         return False
@@ -77,7 +77,7 @@ class View:
         self.since_ms = since_ms
 
     def hides(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bool:
-        """Whether not to show a message."""
+        """Return whether not to show a message."""
         entry = delivery.frame.metadata
         if entry is not None and entry.publish_time < self.since_ms:
             return True

@@ -33,7 +33,7 @@ _MAX_ENTRIES: Final = 2**40  # per ledger
 
 
 async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[str, Position]:
-    """Where the last `count` messages start in each of `topics` (full names) or its partitions.
+    """Find where the last `count` messages start in each of `topics` (full names) or its partitions.
 
     Raises SettingsError for a topic that is not persistent, and SessionError.
     """
@@ -52,7 +52,7 @@ async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[
 
 
 async def start_of_last(client: Client, topic: str, count: int) -> Position:
-    """The position of the message `count` from the end of `topic` (a full name, not partitioned).
+    """Find the position of the message `count` from the end of `topic` (a full name, not partitioned).
 
     If there are fewer messages, that of the first one; `LATEST` if there are none. Chunked messages of more
     than 64 entries each may be missed. Raises SessionError.
@@ -72,7 +72,7 @@ async def start_of_last(client: Client, topic: str, count: int) -> Position:
 
 
 async def _read(client: Client, topic: str, start: Position, last: _Place, count: int) -> deque[Position]:
-    """The positions of the last `count` messages from `start` up to the entry `last`."""
+    """Read the positions of the last `count` messages from `start` up to the entry `last`."""
     found: deque[Position] = deque(maxlen=count)
     feed = Subscription(client, [topic], ConsumerOptions(make_reader_name(), durable=False, start=start))
     try:
@@ -90,7 +90,7 @@ async def _read(client: Client, topic: str, start: Position, last: _Place, count
 
 
 async def _back(client: Client, topic: str, last: _Place, entries: int) -> Position:
-    """Where the last `entries` entries start; `EARLIEST` if there are not more than that."""
+    """Find where the last `entries` entries start; `EARLIEST` if there are not more than that."""
     ledger, entry = last
     for _ in range(_LEDGERS):
         if entries <= entry + 1:
@@ -104,7 +104,7 @@ async def _back(client: Client, topic: str, last: _Place, entries: int) -> Posit
 
 
 async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place:
-    """The last entry before `ledger`; `first` is an earlier ledger."""
+    """Find the last entry before `ledger`; `first` is an earlier ledger."""
     end = ledger  # the first message from ledger `end` on is in `ledger` or a later one
     while end - first > 1:
         middle = (first + end) // 2
@@ -126,7 +126,7 @@ async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place
 
 
 async def _first(client: Client, topic: str, position: Position) -> _Place:
-    """The ledger and entry of the first message from `position` on."""
+    """Find the ledger and entry of the first message from `position` on."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(position)
         found = (await visitor.first()).body.message_id

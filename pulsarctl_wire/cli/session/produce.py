@@ -104,7 +104,7 @@ class ProduceOptions:
     )
 
     def common(self) -> Outgoing:
-        """A message, without payload, that has what all messages share."""
+        """Make a message, without payload, that has what all messages share."""
         from pulsarctl_wire.wire.entry import Outgoing
 
         deliver_at, ordering_key = self.deliver_at, self.ordering_key
@@ -121,7 +121,7 @@ class ProduceOptions:
         )
 
     def producer(self, schema: Schema | None) -> ProducerOptions:
-        """The options as `Publisher` takes them."""
+        """Return the options as `Publisher` takes them."""
         from pulsarctl_wire.net.session.send_queue import ProducerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, ProducerAccessMode
 
@@ -142,7 +142,7 @@ class ProduceOptions:
         )
 
     def sources(self) -> list[tuple[str, bool]]:
-        """What to send, in order: (text or path, whether it is a path)."""
+        """Return what to send, in order: (text or path, whether it is a path)."""
         messages = self.messages
         if not messages and not self.files:
             if not self.envelope:
@@ -212,7 +212,7 @@ async def texts_of(
     skip_blank: bool,
     until: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[list[bytes]]:
-    """The texts to send, in batches; stdin is read no further when `until` is done."""
+    """Yield the texts to send, in batches; stdin is read no further when `until` is done."""
     from pulsarctl_wire.cli.session.lines import read_lines
 
     texts: list[bytes] = []
@@ -245,7 +245,7 @@ def _content(path: str) -> bytes:
 
 
 async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None:
-    """The schema that the user asked for; "auto" is the topic's latest one."""
+    """Return the schema that the user asked for; "auto" is the topic's latest one."""
     if spec is None:
         return None
     if spec == "auto":
@@ -261,7 +261,7 @@ def message_schema(spec: str) -> Schema | None:
 
 
 def is_bare_json(schema: Schema) -> bool:
-    """Whether it is JSON without a definition, which brokers do not register."""
+    """Return whether it is JSON without a definition, which brokers do not register."""
     return schema.type == schema.Json and not schema.schema_data
 
 
@@ -377,7 +377,7 @@ class Report:
 
 
 def message_id(sent: SendResult, index: int) -> str:
-    """The id of message `index` of a send."""
+    """Return the id of message `index` of a send."""
     from pulsarctl_wire.wire.names import id_text, partition_index
 
     ids = [sent.first, (sent.ledger, sent.entry)] if sent.first else [(sent.ledger, sent.entry)]

@@ -42,7 +42,7 @@ _SIZE: Final = struct.Struct(">i").pack
 
 
 def message_record(delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> Record:
-    """A consumed message as plain JSON values, which `produce --json` accepts."""
+    """Convert a consumed message to plain JSON values, which `produce --json` accepts."""
     frame, metadata = delivery.frame, message.metadata
     entry = frame.metadata
     assert entry is not None  # a delivered frame has metadata
@@ -96,7 +96,7 @@ def _payload(delivery: Delivery[Consumer], message: Message, schema: Schema | No
 def _shown(
     delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes
 ) -> Shown | None:
-    """The view of a payload; None if it would show only a part."""
+    """Return the view of a payload; None if it would show only a part."""
     if len(payload) > MAX_SHOWN:
         return None
     consumer = delivery.consumer
@@ -115,7 +115,7 @@ def _shown(
 
 
 def _as_produced(shown: Shown) -> Json:
-    """The value as `produce` accepts it: of a key-value pair only the key and the value."""
+    """Convert a value to what `produce` accepts: of a key-value pair only the key and the value."""
     value = shown.value
     if shown.view != "keyvalue" or not isinstance(value, dict):
         return value
@@ -123,7 +123,7 @@ def _as_produced(shown: Shown) -> Json:
 
 
 def message_id(delivery: Delivery[Consumer], message: Message) -> str:
-    """The id of a message as text."""
+    """Return the id of a message as text."""
     return id_text(delivery.ids, delivery.consumer.partition, message.index)
 
 
@@ -132,7 +132,7 @@ Show = Callable[[Delivery[Consumer], Message, "Schema | None"], bytes]
 
 
 def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
-    """The function that shows messages: by `template` if given, else as `form` (text, line, json, none).
+    """Return a function that shows messages: by `template` if given, else as `form` (text, line, json, none).
 
     Raises SettingsError for unknown tokens in the template.
     """
@@ -160,7 +160,7 @@ def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
 
 
 def _json(record: Record) -> bytes:
-    """`record` as a line of JSON. Raises MemoryError if memory is short: orjson would abort the process."""
+    """Format `record` as a line of JSON. Raises MemoryError if memory is short: orjson would abort."""
     size = record["size"]
     if size > MAX_SHOWN and "payload_base64" in record:
         head = json_line({**record, "payload_base64": ""})  # the last key of the record
@@ -174,7 +174,7 @@ def _json(record: Record) -> bytes:
 
 
 def _text(record: Record) -> bytes:
-    """The payload of a record as text: JSON if the value is not a string."""
+    """Return the payload of a record as text: JSON if the value is not a string."""
     payload = record.get("payload")
     if isinstance(payload, str):
         return payload.encode("utf-8", "surrogatepass")

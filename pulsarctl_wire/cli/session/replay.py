@@ -177,7 +177,7 @@ class ReaderThread:
     async def read(
         self, events: Iterator[Event | ConnectionEnded]
     ) -> AsyncIterator[list[Event | ConnectionEnded]]:
-        """The `events` in batches. Raises what they raise."""
+        """Yield the `events` in batches. Raises what they raise."""
         # a daemon, as it may still wait for a pipe at the end
         threading.Thread(target=self._read, args=(events,), daemon=True).start()
         while batch := await self._batches.get():
@@ -187,7 +187,7 @@ class ReaderThread:
             raise self._error
 
     def hand_over(self) -> None:
-        """In the thread: hand over the events read, and wait until they have been replayed."""
+        """Hand over the events read, in the thread, and wait until they have been replayed."""
         if self._found:
             self._give(self._found)
             self._found = []
@@ -287,7 +287,7 @@ class Report:
         say(record, f"{self._heads[found.number]}: {self._text(found)}", self._output)
 
     def _head(self, found: Difference, frame: Frame | None) -> str:
-        """What a difference is about: its connection, frame, topic and ids."""
+        """Return what a difference is about: its connection, frame, topic and ids."""
         where = f"connection {found.connection}"
         if frame is None:
             return where
@@ -298,7 +298,7 @@ class Report:
         return f"{where}{number} {frame.command}{about}"
 
     def _text(self, found: Difference) -> str:
-        """What differs."""
+        """Describe what differs."""
         if found.kind == "closed":
             return f"{self._paint('red', 'closed')}: {clean(found.text)}"
         if found.kind == "missing":
@@ -328,7 +328,7 @@ class Report:
 
 
 def _ids(frame: Frame) -> dict[str, int]:
-    """The producer id, consumer id and sequence id of an answer."""
+    """Return the producer id, consumer id and sequence id of an answer."""
     from pulsarctl_wire.wire.fields import to_signed
 
     found: dict[str, int] = {}

@@ -135,14 +135,14 @@ async def _register(client: Client, topic: str, schema: Schema) -> bytes:
 
 
 def version_number(version: bytes) -> int | str | None:
-    """A schema version as a number; as hex digits if it does not have 8 bytes; None if it is empty."""
+    """Return a schema version as a number; as hex digits if it does not have 8 bytes; None if it is empty."""
     if len(version) == 8:
         return int.from_bytes(version, "big")
     return version.hex() or None
 
 
 def _definition(schema: Schema) -> Any:
-    """The definition in a schema: JSON if possible, else text or hex digits; None if it is empty."""
+    """Return the definition in a schema: JSON if possible, else text or hex digits; None if it is empty."""
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as Types
 
     data = schema.schema_data

@@ -102,7 +102,7 @@ Line = tuple[str, "bytes | Wait | Expect"]
 
 
 async def _lines(paths: list[str]) -> AsyncIterator[Line]:
-    """The lines of the files, without empty lines and comments. An invalid line ends the command."""
+    """Yield lines of the files, without empty lines and comments. An invalid line ends the command."""
     from pulsarctl_wire.cli.session.lines import read_lines
     from pulsarctl_wire.wire.json_command import parse_line
 
@@ -128,7 +128,7 @@ async def _chain(first: Line | None, rest: AsyncIterator[Line]) -> AsyncIterator
 
 
 def _is_connect(line: bytes | Wait | Expect) -> bool:
-    """Whether a line sends a CONNECT."""
+    """Return whether a line sends a CONNECT."""
     from pulsarctl_wire.wire.commands import NUMBERS
     from pulsarctl_wire.wire.frame import Connection, Frame
     from pulsarctl_wire.wire.framing.stream import FrameStream

@@ -53,12 +53,12 @@ class Talk(Sink):
     # -- called for what passes
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
-        """Callback: the connection was opened."""
+        """Note that the connection was opened."""
         self._state = state
         self._unfinished = 0  # bytes sent that do not make a complete frame yet
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
-        """Callback: the connection carried `data`."""
+        """Note that the connection carried `data`."""
         if to_broker:
             self._unfinished += len(data)
         else:
@@ -67,7 +67,7 @@ class Talk(Sink):
             self._news.set_result(None)
 
     def events(self, events: list[Event]) -> None:
-        """Callback: count and show the events."""
+        """Count and show the events."""
         for event in events:
             if isinstance(event, Frame):
                 self._last = event.number
@@ -158,6 +158,6 @@ class Talk(Sink):
 
 
 def _is_answered(frame: Frame) -> bool:
-    """Whether a broker answers `frame`."""
+    """Return whether a broker answers `frame`."""
     body, how = frame.body, REQUESTS.get(frame.type)
     return body is not None and (frame.type in _PAIRED if how is None else body.HasField(how.key))

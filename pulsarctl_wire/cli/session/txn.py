@@ -73,7 +73,7 @@ class TxnOptions:
             console.fail("txn: --end needs --commit or --abort, and takes no other options")
 
     def sources(self) -> list[Source]:
-        """What to acknowledge. Options that contradict each other end the command."""
+        """Return what to acknowledge. Options that contradict each other end the command."""
         topics = self.ack
         if bool(topics) != bool(self.subscriptions) or (self.counts and not topics):
             console.fail("txn: --ack TOPIC and --subscription NAME need each other, and -n needs both")
@@ -147,7 +147,7 @@ def _for_each(topics: list[str], flag: str, given: list[_T]) -> list[_T]:
 
 
 def _topic(text: str) -> str:
-    """The full name of a topic. One that is not persistent ends the command.
+    """Return the full name of a topic. One that is not persistent ends the command.
 
     A broker of version 4.0 accepts non-persistent topics, but can then never end the transaction.
     """
@@ -166,7 +166,7 @@ def _ids(text: str) -> tuple[int, int]:
 
 
 async def _connected(client: Client, number: int, report: Report) -> Coordinator:
-    """A coordinator that is connected."""
+    """Connect a coordinator."""
     from pulsarctl_wire.net.session.transaction import Coordinator
 
     coordinator = Coordinator(client, number)

@@ -68,7 +68,7 @@ class ConnectOptions:
     wide: bool = WIDE()
 
     def flags(self) -> dict[str, str | None]:
-        """The options as `net.settings.gather` takes them."""
+        """Return the options as `net.settings.gather` takes them."""
         names = ("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "listener_name")
         return {**{name: getattr(self, name) for name in names}, **self.trusting.flags()}
 
@@ -82,7 +82,7 @@ class Session:
         self._stack = stack
 
     def settings(self) -> Settings:
-        """The settings from flags, environment and client.conf. Raises SettingsError."""
+        """Return the settings from flags, environment and client.conf. Raises SettingsError."""
         options = self.options
         return make_settings(
             gather(options.flags(), os.environ, options.conf),
@@ -93,7 +93,7 @@ class Session:
         )
 
     def tap(self, *more: Sink) -> Follower | None:
-        """A `Follower` of the session's bytes for `more` and the sinks of the options; None without sinks."""
+        """Make a `Follower` of the session for `more` and the sinks of the options; None without sinks."""
         options = self.options
         if not (options.trace or options.trace_form or options.record or more):
             return None
@@ -114,7 +114,7 @@ class Session:
         return self._follower
 
     def client(self) -> Client:
-        """A client; the caller must use it as an async context manager."""
+        """Make a client; the caller must use it as an async context manager."""
         from pulsarctl_wire.net.session.client import Client
 
         return Client(self.settings(), tap=self.tap(), warn=console.warn)
@@ -164,14 +164,14 @@ def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
 
 
 def topic_name(text: str) -> str:
-    """The full name of a topic. An invalid name ends the command."""
+    """Return the full name of a topic. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_topic
 
     return _checked(check_topic, text)
 
 
 def namespace_name(text: str) -> str:
-    """The name of a namespace. An invalid name ends the command."""
+    """Return the name of a namespace. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_namespace
 
     return _checked(check_namespace, text)

@@ -74,7 +74,7 @@ async def _tried(work: Callable[[str], Awaitable[None]], partition: str) -> int:
 async def seek_target(
     client: Client, topic: str, position: Position | None, time_ns: int | None
 ) -> dict[str, Any]:
-    """The fields of SEEK."""
+    """Return the fields of SEEK."""
     if position is None:
         return {"message_publish_time": max(0, time_ns or 0) // 1_000_000}
     ledger, entry, index = position
@@ -89,7 +89,7 @@ async def seek_target(
 
 
 async def _batch_size(client: Client, topic: str, ledger: int, entry: int) -> int:
-    """The number of messages of a stored batch, 0 for a single message: SEEK needs it. Reads the entry."""
+    """Read an entry; returns the number of messages of its batch, which SEEK needs; 0: a single message."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as reader:
         await reader.read((ledger, entry, -1))
         _, last = await reader.places()
@@ -196,7 +196,7 @@ class Visitor:
         return (await self._link.request(build_command(name, consumer_id=self._id, **fields))).body
 
     async def places(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The mark-delete position of the subscription, and the last message of the topic."""
+        """Return the mark-delete position of the subscription, and the last message of the topic."""
         body, partition = await self.ask("GET_LAST_MESSAGE_ID"), partition_index(self.topic)
         done, last = body.consumer_mark_delete_position, body.last_message_id
         return _place(done, partition), _place(last, partition)
@@ -213,14 +213,14 @@ class Visitor:
             raise RequestTimeout(f"{self.topic}: no message came within {timeout:g} s") from None
 
     def on_frame(self, frame: Frame) -> None:
-        """Callback of the link: a frame for this consumer."""
+        """Take a frame for this consumer from the link."""
         if frame.command == "CLOSE_CONSUMER":
             self._joined = False
         elif frame.command == "MESSAGE" and self._message is not None and not self._message.done():
             self._message.set_result(frame)
 
     def on_loss(self, error: LinkClosed) -> None:
-        """Callback of the link: it has ended."""
+        """Note that the link has ended."""
         self._joined = False
         if self._message is not None and not self._message.done():
             self._message.set_exception(error)
@@ -249,7 +249,7 @@ class NoSubscription(BrokerError):
 
 
 def _place(data: MessageIdData, partition: int) -> dict[str, Any]:
-    """A position as plain values; `id` is None if there is no message."""
+    """Convert a position to plain values; `id` is None if there is no message."""
     ledger, entry = to_signed(data.ledgerId), to_signed(data.entryId)
     index = data.batch_index if data.batch_index >= 0 else None
     text = None if ledger < 0 else id_text([(ledger, entry)], partition, index)
