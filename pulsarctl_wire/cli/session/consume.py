@@ -109,7 +109,7 @@ class ConsumeOptions:
         )
 
     def letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
-        """Make a factory for the `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
+        """Make a factory for `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
         from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
         dead, retry = (each and topic_name(each) for each in (self.dead_letter_topic, self.retry_topic))
