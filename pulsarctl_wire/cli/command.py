@@ -121,20 +121,20 @@ def usage_errors() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             context.get_help()  # prints it
             raise SystemExit(console.EXIT_USAGE) from None
-        message = f"{_message_of(error)} ({path} --help)"
+        message = f"{_describe(error)} ({path} --help)"
         console.fail(f"{path.removeprefix('pwire').strip()}: {message}".removeprefix(": "))
 
 
-def _message_of(error: Any) -> str:
+def _describe(error: Any) -> str:
     """Describe a usage error, with a suggestion for typos."""
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
-        flags = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
+        flags = [flag for option in error.ctx.command.params if not option.hidden for flag in option.opts]
         hint = did_you_mean(name, [flag for flag in flags if flag.startswith("--")])
         return f"no such option {name}{hint}"
     text: str = error.format_message().replace("\n", " ")
     if typo := re.match(r"No such command '(.*?)'", text):
-        known = list(error.ctx.command.list_commands(error.ctx))
-        return f"no such command {typo[1]}{did_you_mean(typo[1], known)}"
-    text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda found: found[0].lower(), text)
+        names = list(error.ctx.command.list_commands(error.ctx))
+        return f"no such command {typo[1]}{did_you_mean(typo[1], names)}"
+    text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda match: match[0].lower(), text)
     text = re.sub(r" +", " ", text.replace("invalid value for ", "").replace("'", ""))
     return re.sub(r"is not a valid (int|float).*", "is not a number", text.rstrip("."))

@@ -19,9 +19,9 @@ _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
 
 def _last_of_list(names: Iterable[str], incomplete: str) -> list[str]:
     """Complete the last item of a comma-separated list from `names`; in lower case if that item is."""
-    before, comma, last = incomplete.rpartition(",")
+    head, comma, last = incomplete.rpartition(",")
     cased = str.lower if last.islower() else str
-    return [f"{before}{comma}{name}" for name in map(cased, names) if name.startswith(last)]
+    return [f"{head}{comma}{name}" for name in map(cased, names) if name.startswith(last)]
 
 
 def commands(incomplete: str) -> list[str]:
@@ -42,21 +42,21 @@ def reports(incomplete: str) -> list[tuple[str, str]]:
     """Complete names of reports; return them with their descriptions."""
     from pulsarctl_wire.reports import REPORTS
 
-    return [(each.name, each.about) for each in REPORTS.values() if each.name.startswith(incomplete)]
+    return [(report.name, report.about) for report in REPORTS.values() if report.name.startswith(incomplete)]
 
 
 def faults(incomplete: str) -> list[tuple[str, str]]:
     """Complete names of faults; return them with their descriptions."""
     from pulsarctl_wire.faults import FAULTS
 
-    return [(each.name, each.describe()) for each in FAULTS if each.name.startswith(incomplete)]
+    return [(fault.name, fault.describe()) for fault in FAULTS if fault.name.startswith(incomplete)]
 
 
 def terms(incomplete: str) -> list[str]:
     """Complete the terms of `explain`; in lower case if `incomplete` is."""
     from pulsarctl_wire.manual.explanations import everything
 
-    return _last_of_list([each.name for each in everything()], incomplete)
+    return _last_of_list([term.name for term in everything()], incomplete)
 
 
 def topics(incomplete: str) -> list[str]:
@@ -75,12 +75,12 @@ def _names(kind: str, incomplete: str) -> list[str]:
         sources = shlex.split(line)[1:]
     except ValueError:  # a quote that is still open
         sources = line.split()[1:]
-    found: set[str] = set()
+    names: set[str] = set()
     until = time.monotonic() + _TIME_LIMIT
     for path in filter(os.path.isfile, dict.fromkeys(sources)):
         with suppress(Exception):  # completion must not print errors
-            found.update(islice(_names_in(path, kind, until), _MAX_NAMES))
-    return sorted(name for name in found if name.startswith(incomplete))
+            names.update(islice(_names_in(path, kind, until), _MAX_NAMES))
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def _names_in(path: str, kind: str, until: float) -> Iterator[str]:

@@ -210,10 +210,10 @@ def event_renderer(
     output: str,
     recorder: Recorder,
     clock: Clock,
-    before: Callable[[Event], str] | None = None,
+    prefix: Callable[[Event], str] | None = None,
 ) -> Render:
     """Make a renderer of events for `stream`, with its colours; lines are cut to the terminal's width."""
     from pulsarctl_wire.render.events import renderer
 
     paint, width = Paint(use_colour(stream)), partial(terminal_width, stream)
-    return renderer(output, recorder, paint, clock, width=width, prefix=before)
+    return renderer(output, recorder, paint, clock, width=width, prefix=prefix)

@@ -80,10 +80,10 @@ def settings_of(conf: list[str]) -> dict[str, str]:
     return settings
 
 
-def parse_time(text: str, other: str = "") -> int:
+def parse_time(text: str, alternatives: str = "") -> int:
     """Parse ISO 8601, seconds since 1970, or -10m or 10m (ago), in ns since the epoch.
 
-    Raises SettingsError, with `other` as what else the text may be.
+    Raises SettingsError, with `alternatives` as what else the text may be.
     """
     ago = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if ago:
@@ -96,8 +96,8 @@ def parse_time(text: str, other: str = "") -> int:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
         return round(moment.timestamp() * 1e6) * 1_000
     except (ValueError, OverflowError):
-        what = f"neither {other} nor a time" if other else "not a time"
-        raise SettingsError(f"{text}: {what} (ISO 8601, seconds since 1970, -10m)") from None
+        problem = f"neither {alternatives} nor a time" if alternatives else "not a time"
+        raise SettingsError(f"{text}: {problem} (ISO 8601, seconds since 1970, -10m)") from None
 
 
 Output = Literal["line", "tree", "json", "hex"]
@@ -149,8 +149,8 @@ def host_port(flag: str, text: str) -> tuple[str, int]:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 65_536) or (
         ":" in host and not bare
     ):
-        what = "not an address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
-        console.fail(f"{flag} {text}: {what}")
+        problem = "not an address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
+        console.fail(f"{flag} {text}: {problem}")
     return (host[1:-1] if bare else host) or LOOPBACK, int(digits)
 
 
@@ -172,8 +172,8 @@ def partition_by(text: str) -> tuple[str, ...]:
 def only_interface(names: list[str]) -> str | None:
     """Return the interface that -i names, or None without -i. Several interfaces end the command."""
     if len(names) > 1:
-        given = " ".join(f"-i {name}" for name in names)
-        console.fail(f"{given}: only one interface can be read at a time")
+        flags = " ".join(f"-i {name}" for name in names)
+        console.fail(f"{flags}: only one interface can be read at a time")
     return names[0] if names else None
 
 
@@ -210,7 +210,7 @@ class RowOptions:
         """Warn if --host is a pattern that tells the host of none of these files."""
         from pulsarctl_wire.capture.hosts import host_of
 
-        if self.host is not None and not any(host_of(each, self.host) for each in files):
+        if self.host is not None and not any(host_of(path, self.host) for path in files):
             console.warn(f"--host {self.host}: no file is at such a path, so the column host is null")
 
     def work(self, split_size: int) -> Any:
@@ -276,8 +276,8 @@ class RotateOptions:
 def _amount(flag: str, text: str, units: dict[str, int]) -> float:
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", text.lower())
     if not match or match[2] not in units:
-        known = ", ".join(unit for unit in units if unit)
-        console.fail(f"{flag} {text}: not a number, with or without a unit ({known})")
+        unit_names = ", ".join(unit for unit in units if unit)
+        console.fail(f"{flag} {text}: not a number, with or without a unit ({unit_names})")
     return float(match[1]) * units[match[2]]
 
 

@@ -67,21 +67,21 @@ def takes(function: Callable[..., Any], kinds: Mapping[str, Any] | None = None) 
     `kinds` are the types of its parameters, by default its annotations.
     """
     kinds = kinds or {name: kind for name, kind in get_type_hints(function).items() if name != "return"}
-    parameters = [each for name, kind in kinds.items() for each in _parameters(name, kind)]
+    parameters = [parameter for name, kind in kinds.items() for parameter in _parameters(name, kind)]
 
-    def command(**given: Any) -> Any:
-        _check_numbers(given)
-        return function(*(_made(name, kind, given) for name, kind in kinds.items()))
+    def command(**values: Any) -> Any:
+        _check_numbers(values)
+        return function(*(_make_value(name, kind, values) for name, kind in kinds.items()))
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
-def _check_numbers(given: dict[str, Any]) -> None:
+def _check_numbers(values: dict[str, Any]) -> None:
     """End the command if a number is NaN, or too large."""
-    for name, value in given.items():
+    for name, value in values.items():
         if isinstance(value, float) and not abs(value) < _TOO_LARGE:
             console.fail(f"--{name.replace('_', '-')} {value}: must be a number below {_TOO_LARGE:,.0f}")
 
@@ -94,19 +94,19 @@ def _parameters(
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
         return
     hints = get_type_hints(kind)
-    for each in fields(kind):
-        how = dict(each.metadata)
-        if "info" in how:
-            how["info"] = own = copy(how["info"])
+    for member in fields(kind):
+        metadata = dict(member.metadata)
+        if "info" in metadata:
+            metadata["info"] = own = copy(metadata["info"])
             own.rich_help_panel = panel or own.rich_help_panel
-            own.help = (help or {}).get(each.name, own.help)
-        yield from _parameters(each.name, hints[each.name], **how)
+            own.help = (help or {}).get(member.name, own.help)
+        yield from _parameters(member.name, hints[member.name], **metadata)
 
 
-def _made(name: str, kind: Any, given: dict[str, Any]) -> Any:
+def _make_value(name: str, kind: Any, values: dict[str, Any]) -> Any:
     """Make the value of a parameter or field from those of all options; None leaves the default."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
-        return given[name]
+        return values[name]
     hints = get_type_hints(kind)
-    values = {each.name: _made(each.name, hints[each.name], given) for each in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if value is not None})
+    arguments = {member.name: _make_value(member.name, hints[member.name], values) for member in fields(kind)}
+    return kind(**{name: value for name, value in arguments.items() if value is not None})

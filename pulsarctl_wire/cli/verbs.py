@@ -115,8 +115,8 @@ class Verbs(HelpPage, TyperGroup):
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
         """Load the verb that the command line names. Overrides the parent's method."""
-        name, command, rest = super().resolve_command(context, arguments)
-        return name, command and load(str(name)), rest
+        name, command, remaining = super().resolve_command(context, arguments)
+        return name, command and load(str(name)), remaining
 
 
 app = typer.Typer(
@@ -129,8 +129,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(value: bool) -> None:
+    if value:
         frame = find_spec("pulsarctl_wire.wire.frame")
         compiled = " (compiled)" if frame and not (frame.origin or "").endswith(".py") else ""
         sys.stdout.write(f"pwire {__version__}{compiled}\n")

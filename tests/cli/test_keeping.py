@@ -38,7 +38,7 @@ class Kept:
 
 def notes(kept: Kept, start: Start) -> int:
     """Say what comes; fail as it asks for."""
-    os.write(kept.say, f"<{start.why}>".encode())
+    os.write(kept.say, f"<{start.reason}>".encode())
     start.ready()
     for record in kept.ring.records(0.05):
         if record is not None and record.kind == NOTE:

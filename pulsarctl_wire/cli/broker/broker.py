@@ -166,7 +166,7 @@ def _settings(options: DataOptions) -> Settings:
 def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: ExitStack) -> Plan:
     from pulsarctl_wire.broker.shell.running import Plan
 
-    given = vars(settings)
+    values = vars(settings)
     if data.memory and data.data is not None:
         console.fail("--data cannot be combined with --memory")
     tls_port = settings.brokerServicePortTls if place.tls_port is None else place.tls_port
@@ -175,7 +175,7 @@ def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: Exi
         console.warn("tlsCertificateFilePath has no effect without --tls-port or --https-port")
     return Plan(
         settings=settings,
-        host=place.host or given.get("bindAddress") or LOOPBACK,
+        host=place.host or values.get("bindAddress") or LOOPBACK,
         port=_port(place.port, settings.brokerServicePort),
         http_port=_port(place.http_port, settings.webServicePort),
         tls_port=tls_port,
@@ -186,8 +186,8 @@ def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: Exi
     )
 
 
-def _port(given: int | None, setting: int | None) -> int:
-    return (setting or 0) if given is None else given
+def _port(option: int | None, setting: int | None) -> int:
+    return (setting or 0) if option is None else option
 
 
 def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
@@ -204,7 +204,7 @@ def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
 def _partitions(texts: list[str]) -> dict[str, int]:
     from pulsarctl_wire.broker.shell.running import MAX_PARTITIONS
 
-    found = {}
+    counts = {}
     for text in texts:
         topic, _, number = text.rpartition("=")
         if (
@@ -214,8 +214,8 @@ def _partitions(texts: list[str]) -> dict[str, int]:
             or not 0 < int(number[:7]) <= MAX_PARTITIONS
         ):
             console.fail(f"--partitions {text}: use TOPIC=N, as in orders=3")
-        found[topic] = int(number)
-    return found
+        counts[topic] = int(number)
+    return counts
 
 
 # -- running
@@ -270,14 +270,14 @@ async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> N
         await running.close()
 
 
-async def _control(running: Running, given: str | None) -> Any:
+async def _control(running: Running, control: str | None) -> Any:
     """Open the socket for `ctl`; returns None if `control` is empty. Raises SettingsError."""
-    if given == "":
+    if control == "":
         return None
     from pulsarctl_wire.broker.shell.control import answer
     from pulsarctl_wire.net.control import Control, ensure_directory
 
-    path = given or str(ensure_directory(os.environ) / f"broker-{running.port}.sock")
+    path = control or str(ensure_directory(os.environ) / f"broker-{running.port}.sock")
     listening = Control(Path(path), partial(answer, running.server), "broker")
     await listening.open()
     return listening
@@ -288,9 +288,9 @@ def _announce(running: Running, place: PlaceOptions) -> None:
     if place.json:
         import json
 
-        first, *_ = all_ = [_urls(broker) for broker in running.brokers]
-        more = {"brokers": all_} if len(all_) > 1 else {}
-        sys.stdout.write(json.dumps({**first, "pid": os.getpid(), **more}) + "\n")
+        first, *_ = records = [_urls(broker) for broker in running.brokers]
+        extra = {"brokers": records} if len(records) > 1 else {}
+        sys.stdout.write(json.dumps({**first, "pid": os.getpid(), **extra}) + "\n")
         sys.stdout.flush()
     for broker in running.brokers:
         urls = " and ".join(filter(None, (broker.service_url, broker.service_url_tls)))
@@ -330,8 +330,8 @@ def _end_with(parent: int, over: Event) -> None:
         over.set()
     elif hasattr(os, "pidfd_open"):
         with suppress(ProcessLookupError):
-            ended = os.pidfd_open(parent)
-            loop.add_reader(ended, over.set)
+            descriptor = os.pidfd_open(parent)
+            loop.add_reader(descriptor, over.set)
             return
         over.set()
     else:

@@ -40,7 +40,7 @@ class Group:
         return sum(map(len, self.received.values()))
 
 
-class Shown(Trace):
+class DemoTrace(Trace):
     """Shows the frames until the output fails, with `error`: the broker must not notice that."""
 
     error: OSError | None = None
@@ -51,7 +51,7 @@ class Shown(Trace):
             super().events(events)
         except OSError as error:
             self.error, self.wants_events = error, False
-            console.give_up_stdout()  # it may still hold something
+            console.give_up_stdout()  # its buffer may not be empty
 
 
 async def run_demo(follower: Follower) -> None:

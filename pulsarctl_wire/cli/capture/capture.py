@@ -46,14 +46,14 @@ def capture(options: CaptureOptions) -> None:
         with ExitStack() as stack:
             stream: BinaryIO = sys.stdout.buffer
             files = None
-            opened = open_interface(
+            context = open_interface(
                 interface,
                 options.capture_filter,
                 size,
                 before_wait=lambda: stream.flush(),
                 seconds=options.duration,
             )
-            live = stack.enter_context(opened)
+            live = stack.enter_context(context)
             if write != "-":  # an existing file is truncated only after the interface was opened
                 files = RotatingFiles(Path(write), time.time_ns(), **turns)
                 stream = cast(BinaryIO, stack.enter_context(closing(files)))

@@ -46,7 +46,7 @@ def _check(options: DecodeOptions) -> None:
         "--schema": options.showing.schema,
         "--write": options.write,
     }
-    odd = next((name for name, given in of_frames.items() if given), "")
-    if options.list_connections and odd:
-        console.fail(f"decode: --connections shows no frames, so it cannot be combined with {odd}")
+    flag = next((name for name, value in of_frames.items() if value), "")
+    if options.list_connections and flag:
+        console.fail(f"decode: --connections shows no frames, so it cannot be combined with {flag}")
     _ = options.buffer_bytes  # may end the command too

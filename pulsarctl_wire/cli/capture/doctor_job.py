@@ -109,7 +109,7 @@ class DoctorJob:
         sys.stdout.flush()
         self.doctor.tick(time.time_ns())
 
-    def _again(self) -> Iterator[Event]:
+    def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
         decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
@@ -126,10 +126,10 @@ class DoctorJob:
         elif output == "markdown":
             out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
         elif output == "json":
-            out = b"".join(self.sayer.shown(finding, lines) for finding in findings)
+            out = b"".join(self.sayer.format(finding, lines) for finding in findings)
         else:
-            chosen, more = limit_findings(findings)
-            texts = [*(self.sayer.shown(finding, lines) for finding in chosen), more.encode()]
+            top, note = limit_findings(findings)
+            texts = [*(self.sayer.format(finding, lines) for finding in top), note.encode()]
             out = b"\n".join(filter(None, texts))
         self._put(out)
 
@@ -139,7 +139,7 @@ class DoctorJob:
 
     def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
         """Return the frames of the evidence as text, by number; none where a source cannot be read again."""
-        wanted = {each.sighting.number for finding in findings for each in finding.evidence} - {0}
+        numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         if self.options.is_live:
             return {}
         recorder = Recorder()
@@ -147,10 +147,10 @@ class DoctorJob:
         colour = self.options.output == "text" and console.use_colour(sys.stdout)
         render = renderer(output, recorder, Paint(colour), self.clock)
         lines: dict[int, str] = {}
-        for event in self._again():
-            if isinstance(event, Frame) and event.number in wanted:
+        for event in self._read_again():
+            if isinstance(event, Frame) and event.number in numbers:
                 lines[event.number] = b"".join(render([event])).decode("utf-8", "replace").strip()
-                if len(lines) == len(wanted):
+                if len(lines) == len(numbers):
                     break
         return lines
 
@@ -159,26 +159,26 @@ class DoctorJob:
     def _write(self, path: str, findings: list[Finding]) -> None:
         """Write the packets of all connections that findings name."""
         console.refuse_source("--write", path, self.options.sources)
-        wanted = {str(finding.connection) for finding in findings}
-        wanted |= {str(each.sighting.connection) for finding in findings for each in finding.evidence}
+        connections = {str(finding.connection) for finding in findings}
+        connections |= {str(entry.sighting.connection) for finding in findings for entry in finding.evidence}
         try:
             with open(path, "wb") as stream:
-                count = self._copy(wanted, stream)
+                count = self._copy(connections, stream)
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
-        text = f"{count_of(count, 'packet')} of {count_of(len(wanted), 'connection')}"
+        text = f"{count_of(count, 'packet')} of {count_of(len(connections), 'connection')}"
         console.warn(f"{text} written to {path}")
 
-    def _copy(self, wanted: set[str], stream: BinaryIO) -> int:
+    def _copy(self, connections: set[str], stream: BinaryIO) -> int:
         writer, dissector = PcapngWriter(stream), Dissector()
-        chosen: dict[bytes, bool] = {}
+        decisions: dict[bytes, bool] = {}
 
         def is_wanted(key: bytes) -> bool:
-            if key not in chosen:
-                one, other = address_of(key), address_of(reverse(key))
-                chosen[key] = f"{one}-{other}" in wanted or f"{other}-{one}" in wanted
-                bound(chosen, MAX_PENDING)
-            return chosen.get(key, False)
+            if key not in decisions:
+                client, server = address_of(key), address_of(reverse(key))  # or the other way round
+                decisions[key] = f"{client}-{server}" in connections or f"{server}-{client}" in connections
+                bound(decisions, MAX_PENDING)
+            return decisions.get(key, False)
 
         def see(number: int, packet: RawPacket) -> None:
             _, link, data, length = packet

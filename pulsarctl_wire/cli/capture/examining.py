@@ -37,9 +37,9 @@ def examine_beside(
     examined = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
 
     def wait() -> Examined:
-        found, left_out, files = examined.result()
+        findings, left_out, files = examined.result()
         connections: dict[int, Connection] = {}
-        return Examined([_finding(values, connections) for values in found], left_out, files)
+        return Examined([_finding(values, connections) for values in findings], left_out, files)
 
     return wait
 
@@ -66,9 +66,9 @@ def _examine(
 def _values(finding: Finding) -> _Values:
     """Convert a finding to plain values."""
     evidence = []
-    for sighting, why in finding.evidence:
+    for sighting, reason in finding.evidence:
         place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
-        evidence.append((_ends(sighting.connection), sighting.to_broker, place, why))
+        evidence.append((_ends(sighting.connection), sighting.to_broker, place, reason))
     about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
     times = finding.count, finding.first_ns, finding.last_ns
     return about, evidence, finding.explanation, finding.advice, times
@@ -84,10 +84,8 @@ def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
     def connection(ends: _Values) -> Connection:
         return connections.setdefault(ends[0], Connection(*ends))
 
-    (rule, severity, certainty, subject, ends), shown, explanation, advice, times = values
-    evidence = [
-        Evidence(Sighting(connection(ends), to_broker, *place), why) for ends, to_broker, place, why in shown
-    ]
+    (rule, severity, certainty, subject, ends), entries, explanation, advice, times = values
+    evidence = [Evidence(Sighting(connection(ends), way, *place), text) for ends, way, place, text in entries]
     about = rule, severity, certainty, subject
     finding = Finding(*about, connection(ends), evidence, explanation, advice)
     finding.count, finding.first_ns, finding.last_ns = times

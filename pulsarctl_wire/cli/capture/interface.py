@@ -41,7 +41,7 @@ def open_interface(
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, on_signal) for number in numbers}
+    handlers = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         live = Live(
             name,
@@ -54,5 +54,5 @@ def open_interface(
         with closing(live):
             yield live
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -66,10 +66,10 @@ class ConnectionLines:
     def add(self, ending: EndedConnection) -> None:
         """Add a connection that has ended."""
         index = ending.connection.index
-        chosen = all(test(ending) for test in self.tests)
+        is_match = all(test(ending) for test in self.tests)
         self.seen += 1
-        self.chosen += chosen
-        line = self.render(connection_record(ending)) if chosen else b""
+        self.chosen += is_match
+        line = self.render(connection_record(ending)) if is_match else b""
         if index < self._next:
             self._put(line)  # `flush` has already written later ones
             return
@@ -123,8 +123,8 @@ class DecodeJob:
         frames_shown = not (options.quiet or options.list_connections)
         self.render: Render | None = None
         if frames_shown:
-            before = None if self.first_error is None else self.first_error.before
-            self.render = console.event_renderer(sys.stdout, options.output, recorder, self.clock, before)
+            prefix = None if self.first_error is None else self.first_error.prefix
+            self.render = console.event_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
         self.listing = self._listing() if options.list_connections else None
         self.writer = None if options.write is None else self._writer(options.write)
         # chunks are kept in memory until they can be joined: only where messages are shown
@@ -276,7 +276,7 @@ class DecodeJob:
             return lambda number, packet: self._note_origin(packet[0])
         return None if self.writer is None else self.writer.see
 
-    def _ended(self, ending: EndedConnection) -> None:
+    def _end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended, or is not followed any further."""
         self.summary.without_data.add(ending)
         if self.listing is not None:
@@ -286,8 +286,8 @@ class DecodeJob:
         """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
-        shown = self.render is not None or self.expression is not None or self.first_error is not None
-        if shown or self.options.two_pass:
+        shows_frames = self.render is not None or self.expression is not None or self.first_error is not None
+        if shows_frames or self.options.two_pass:
             return ExchangeState
         return TopicState if self.options.selecting.topics else State
 
@@ -299,18 +299,18 @@ class DecodeJob:
             tee=self._tee(),
             sort=self.options.doctor,
             new_state=self._new_state(),
-            on_end=self._ended,
+            on_end=self._end,
         )
         batches = self._batches(decoder)
         try:
             if self.listing is not None:
                 self._list(decoder, batches, self.listing)
             else:
-                self._show(self._gathered(chain(batches, decoder.finish())))
+                self._show(self._gather(chain(batches, decoder.finish())))
         finally:
             self.summary.finish(decoder, self.budget.unopened)
 
-    def _gathered(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
+    def _gather(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
         """Join batches of events to larger ones where output may be delayed."""
         enough = _GATHERED if self.options.count is None and self._may_delay_output() else 1
         gathered: list[Event] = []
@@ -322,21 +322,21 @@ class DecodeJob:
         yield gathered
 
     def _show(self, batches: Iterable[list[Event]]) -> None:
-        left = self.options.count if self.options.count is not None else -1
+        remaining = self.options.count if self.options.count is not None else -1
         for events in batches:
             self._note_origin(events[0].time_ns if events else None)
             self.summary.add(events)
-            chosen = self._chosen(events)
-            self.summary.totals["chosen"] += len(chosen)
-            if left >= 0:
-                chosen = chosen[:left]
-                left -= len(chosen)
-            if self.render is not None and chosen:
-                self.out.writelines(self.render(chosen))
+            matches = self._select(events)
+            self.summary.totals["chosen"] += len(matches)
+            if remaining >= 0:
+                matches = matches[:remaining]
+                remaining -= len(matches)
+            if self.render is not None and matches:
+                self.out.writelines(self.render(matches))
             if self.writer is not None:
-                for event in chosen:
+                for event in matches:
                     self.writer.take(event)
-            if left == 0:
+            if remaining == 0:
                 return
 
     def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: ConnectionLines) -> None:
@@ -355,7 +355,7 @@ class DecodeJob:
         if self.origin.time_ns is None:
             self.origin.time_ns = time_ns
 
-    def _chosen(self, events: list[Event]) -> list[Event]:
+    def _select(self, events: list[Event]) -> list[Event]:
         """Return the events that pass all tests. After a first pass, requests get their answers here."""
         if self.answers is not None:
             for event in events:

@@ -28,7 +28,7 @@ def captures_of(sources: list[str]) -> list[str]:
     with console.errors_reported():
         for source in sources:
             inside = list_inputs([source], console.warn) if os.path.isdir(source) else None
-            paths += [source] if inside is None else [each.path for each in inside]
+            paths += [source] if inside is None else [entry.path for entry in inside]
     return list(dict.fromkeys(paths))
 
 
@@ -66,17 +66,15 @@ class Sources:
         order = arrange(self.paths, spans_of(self.paths))
         for text in order.notes:
             note(text)
-        return read_all(
-            decoder, order.turns, lambda given: self._opened(self.paths[given], say), problem, note
-        )
+        return read_all(decoder, order.turns, lambda index: self._open(self.paths[index], say), problem, note)
 
     @contextmanager
-    def _opened(self, path: str, bar: bool) -> Iterator[Source]:
+    def _open(self, path: str, bar: bool) -> Iterator[Source]:
         source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
         with source.stream if path != "-" else nullcontext():
-            yield self._watched(source, bar)
+            yield self._watch(source, bar)
 
-    def _watched(self, source: Source, bar: bool) -> Source:
+    def _watch(self, source: Source, bar: bool) -> Source:
         progress = None
         if bar and self.bar and source.size > LARGE:
             progress = Progress(source.name, source.size, self.stack)

@@ -88,13 +88,14 @@ class TableJob:
 
         Here they are numbered by the first packets in the file, there by the first ones in time.
         """
-        connections = [each.connection for each in examined.findings]
-        connections += [each.sighting.connection for found in examined.findings for each in found.evidence]
-        named = {uid_of(each): each for each in connections}
-        uids = [uid for uid in named if uid is not None]
+        findings = examined.findings
+        connections = [finding.connection for finding in findings]
+        connections += [entry.sighting.connection for finding in findings for entry in finding.evidence]
+        by_uid = {uid_of(connection): connection for connection in connections}
+        uids = [uid for uid in by_uid if uid is not None]
         for uid, number in self._numbers(uids) if uids else ():
-            named[uid].index = number
-        rows = rows_of(examined.findings, examined.left_out, self._work.cluster, examined.files)
+            by_uid[uid].index = number
+        rows = rows_of(findings, examined.left_out, self._work.cluster, examined.files)
         part = _Part(beside(self._out, "findings"), FINDINGS, self._stack)
         part.write(pa.Table.from_pylist(list(rows), FINDINGS))
         part.note(NOTE, note({name: part.rows for name, part in self._tables.items()}, self._work.cluster))
@@ -134,8 +135,8 @@ class TableJob:
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
         options = self._options
-        beside = os.path.dirname(os.path.abspath(self._out))
-        drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))
+        directory = os.path.dirname(os.path.abspath(self._out))
+        drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=directory))
         pool = Pool(inputs, options.jobs, self._stack)
         settings = Settings(drafts, replace(self._work, split_size=pool.split_size))
         progress = new_progress(settings, pool.inputs)

@@ -34,5 +34,5 @@ def extract(options: ExtractOptions) -> int:
     with opened(options.sources, options) as tables:
         from pulsarctl_wire.cli.data.extract_job import ExtractJob, Wanted
 
-        wanted = Wanted(**{name: getattr(options, name) for name in Wanted._fields})
-        return ExtractJob(wanted, tables.engine).run()
+        selection = Wanted(**{name: getattr(options, name) for name in Wanted._fields})
+        return ExtractJob(selection, tables.engine).run()

@@ -52,7 +52,7 @@ def _cards(overview: Overview) -> str:
     worst = shown("p99_ns", max(p99)) if p99 else "none"
     damage = totals["gaps"] + totals["malformed"]
     damaged = "warn" if damage else "good"
-    refused, broken = ("bad" if totals[name] else "good" for name in ("errors", "bad_checksums"))
+    error_kind, checksum_kind = ("bad" if totals[name] else "good" for name in ("errors", "bad_checksums"))
 
     def total(name: str) -> str:
         return shown("n", totals[name])
@@ -65,8 +65,8 @@ def _cards(overview: Overview) -> str:
         ("Published", total("published"), "messages", ""),
         ("Delivered", total("delivered"), "messages", ""),
         ("Worst p99", worst, f"of {shown('n', sends)} publishes, by bucket", ""),
-        ("Errors", total("errors"), "by brokers", refused),
-        ("Bad checksums", total("bad_checksums"), "CRC32-C of SEND and MESSAGE", broken),
+        ("Errors", total("errors"), "by brokers", error_kind),
+        ("Bad checksums", total("bad_checksums"), "CRC32-C of SEND and MESSAGE", checksum_kind),
         ("Damage", shown("n", damage), f"{total('gaps')} gaps, {total('malformed')} malformed", damaged),
     ]
     return '<section class="cards">{}</section>'.format(

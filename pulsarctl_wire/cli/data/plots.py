@@ -37,11 +37,11 @@ _LABELS: Final = {
 """Spans in ns at which a latency axis may have a label."""
 
 
-def short(topic: object, most: int = 48) -> str:
+def short(topic: object, limit: int = 48) -> str:
     """Shorten a topic's name for a legend: no `persistent://`, and at most `limit` characters."""
     text = str(topic).removeprefix("persistent://")
-    half = most // 2
-    return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def latency_axis(lowest: float, highest: float) -> Axis:
@@ -106,12 +106,12 @@ def heat_map(overview: Overview) -> str:
     bins = [row["bin"] for row in overview.heat]
     x = _span(overview)
     y = latency_axis(10 ** (min(bins) / BINS), 10 ** ((max(bins) + 1) / BINS))
-    most = max(row["count"] for row in overview.heat)
-    bounds = sorted({max(1, round(most ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
+    highest = max(row["count"] for row in overview.heat)
+    bounds = sorted({max(1, round(highest ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
     cells: list[str] = []
     wide = to_x(x.place(overview.bucket_ns) - x.place(0))
     for row in sorted(overview.heat, key=lambda row: (row["time_ns"], row["bin"])):
-        low, high = (10 ** ((row["bin"] + more) / BINS) for more in (0, 1))
+        low, high = (10 ** ((row["bin"] + step) / BINS) for step in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
         top, size = to_y(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
         tooltip = f"{shown('count', row['count'])} took {shown('p_ns', low)} to {shown('p_ns', high)}"
@@ -119,7 +119,7 @@ def heat_map(overview: Overview) -> str:
             f'<rect class="cell" fill="{_HEAT[level]}" x="{to_x(x.place(row["time_ns"]))}" y="{top}" '
             f'width="{wide}" height="{size}">{title_of(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
         )
-    tops = [*(bound - 1 for bound in bounds[1:]), most]
+    tops = [*(bound - 1 for bound in bounds[1:]), highest]
     legend = [
         Key(colour, f"{low:,}" if low == high else f"{low:,} to {high:,}")
         for colour, low, high in zip(_HEAT, bounds, tops, strict=False)
@@ -138,11 +138,11 @@ class Series(NamedTuple):
 def throughput(overview: Overview) -> str:
     """Plot bytes per second, stacked by topic."""
     seconds = overview.bucket_ns / _SECOND
-    named = [row["topic"] for row in overview.topics[:SERIES]]
-    keys = [Key(PALETTE[number], short(name)) for number, name in enumerate(named)]
+    topics = [row["topic"] for row in overview.topics[:SERIES]]
+    keys = [Key(PALETTE[number], short(name)) for number, name in enumerate(topics)]
     series = {
         name: Series(key, {})
-        for name, key in zip([*named, None], [*keys, Key(PALETTE[-1], "all others")], strict=True)
+        for name, key in zip([*topics, None], [*keys, Key(PALETTE[-1], "all others")], strict=True)
     }
     for row in overview.throughput:
         series[row["topic"]].values[row["time_ns"]] = row["bytes"] / seconds
@@ -165,7 +165,7 @@ def errors(overview: Overview) -> str:
         return shown("count", round(value))
 
     title = f"errors in {bucket(overview)}"
-    return _stacked(overview, "Errors over time", title, list(series.values()), number, whole=True)
+    return _stacked(overview, "Errors over time", title, list(series.values()), number, is_whole=True)
 
 
 def bucket(overview: Overview) -> str:
@@ -180,33 +180,33 @@ def _stacked(
     series: list[Series],
     text: Callable[[float], str],
     *,
-    whole: bool = False,
+    is_whole: bool = False,
 ) -> str:
     """Plot stacked bars over time."""
-    series = [each for each in series if each.values]
-    times = sorted({time for each in series for time in each.values})
+    series = [bars for bars in series if bars.values]
+    times = sorted({time for bars in series for time in bars.values})
     if not times:
         return ""
     width = overview.bucket_ns
-    sums = {time: sum(each.values.get(time, 0) for each in series) for time in times}
+    sums = {time: sum(bars.values.get(time, 0) for bars in series) for time in times}
     tooltips = {
         time: [
             shown("time_ns", time),
-            *(f"{each.key.text}: {text(each.values[time])}" for each in series if time in each.values),
+            *(f"{bars.key.text}: {text(bars.values[time])}" for bars in series if time in bars.values),
         ]
         for time in times
     }
-    x, y = _span(overview), amount_axis(title, max(sums.values()), text, is_whole=whole)
-    below = dict.fromkeys(times, 0.0)
+    x, y = _span(overview), amount_axis(title, max(sums.values()), text, is_whole=is_whole)
+    bases = dict.fromkeys(times, 0.0)
     drawn = []
-    for each in series:
+    for bars in series:
         path = []
-        for time, value in sorted(each.values.items()):
-            low, high = to_y(y.place(below[time])), to_y(y.place(below[time] + value))
+        for time, value in sorted(bars.values.items()):
+            low, high = to_y(y.place(bases[time])), to_y(y.place(bases[time] + value))
             path.append(f"M{to_x(x.place(time))} {low}V{high}H{to_x(x.place(time + width))}V{low}Z")
-            below[time] += value
-        drawn.append(f'<path fill="{each.key.colour}" d="{"".join(path)}"/>')
-    legend = [each.key for each in reversed(series)]
+            bases[time] += value
+        drawn.append(f'<path fill="{bars.key.colour}" d="{"".join(path)}"/>')
+    legend = [bars.key for bars in reversed(series)]
     return figure(caption, x, y, "".join(drawn) + hovers(x, width, tooltips), legend)
 
 
@@ -228,10 +228,10 @@ def timeline(rows: Sequence[Row]) -> str:
             short(row["client_version"] or "unknown client"),
             f"{shown('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
         )
-        from_, to = (to_x(x.place(row[key])) for key in ("first_ns", "last_ns"))
+        start, stop = (to_x(x.place(row[key])) for key in ("first_ns", "last_ns"))
         bars.append(
             f'<path class="bar" stroke="{_colour(row["ended"])}" '
-            f'd="M{from_} {to_y(y.place(number))}H{to}">{tooltip}</path>'
+            f'd="M{start} {to_y(y.place(number))}H{stop}">{tooltip}</path>'
         )
     legend = [Key(_colour(end), end) for end in sorted({str(row["ended"]) for row in rows})]
     return figure("Connections over time", x, y, "".join(bars), legend, rows=len(rows))

@@ -34,5 +34,5 @@ def shown(name: str, value: Any) -> str:
 
 
 def _moment(time_ns: int) -> str:
-    seconds, rest = divmod(time_ns, 10**9)
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{rest // 1000:06}"
+    seconds, remainder = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{remainder // 1000:06}"

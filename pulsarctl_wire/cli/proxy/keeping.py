@@ -38,11 +38,11 @@ _LONGEST_REASON: Final = 1_000
 class Start(NamedTuple):
     """How a watcher starts.
 
-    `why` says why the previous one ended; it is "" for the first one. The watcher must wait for `delay`
+    `reason` says why the previous one ended; it is "" for the first one. The watcher must wait for `delay`
     seconds, and call `ready` when it has started. `since_ns` is when the first one started (epoch).
     """
 
-    why: str
+    reason: str
     delay: float
     since_ns: int
     ready: Callable[[], None]
@@ -92,7 +92,7 @@ class Watcher:
 
     def _ends_within(self, seconds: float) -> bool:
         over = time.monotonic() + seconds
-        while (left := over - time.monotonic()) > 0 and select.select([self._pipe], [], [], left)[0]:
+        while (seconds := over - time.monotonic()) > 0 and select.select([self._pipe], [], [], seconds)[0]:
             if not self.news():
                 return True
         return False
@@ -116,14 +116,14 @@ class _Keeper:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         signal.signal(signal.SIGUSR1, lambda *_: self._kill())
         since_ns = time.time_ns()
-        why, delay, failures = "", 0.0, 0
+        reason, delay, failures = "", 0.0, 0
         while True:
             began = time.monotonic()
-            code, why = self._start(Start(why, delay, since_ns, self._ready))
-            if not why:
+            code, reason = self._start(Start(reason, delay, since_ns, self._announce_start))
+            if not reason:
                 return console.EXIT_OUTPUT if failures else code
             if self._ring.ending or os.getppid() != self._proxy or not self._is_ready[0]:
-                console.warn(f"the watcher died ({why})")
+                console.warn(f"the watcher died ({reason})")
                 return console.EXIT_OUTPUT
             with suppress(BrokenPipeError):  # the next watcher will notice that the proxy is gone
                 os.write(self._pipe, RESTARTED)
@@ -131,7 +131,7 @@ class _Keeper:
             delay = 0.0 if lived > _STEADY or not failures else min(2 * delay or 1.0, _LONGEST_DELAY)
             failures += 1
 
-    def _ready(self) -> None:
+    def _announce_start(self) -> None:
         """Tell the proxy that this watcher has started."""
         if not self._is_ready[0]:
             self._is_ready[0] = 1
@@ -144,28 +144,28 @@ class _Keeper:
         if self._watcher == 0:
             os.close(reading)
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-            _end(lambda: self._watched(start, writing))
+            _end(lambda: self._run_watch(start, writing))
         os.close(writing)
         with open(reading, "rb") as reasons:
-            why = reasons.read().decode()
+            reason = reasons.read().decode()
         code = os.waitstatus_to_exitcode(os.waitpid(self._watcher, 0)[1])
         self._watcher = 0
-        return code, f"killed by {signal.Signals(-code).name}" if code < 0 else why
+        return code, f"killed by {signal.Signals(-code).name}" if code < 0 else reason
 
-    def _watched(self, start: Start, reasons: int) -> int:
+    def _run_watch(self, start: Start, reasons: int) -> int:
         """Watch, in a watcher's process, and write the reason of a failure to `reasons`."""
         try:
             return self._watch(start)
         except SystemExit as error:
             if not self._is_ready[0]:
                 return error.code if isinstance(error.code, int) else 1
-            why = "it could not start"
+            reason = "it could not start"
         except Exception as error:
             if not self._is_ready[0]:
                 raise
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            why = f"{type(error).__name__}: {error} at {os.path.basename(at.filename)}:{at.lineno}"
-        os.write(reasons, why[:_LONGEST_REASON].encode("utf-8", "backslashreplace"))
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error} at {os.path.basename(frame.filename)}:{frame.lineno}"
+        os.write(reasons, reason[:_LONGEST_REASON].encode("utf-8", "backslashreplace"))
         return console.EXIT_OUTPUT
 
     def _kill(self) -> None:

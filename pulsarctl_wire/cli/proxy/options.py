@@ -160,8 +160,8 @@ class FaultOptions:
             try:
                 text = Path(path).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-                console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
+                reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+                console.fail(f"--scenario {path}: {reason}", console.EXIT_SOURCE)
             scenario = parse_scenario(text)
             seed = scenario.seed if seed is None else seed
             entries += scenario.faults
@@ -209,9 +209,9 @@ def check(options: WatchOptions) -> None:
         "--output": options.output != "line",
         "--time": showing.time_format != "utc",
     }
-    odd = next((name for name, given in of_the_tap.items() if given), None)
-    if odd and not (options.tap or (options.doctor and odd in _OF_FINDINGS)):
-        console.fail(f"{odd} needs --tap")
+    flag = next((name for name, value in of_the_tap.items() if value), None)
+    if flag and not (options.tap or (options.doctor and flag in _OF_FINDINGS)):
+        console.fail(f"{flag} needs --tap")
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text)

@@ -57,7 +57,7 @@ def faults() -> None:
         listed = fault.list_parameters()
         return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in listed)
 
-    listed = [f"{each.name}\n  {each.describe()}\n{parameters(each)}\n" for each in FAULTS]
+    listed = [f"{kind.name}\n  {kind.describe()}\n{parameters(kind)}\n" for kind in FAULTS]
     write("".join(listed) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
 
 
@@ -101,8 +101,8 @@ def _listen(address: Address) -> Socket:
     try:
         return bind_socket(address)
     except OSError as error:
-        why = error.strerror or error
-        console.fail(f"--listen {address}: {why}; name another with --listen")
+        reason = error.strerror or error
+        console.fail(f"--listen {address}: {reason}; name another with --listen")
 
 
 # -- what the options mean
@@ -159,22 +159,22 @@ def _plan(options: ForwardOptions) -> Plan:
 
 
 def _mapping(flag: str, texts: list[str]) -> dict[Address, Address]:
-    found = {}
+    addresses = {}
     for text in texts:
         broker, equals, address = text.partition("=")
         if not equals:
             console.fail(f"{flag} {text}: use BROKER=HOST:PORT")
-        found[_address(flag, text, broker)] = _address(flag, text, address)
-    return found
+        addresses[_address(flag, text, broker)] = _address(flag, text, address)
+    return addresses
 
 
-def _address(flag: str, whole: str, text: str) -> Address:
+def _address(flag: str, pair: str, text: str) -> Address:
     from pulsarctl_wire.net.settings import parse_url
 
     try:
         return parse_url(text).addresses[0]
     except SettingsError as error:
-        console.fail(f"{flag} {whole}: {error}")
+        console.fail(f"{flag} {pair}: {error}")
 
 
 def _ports(text: str | None) -> range:
@@ -221,16 +221,16 @@ async def _forward(
         if listening is not None:
             await listening.close()
     to_clients, to_brokers = map(human_bytes, proxy.carried)
-    refused = "".join(f"; {number} refused: {why}" for why, number in proxy.refused.items())
+    refusals = "".join(f"; {number} refused: {reason}" for reason, number in proxy.refused.items())
     carried = f"{to_brokers} to brokers, {to_clients} to clients"
-    watched.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refused}")
+    watched.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refusals}")
 
 
 def _bug(context: dict[str, Any]) -> str:
     """Describe, in one line, an exception that nobody has caught, as reported by asyncio."""
     error = context.get("exception")
-    what = f" ({type(error).__name__}: {error})" if error is not None else ""
-    return f"a bug in pwire: {context['message']}{what}; forwarding goes on"
+    detail = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return f"a bug in pwire: {context['message']}{detail}; forwarding goes on"
 
 
 def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:

@@ -72,30 +72,30 @@ class Watched:
         self.ring.end()
         self.code = self._watcher.wait()
 
-    def follow(self, restart: Callable[[], object], what: str) -> None:
+    def follow(self, restart: Callable[[], object], activity: str) -> None:
         """Follow, from now on and in the event loop, what becomes of the watcher.
 
-        `restart` is called when another one has started; `what` goes on without one, says a warning.
+        `restart` is called when another one has started; `activity` goes on without one, says a warning.
         """
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._watcher.fileno(), self._on_news, restart, what)
+        loop.add_reader(self._watcher.fileno(), self._on_news, restart, activity)
 
-    def _on_news(self, restart: Callable[[], object], what: str) -> None:
+    def _on_news(self, restart: Callable[[], object], activity: str) -> None:
         if self._watcher.news():
             restart()
             return
         asyncio.get_running_loop().remove_reader(self._watcher.fileno())
         self.ring.wants_bytes = False
-        text = f"the watcher has ended; {what} goes on without it"
+        text = f"the watcher has ended; {activity} goes on without it"
         threading.Thread(target=console.warn, args=(text,), daemon=True).start()  # as stderr may block
 
 
 def watch(options: WatchOptions, ring: TapRing, start: Start) -> int:
     """Watch the ring until the proxy ends; returns the exit code."""
-    if start.why:
+    if start.reason:
         _report_failure(options, start, ring)
     with console.errors_reported(), ExitStack() as stack:
-        watching = WatchRun(options, stack, start.since_ns if start.why else None)
+        watching = WatchRun(options, stack, start.since_ns if start.reason else None)
         start.ready()
         return watching.run(ring)
 
@@ -105,7 +105,7 @@ def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     later = f" in {start.delay:g} s" if start.delay else ""
     form = options.showing.time_format
     clock = Clock("utc" if form == "relative" else form, Origin())
-    text = f"the watcher died ({start.why}); forwarding goes on, another one starts{later}"
+    text = f"the watcher died ({start.reason}); forwarding goes on, another one starts{later}"
     printer = Printer(sys.stderr.fileno())
     line = f"pwire: {clock(time.time_ns())} {clean(text)}\n"
     printer.put(line.encode("utf-8", "backslashreplace"))
@@ -133,17 +133,17 @@ class WatchRun:
         self._not_shown = NotShown(self._say)
         self._live = Live(time.time_ns()) if options.stats or options.metrics else None
         self._sinks: list[Sink] = []
-        self._doctor = self._examining() if options.doctor else None
+        self._doctor = self._make_doctor() if options.doctor else None
         self._follower = Follower(self._sinks, self._doctor.new_state if self._doctor else LedgerState)
         self._connections: dict[int, Connection] = {}
         if options.record:
-            self._sinks.append(self._recording(options.record))
+            self._sinks.append(self._make_recording(options.record))
         if self._live is not None:
             self._sinks.append(self._live)
         if self._doctor is not None:
             self._sinks.append(self._doctor)
         if options.tap:
-            self._sinks.append(self._tap())
+            self._sinks.append(self._make_tap())
         self._sinks.append(self._not_shown)
         if options.metrics:
             from pulsarctl_wire.cli.metrics import SnapshotCollector, serve
@@ -151,12 +151,12 @@ class WatchRun:
             url = serve(options.metrics, SnapshotCollector(self._snapshot), stack)
             console.warn(f"metrics at {url}")
 
-    def _recording(self, path: str) -> RecordingSink:
+    def _make_recording(self, path: str) -> RecordingSink:
         rotation = {**self.options.rotating.rotation(), "since_ns": self._since_ns}
         show_secrets = self.options.showing.show_secrets
         return RecordingSink(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
 
-    def _examining(self) -> "Doctor":
+    def _make_doctor(self) -> "Doctor":
         options = self.options
         stream = sys.stderr if options.tap else sys.stdout
         printer = self._err if options.tap else Printer(stream.fileno())
@@ -165,7 +165,7 @@ class WatchRun:
         sayer = Sayer(output, paint, self._clock, printer.put, console.terminal_width(stream))
         return options.checking.doctor(live=True, on_finding=sayer)
 
-    def _tap(self) -> TapPrinter:
+    def _make_tap(self) -> TapPrinter:
         options = self.options
         showing = options.showing
         recorder = Recorder(show_secrets=showing.show_secrets, schema=schema_of(showing.schema))
@@ -174,9 +174,9 @@ class WatchRun:
             tests.append(select.Expression(options.selecting.expression, recorder))
         render = console.event_renderer(sys.stdout, options.output, recorder, self._clock)
         printer = Printer(sys.stdout.fileno())
-        return TapPrinter(printer, render, tests, self._origin, self._say, self._refused)
+        return TapPrinter(printer, render, tests, self._origin, self._say, self._count_refused)
 
-    def _refused(self, frames: int) -> None:
+    def _count_refused(self, frames: int) -> None:
         """Count frames that the printer refused."""
         self._not_shown.frames += frames
         if self._live is not None:
@@ -246,10 +246,10 @@ class WatchRun:
     def _say(self, text: str, time_ns: int | None = None) -> None:
         """Print a message about something that happened at `time_ns`, by default now."""
         if self.options.showing.time_format == "relative" and self._origin.time_ns is None:
-            shown = "-"
+            stamp = "-"
         else:
-            shown = self._clock(time_ns or time.time_ns())
-        text = f"{shown} {text}"
+            stamp = self._clock(time_ns or time.time_ns())
+        text = f"{stamp} {text}"
         if self._table is not None:
             with suppress(OSError):  # the terminal may be gone
                 console.warn(text)  # above the table

@@ -61,15 +61,15 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
             client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
         )
         counts = await _counts(client, listed)
-        found = await run_each(islice(_parts(counts), MAX_TOPICS), lambda each: _served(client, *each))
+        parts = await run_each(islice(_parts(counts), MAX_TOPICS), lambda part: _find_owner(client, *part))
         link = await client.open_service_link()
         peer = link.protocol
         summary = {"asked": str(link.address), "server": peer.server, "protocol_version": peer.server_version}
-    _show(summary | {"namespace": name}, counts, found, options.output)
+    _show(summary | {"namespace": name}, counts, parts, options.output)
     total = sum(max(count, 1) for count in counts.values())
     if total > MAX_TOPICS:
         console.warn(f"{total - MAX_TOPICS} more topics and partitions: their owners were not looked up")
-    return next((console.code_of(each.error) for each in found if each.error is not None), 0)
+    return next((console.code_of(part.error) for part in parts if part.error is not None), 0)
 
 
 async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
@@ -85,8 +85,8 @@ async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
                 raise
             return 0  # the names only look like those of partitions
 
-    whole = list(dict.fromkeys(without_partition(each) for each in listed if partition_index(each) >= 0))
-    partitioned = dict(zip(whole, await run_each(whole, ask), strict=True))
+    topics = list(dict.fromkeys(without_partition(name) for name in listed if partition_index(name) >= 0))
+    partitioned = dict(zip(topics, await run_each(topics, ask), strict=True))
     counts = {}
     for topic in listed:
         parent = without_partition(topic)
@@ -102,7 +102,7 @@ def _parts(counts: dict[str, int]) -> Iterator[tuple[str, int | None]]:
         yield from ((topic, index) for index in range(count)) if count else [(topic, None)]
 
 
-async def _served(client: Client, topic: str, partition: int | None) -> _Served:
+async def _find_owner(client: Client, topic: str, partition: int | None) -> _Served:
     from pulsarctl_wire.wire.names import partition_name
 
     name = topic if partition is None else partition_name(topic, partition)
@@ -118,20 +118,20 @@ async def _served(client: Client, topic: str, partition: int | None) -> _Served:
         return _Served(topic, partition, None, error)
 
 
-def _show(summary: dict[str, Any], counts: dict[str, int], found: list[_Served], output: Output) -> None:
-    brokers = Counter(each.owner for each in found if each.owner is not None)
+def _show(summary: dict[str, Any], counts: dict[str, int], parts: list[_Served], output: Output) -> None:
+    brokers = Counter(part.owner for part in parts if part.owner is not None)
     rows: dict[str, list[_Served]] = {topic: [] for topic in counts}
-    for each in found:
-        rows[each.topic].append(each)
+    for part in parts:
+        rows[part.topic].append(part)
     if output == "json":
         for topic, served in rows.items():
             owners = [
                 {
-                    "partition": each.partition,
-                    "broker_service_url": each.owner,
-                    "error": None if each.error is None else str(each.error),
+                    "partition": part.partition,
+                    "broker_service_url": part.owner,
+                    "error": None if part.error is None else str(part.error),
                 }
-                for each in served
+                for part in served
             ]
             say({"topic": topic, "partitions": counts[topic], "owners": owners}, "", output)
         say(summary | {"topics": len(counts), "brokers": dict(brokers)}, "", output)
@@ -144,7 +144,7 @@ def _show(summary: dict[str, Any], counts: dict[str, int], found: list[_Served],
         if counts[topic]:
             lines.append(f"  {topic}, {count_of(counts[topic], 'partition')}")
         indent = f"  {topic} " if not counts[topic] else "    "
-        for each in served:
-            number = "" if each.partition is None else f"{each.partition} "
-            lines.append(f"{indent}{number}→ {each.owner or f'unknown: {each.error}'}")
+        for part in served:
+            number = "" if part.partition is None else f"{part.partition} "
+            lines.append(f"{indent}{number}→ {part.owner or f'unknown: {part.error}'}")
     say({}, "\n".join(map(clean, lines)), output)

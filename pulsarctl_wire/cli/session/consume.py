@@ -112,7 +112,7 @@ class ConsumeOptions:
         """Make a factory for `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
         from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
-        dead, retry = (each and topic_name(each) for each in (self.dead_letter_topic, self.retry_topic))
+        dead, retry = (name and topic_name(name) for name in (self.dead_letter_topic, self.retry_topic))
         limit = 16 if self.max_redeliver is None else self.max_redeliver
         if not self.has_letters:
             return None
@@ -125,7 +125,7 @@ async def consume(session: Session, options: ConsumeOptions) -> int:
     from pulsarctl_wire.net.session.subscription import Subscription
 
     _check(options)
-    names = [topic_name(each) for each in options.topics]
+    names = [topic_name(topic) for topic in options.topics]
     make_letters = options.letters(names[0])
     taking, view = options.taking, View(options.taking)
     async with session.client() as client:
@@ -208,7 +208,7 @@ async def read(session: Session, options: ReadOptions) -> int:
         payload_ratio=taking.payload_ratio,
     )
     view = View(taking, since_ms=0 if since_ns is None else since_ns // 1_000_000)
-    names = [topic_name(each) for each in options.topics]
+    names = [topic_name(topic) for topic in options.topics]
     count = options.num_messages
     if last and count is None:
         taking, count = replace(taking, at_end=True), 0

@@ -39,9 +39,9 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
     """
     if text.lower() in ("earliest", "latest"):
         return (EARLIEST if text.lower() == "earliest" else LATEST), None
-    found = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
-    if found:
-        return (int(found[1]), int(found[2]), int(found[3] or -1)), None
+    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
+    if match:
+        return (int(match[1]), int(match[2]), int(match[3] or -1)), None
     return None, parse_time(text, "earliest, latest, LEDGER:ENTRY[INDEX]")
 
 
@@ -161,11 +161,11 @@ class ConsumeRun:
                 continue  # it stores no messages
             body = await consumer.ask("GET_LAST_MESSAGE_ID")
             last = body.last_message_id.ledgerId, body.last_message_id.entryId
-            done = body.consumer_mark_delete_position
-            seen = (done.ledgerId, done.entryId) if body.HasField("consumer_mark_delete_position") else None
+            place = body.consumer_mark_delete_position
+            mark = (place.ledgerId, place.entryId) if body.HasField("consumer_mark_delete_position") else None
             options = consumer.options
             if options.durable:
-                nothing = seen is not None and seen[1] != _NEVER and seen >= last
+                nothing = mark is not None and mark[1] != _NEVER and mark >= last
             else:
                 nothing = _starts_after(options, (*last, body.last_message_id.batch_index))
             if last[1] != _NEVER and not nothing:
@@ -191,7 +191,7 @@ class ConsumeRun:
             await self._consume(delivery)
         except MemoryError:
             delivery.consumer.skip(delivery, "too little memory to show it")
-            self._passed(delivery)
+            self._finish_delivery(delivery)
         return True
 
     async def _consume(self, delivery: Delivery[Consumer]) -> None:
@@ -199,7 +199,7 @@ class ConsumeRun:
         if letters is not None and not self._retry and delivery.redelivered > letters.limit:
             for message in delivery.messages:
                 await letters.bury(delivery, message)
-            self._passed(delivery)
+            self._finish_delivery(delivery)
             return
         schema = self._view.schema
         entry = delivery.frame.metadata
@@ -219,9 +219,9 @@ class ConsumeRun:
                     return  # it will be redelivered
                 self._show(delivery, [message], schema)
                 await self._settle(delivery, message, schema)
-        self._passed(delivery)
+        self._finish_delivery(delivery)
 
-    def _passed(self, delivery: Delivery[Consumer]) -> None:
+    def _finish_delivery(self, delivery: Delivery[Consumer]) -> None:
         delivery.consumer.release_permits(delivery)
         end = self._ends.get(delivery.consumer)
         if end is not None and delivery.id >= end:
@@ -230,9 +230,9 @@ class ConsumeRun:
     def _show(self, delivery: Delivery[Consumer], messages: list[Message], schema: Schema | None) -> None:
         view = self._view
         if view.rule is not None or view.since_ms:
-            shown = [each for each in messages if not view.hides(delivery, each, schema)]
-            self._hidden += len(messages) - len(shown)
-            messages = shown
+            visible = [message for message in messages if not view.hides(delivery, message, schema)]
+            self._hidden += len(messages) - len(visible)
+            messages = visible
         for message in messages:
             self._out.write(view.show(delivery, message, schema))
         self._shown += len(messages)
@@ -270,9 +270,9 @@ class ConsumeRun:
 
     def _say_waiting(self) -> None:
         topics = list(self._feed.consumers)
-        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        note = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
         options = self._feed.options
-        text = f"waiting for messages of {topics[0] if topics else 'new topics'}{more}"
+        text = f"waiting for messages of {topics[0] if topics else 'new topics'}{note}"
         if options.durable:
             text += f", subscription {options.subscription}"
             if options.initial == CommandSubscribe.Latest:

@@ -45,7 +45,7 @@ async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[
         names += [partition_name(topic, index) for index in range(partitions)] or [topic]
     warn, client.warn = client.warn, Warnings(lambda text: None)  # `read` will repeat the warnings
     try:
-        starts = await run_each(names, lambda each: start_of_last(client, each, count))
+        starts = await run_each(names, lambda name: start_of_last(client, name, count))
     finally:
         client.warn = warn
     return dict(zip(names, starts, strict=True))
@@ -64,70 +64,70 @@ async def start_of_last(client: Client, topic: str, count: int) -> Position:
     if last < (0, 0):
         return LATEST
     for entries in (count * times for times in _TIMES):
-        start = await _back(client, topic, last, entries)
-        found = await _read(client, topic, start, last, count)
-        if len(found) == count or start == EARLIEST:
+        start = await _step_back(client, topic, last, entries)
+        positions = await _read(client, topic, start, last, count)
+        if len(positions) == count or start == EARLIEST:
             break
-    return found[0] if found else LATEST
+    return positions[0] if positions else LATEST
 
 
 async def _read(client: Client, topic: str, start: Position, last: _Place, count: int) -> deque[Position]:
     """Read the positions of the last `count` messages from `start` up to the entry `last`."""
-    found: deque[Position] = deque(maxlen=count)
+    positions: deque[Position] = deque(maxlen=count)
     feed = Subscription(client, [topic], ConsumerOptions(make_reader_name(), durable=False, start=start))
     try:
         await feed.open()
         while (delivery := await feed.take(_GRACE)) is not None and delivery.id <= last:
             first = (*delivery.ids[0], -1)
-            several = len(delivery.ids) > 1
-            found.extend(first if several else delivery.position(each) for each in delivery.messages)
+            is_batch = len(delivery.ids) > 1
+            positions.extend(first if is_batch else delivery.position(entry) for entry in delivery.messages)
             delivery.consumer.release_permits(delivery)
             if delivery.id == last:
                 break
     finally:
         await feed.close()
-    return found
+    return positions
 
 
-async def _back(client: Client, topic: str, last: _Place, entries: int) -> Position:
+async def _step_back(client: Client, topic: str, last: _Place, entries: int) -> Position:
     """Find where the last `entries` entries start; `EARLIEST` if there are not more than that."""
     ledger, entry = last
     for _ in range(_LEDGERS):
         if entries <= entry + 1:
             return ledger, entry + 1 - entries, -1
         entries -= entry + 1
-        first, _ = await _first(client, topic, EARLIEST)
+        first, _ = await _find_first(client, topic, EARLIEST)
         if first >= ledger:
             break
-        ledger, entry = await _before(client, topic, first, ledger)
+        ledger, entry = await _find_last_before(client, topic, first, ledger)
     return EARLIEST
 
 
-async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place:
+async def _find_last_before(client: Client, topic: str, first: int, ledger: int) -> _Place:
     """Find the last entry before `ledger`; `first` is an earlier ledger."""
     end = ledger  # the first message from ledger `end` on is in `ledger` or a later one
     while end - first > 1:
         middle = (first + end) // 2
-        found, _ = await _first(client, topic, (middle, 0, -1))
-        if found < ledger:
-            first = max(found, middle)
+        next_ledger, _ = await _find_first(client, topic, (middle, 0, -1))
+        if next_ledger < ledger:
+            first = max(next_ledger, middle)
         else:
             end = middle
     entry, end = 0, 1
-    while end < _MAX_ENTRIES and (await _first(client, topic, (first, end, -1)))[0] == first:
+    while end < _MAX_ENTRIES and (await _find_first(client, topic, (first, end, -1)))[0] == first:
         entry, end = end, 2 * end
     while end - entry > 1:
         middle = (entry + end) // 2
-        if (await _first(client, topic, (first, middle, -1)))[0] == first:
+        if (await _find_first(client, topic, (first, middle, -1)))[0] == first:
             entry = middle
         else:
             end = middle
     return first, entry
 
 
-async def _first(client: Client, topic: str, position: Position) -> _Place:
+async def _find_first(client: Client, topic: str, position: Position) -> _Place:
     """Find the ledger and entry of the first message from `position` on."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(position)
-        found = (await visitor.first()).body.message_id
-        return found.ledgerId, found.entryId
+        message_id = (await visitor.first()).body.message_id
+        return message_id.ledgerId, message_id.entryId

@@ -105,7 +105,7 @@ async def partitions(session: Session, options: PartitionsOptions) -> None:
     async with session.client() as client:
         count = await client.count_partitions(name, create=False)
     names = [partition_name(name, index) for index in range(count)]
-    text = "\n".join([f"{name}: {count} partitions", *(f"  {each}" for each in names)])
+    text = "\n".join([f"{name}: {count} partitions", *(f"  {partition}" for partition in names)])
     say({"topic": name, "partitions": count, "names": names}, text, options.output)
 
 
@@ -125,11 +125,11 @@ async def topics(session: Session, options: TopicsOptions) -> None:
 
     name = namespace_name(options.namespace)
     async with session.client() as client:
-        found = await list_topics(
+        names = await list_topics(
             client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
         )
-    for each in found:
-        say({"topic": each}, clean(each), options.output)
+    for topic in names:
+        say({"topic": topic}, clean(topic), options.output)
 
 
 def checked_pattern(pattern: str | None) -> str | None:
@@ -169,8 +169,8 @@ async def watch(session: Session, options: WatchOptions) -> None:
         sign = paint("red", "-") if event == "removed" else paint("green", "+")
         say(record, f"{sign} {clean(topic)}", options.output)
 
-    def changed(added: list[str], removed: list[str]) -> None:
-        for event, topics in (("added", added), ("removed", removed)):
+    def queue_changes(new_topics: list[str], deleted_topics: list[str]) -> None:
+        for event, topics in (("added", new_topics), ("removed", deleted_topics)):
             for topic in topics:
                 changes.put_nowait((event, topic))
         if watching.error is not None:
@@ -184,7 +184,7 @@ async def watch(session: Session, options: WatchOptions) -> None:
             show(event, topic)
 
     async with session.client() as client:
-        watching = TopicWatch(client, name, pattern, changed)
+        watching = TopicWatch(client, name, pattern, queue_changes)
         for topic in await watching.open():
             show("present", topic)
         if watching.polls:

@@ -108,11 +108,11 @@ class Report:
         """Print how many were answered, and how fast."""
         times = self._latencies.record()
         answered = times["count"] if times else 0
-        sent = answered + self.losses
+        total = answered + self.losses
         if times is not None:
             times = {"count": answered, "min": self._least} | times
-        text = f"{sent} sent, {answered} answered, {self.losses} lost"
+        text = f"{total} sent, {answered} answered, {self.losses} lost"
         if times is not None:
             names = ("min", "p50", "p90", "p99", "max")
-            text += "\n" + ", ".join(f"{each} {human_time(times[each])}" for each in names)
-        say({"sent": sent, "answered": answered, "lost": self.losses, "latency": times}, text, self._output)
+            text += "\n" + ", ".join(f"{name} {human_time(times[name])}" for name in names)
+        say({"sent": total, "answered": answered, "lost": self.losses, "latency": times}, text, self._output)

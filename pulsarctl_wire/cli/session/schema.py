@@ -48,9 +48,9 @@ async def get(session: Session, options: GetOptions) -> None:
     if options.raw and options.output == "json":
         console.fail("schema get: --raw cannot be combined with -o json")
     name = topic_name(options.topic)
-    wanted = None if version == "latest" else int(version).to_bytes(8, "big")
+    version_bytes = None if version == "latest" else int(version).to_bytes(8, "big")
     async with session.client() as client:
-        body = (await client.ask("GET_SCHEMA", topic=name, schema_version=wanted)).body
+        body = (await client.ask("GET_SCHEMA", topic=name, schema_version=version_bytes)).body
     schema = body.schema
     if options.raw:
         sys.stdout.buffer.write(schema.schema_data)
@@ -61,7 +61,7 @@ async def get(session: Session, options: GetOptions) -> None:
         "type": Schema.Type.Name(schema.type),
         "name": as_text(schema.name),
         "version": version_number(body.schema_version),
-        "properties": {as_text(each.key): as_text(each.value) for each in schema.properties},
+        "properties": {as_text(pair.key): as_text(pair.value) for pair in schema.properties},
         "definition": definition,
         "schema_data": as_base64(schema.schema_data),
     }
@@ -95,15 +95,15 @@ async def put(session: Session, options: PutOptions) -> None:
 
     name = topic_name(options.topic)
     try:
-        wanted = parse_schema(options.schema)
+        schema = parse_schema(options.schema)
     except ValueError as error:
         console.fail(str(error))
-    kind = Schema.Type.Name(wanted.type)
+    kind = Schema.Type.Name(schema.type)
     if kind == "None":
         console.fail(f"{options.schema} is not a schema: topics have none by default")
     async with session.client() as client:
         place = partition_name(name, 0) if await client.count_partitions(name) else name
-        version = version_number(await _register(client, place, wanted))
+        version = version_number(await _register(client, place, schema))
     record = {"topic": name, "type": kind, "version": version}
     say(record, clean(f"{name}: {kind}, version {version}"), options.output)
 
