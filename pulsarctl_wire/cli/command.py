@@ -76,7 +76,7 @@ class HelpPage:
     def format_help(self, context: Any, formatter: Any) -> None:
         """Override the parent's method."""
         rich_utils = _rich_utils()
-        rich_utils.FORCE_TERMINAL = console.use_colour(sys.stdout)
+        rich_utils.FORCE_TERMINAL = console.has_colour(sys.stdout)
         super().format_help(context, formatter)  # type: ignore[misc]
 
 

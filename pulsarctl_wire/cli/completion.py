@@ -85,11 +85,11 @@ def _names(kind: str, incomplete: str) -> list[str]:
 
 def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
     from pulsarctl_wire.capture.sources import Decoder, open_source
-    from pulsarctl_wire.cli.capture.progress import Watched
+    from pulsarctl_wire.cli.capture.progress import FlushingStream
 
     source = open_source(path)
     with source.stream:
-        stream: Any = Watched(source.stream, lambda: None, None, TOPICS_READ)
+        stream: Any = FlushingStream(source.stream, lambda: None, None, TOPICS_READ)
         decoder = Decoder(join_chunks=False)
         for events in decoder.read(source._replace(stream=stream)):
             for event in events:

@@ -137,7 +137,7 @@ def clear(running: Running) -> None:
     running.ask("fault-clear")
 
 
-def fault_commands(running: type[Running]) -> typer.Typer:
+def make_fault_commands(running: type[Running]) -> typer.Typer:
     """Make the commands of `ctl fault`, for proxies or for brokers."""
     text = f"Add, list, await and remove the faults of a running {running.process}."
     app = typer.Typer(cls=Group, help=text, no_args_is_help=True)

@@ -49,7 +49,7 @@ class CheckOptions:
         if self != CheckOptions() and not doctor:
             console.fail("--only, --ignore, -T, -A and -R need --doctor")
 
-    def rules(self) -> tuple[type[Rule], ...]:
+    def pick_rules(self) -> tuple[type[Rule], ...]:
         """Return the rules that apply. Unknown names end the command."""
         from pulsarctl_wire.checks.registry import RULES
 
@@ -57,25 +57,25 @@ class CheckOptions:
         only, ignored = _names("--only", self.only, ids), _names("--ignore", self.ignore, ids)
         return tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in ignored)
 
-    def thresholds(self) -> Thresholds:
+    def make_thresholds(self) -> Thresholds:
         """Return the thresholds in ns."""
         from pulsarctl_wire.checks.rule import SECOND, Thresholds
 
         seconds = (self.quiet_for, self.unacked_for, self.unanswered_for)
         return Thresholds(*(int(value * SECOND) for value in seconds))
 
-    def doctor(self, *, live: bool = False, on_finding: OnFinding | None = None) -> Doctor:
+    def make_doctor(self, *, live: bool = False, on_finding: OnFinding | None = None) -> Doctor:
         """Make a doctor with these rules and thresholds."""
         from pulsarctl_wire.checks.doctor import Doctor
 
-        return Doctor(self.rules(), self.thresholds(), live=live, on_finding=on_finding or _nothing)
+        return Doctor(self.pick_rules(), self.make_thresholds(), live=live, on_finding=on_finding or _nothing)
 
 
 def _nothing(finding: Finding, is_new: bool) -> None:
     pass
 
 
-class Sayer:
+class FindingPrinter:
     """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s."""
 
     def __init__(
@@ -126,7 +126,7 @@ def _names(flag: str, texts: list[str], ids: list[str]) -> set[str]:
     return names
 
 
-def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
+def choose_exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
     """Return `EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
     means: dict[str, Callable[[Finding], bool]] = {
         "any": lambda finding: True,
@@ -137,7 +137,7 @@ def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
     return EXIT_FOUND if any(map(means[fail_on], findings)) else 0
 
 
-def verdict(doctor: Doctor) -> str:
+def summarize(doctor: Doctor) -> str:
     """Summarize in one line: what was examined, what was found, and what could not be judged."""
     looked_at = doctor.connection_counts
     findings = list(doctor.findings.values())

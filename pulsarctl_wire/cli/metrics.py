@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.cli.options import parse_address
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import Socket, bind_socket
 from pulsarctl_wire.render.text import clean
@@ -51,7 +51,7 @@ def serve(address: str, collector: Collector, stack: ExitStack) -> str:
     `collector` makes them in the server's thread. Returns the URL. An invalid address, or one that cannot be
     bound, ends the command with one line.
     """
-    endpoint = Address(*host_port("--metrics", address))
+    endpoint = Address(*parse_address("--metrics", address))
     registry = CollectorRegistry()
     registry.register(collector)
     try:

@@ -69,7 +69,7 @@ _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 _AGO: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def settings_of(conf: list[str]) -> dict[str, str]:
+def parse_conf(conf: list[str]) -> dict[str, str]:
     """Parse KEY=VALUE texts as Spark's settings. Any other text ends the command."""
     settings = {}
     for text in conf:
@@ -142,7 +142,7 @@ class DisplayOptions:
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
 
 
-def host_port(flag: str, text: str) -> tuple[str, int]:
+def parse_address(flag: str, text: str) -> tuple[str, int]:
     """Parse HOST:PORT, [IPV6]:PORT, :PORT or PORT; the default host is the loopback address."""
     host, _, digits = text.rpartition(":")
     bare = host.startswith("[") and host.endswith("]")
@@ -154,7 +154,7 @@ def host_port(flag: str, text: str) -> tuple[str, int]:
     return (host[1:-1] if bare else host) or LOOPBACK, int(digits)
 
 
-def size_of(flag: str, text: str) -> int:
+def parse_size(flag: str, text: str) -> int:
     """Parse a size such as 64MB or 128Mi, in bytes. Any other text ends the command."""
     return int(_amount(flag, text.lower().removesuffix("b"), _SIZES))
 
@@ -169,7 +169,7 @@ def partition_by(text: str) -> tuple[str, ...]:
     return names
 
 
-def only_interface(names: list[str]) -> str | None:
+def take_interface(names: list[str]) -> str | None:
     """Return the interface that -i names, or None without -i. Several interfaces end the command."""
     if len(names) > 1:
         flags = " ".join(f"-i {name}" for name in names)
@@ -213,7 +213,7 @@ class RowOptions:
         if self.host is not None and not any(host_of(path, self.host) for path in files):
             console.warn(f"--host {self.host}: no file is at such a path, so the column host is null")
 
-    def work(self, split_size: int) -> Any:
+    def make_options(self, split_size: int) -> Any:
         """Make the `Options` of the pipeline; `split_size` is in bytes. Contradictions end the command."""
         from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
@@ -223,7 +223,7 @@ class RowOptions:
             console.fail("--values and --hash-keys need --messages")
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
-        about = MessageOptions(self.values or "", size_of("--max-value", self.max_value), self.hash_keys)
+        about = MessageOptions(self.values or "", parse_size("--max-value", self.max_value), self.hash_keys)
         return Options(
             split_size,
             self.max_frame_size,
@@ -245,7 +245,7 @@ class TlsOptions:
     tls_allow_insecure: bool = flag("--tls-allow-insecure", "Do not verify the broker's certificate.")
     no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
 
-    def flags(self) -> dict[str, str | None]:
+    def collect_flags(self) -> dict[str, str | None]:
         """Return the options as `net.settings.gather` takes them."""
         return {
             "tls_ca": self.tls_ca,
@@ -264,9 +264,9 @@ class RotateOptions:
     rotate_time: str | None = option("--rotate-time TIME", "New file after this time: 10m.", "Rotation")
     rotate_files: int = option("--rotate-files N", "Keep the newest N; 0: all.", "Rotation", default=0, min=0)
 
-    def rotation(self) -> dict[str, Any]:
+    def parse_rotation(self) -> dict[str, Any]:
         """Return the options as `RotatingFiles` takes them. Invalid ones end the command."""
-        size = size_of("--rotate-size", self.rotate_size or "0")
+        size = parse_size("--rotate-size", self.rotate_size or "0")
         period_ns = int(_amount("--rotate-time", self.rotate_time or "0", _SPANS) * 1e9)
         if self.rotate_files and not (size or period_ns):
             console.fail("--rotate-files needs --rotate-size or --rotate-time")

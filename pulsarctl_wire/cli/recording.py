@@ -112,7 +112,7 @@ class Trace(Sink):
     def __init__(self, output: str, *, show_secrets: bool, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         recorder = Recorder(show_secrets=show_secrets)
-        self._render = console.event_renderer(self._stream, output, recorder, Clock())
+        self._render = console.make_renderer(self._stream, output, recorder, Clock())
 
     def events(self, events: list[Event]) -> None:
         """Show the events, after flushing stdout."""

@@ -24,9 +24,9 @@ def jobs(number: int) -> list[str]:
 
 
 def test_several_jobs_share_a_file() -> None:
-    assert pooled.splittable(BUSY, 2)
-    assert not pooled.splittable(BUSY, 1)
-    assert not pooled.splittable(["-"], 2)
+    assert pooled.plan_inputs(BUSY, 2)
+    assert not pooled.plan_inputs(BUSY, 1)
+    assert not pooled.plan_inputs(["-"], 2)
 
 
 @pytest.mark.parametrize("sources", [BUSY[:1], BUSY], ids=["one", "several"])

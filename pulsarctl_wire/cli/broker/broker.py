@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.basics.settings import Settings
     from pulsarctl_wire.broker.cluster.cluster import Broker
     from pulsarctl_wire.broker.shell.running import Plan, Running, Sockets
-    from pulsarctl_wire.cli.proxy.watching import Watched
+    from pulsarctl_wire.cli.proxy.watching import WatchedRing
     from pulsarctl_wire.faults.lanes import Faults
 
 WHERE, DATA, SETTINGS = "Where", "Topics and data", "Settings"
@@ -131,9 +131,9 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
         sockets = bind(plan)
         watched = None
         if watching.is_needed:
-            from pulsarctl_wire.cli.proxy.watching import Watched
+            from pulsarctl_wire.cli.proxy.watching import WatchedRing
 
-            watched = stack.enter_context(Watched(watching, partial(close_all, sockets)))
+            watched = stack.enter_context(WatchedRing(watching, partial(close_all, sockets)))
         import asyncio
 
         run = _Run(plan, sockets, place, injecting, parent)
@@ -231,7 +231,7 @@ class _Run(NamedTuple):
     parent: int
 
 
-async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> None:
+async def _serve(run: _Run, faults: Faults | None, watched: WatchedRing | None) -> None:
     """Serve until a signal comes, or the parent ends."""
     import asyncio
 

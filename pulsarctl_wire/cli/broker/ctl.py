@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.ctl import RunningBroker, fault_commands, write
+from pulsarctl_wire.cli.ctl import RunningBroker, make_fault_commands, write
 from pulsarctl_wire.cli.signature import argument, takes
 
 app = typer.Typer(
@@ -140,4 +140,4 @@ for _command in (
     restart,
 ):
     app.command(_command.__name__, cls=Command)(takes(_command))
-app.add_typer(fault_commands(RunningBroker), name="fault")
+app.add_typer(make_fault_commands(RunningBroker), name="fault")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import BUFFER, RotateOptions, only_interface, size_of
+from pulsarctl_wire.cli.options import BUFFER, RotateOptions, parse_size, take_interface
 from pulsarctl_wire.cli.signature import group, option
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.render.text import count_of
@@ -36,9 +36,9 @@ def capture(options: CaptureOptions) -> None:
     from pulsarctl_wire.capture.rotation import RotatingFiles
     from pulsarctl_wire.cli.capture.interface import open_interface
 
-    interface = only_interface(options.interfaces) or ""
-    size = size_of("--buffer", options.buffer)
-    turns = options.rotating.rotation()
+    interface = take_interface(options.interfaces) or ""
+    size = parse_size("--buffer", options.buffer)
+    turns = options.rotating.parse_rotation()
     write = options.write
     if write == "-" and any(turns.values()):
         console.fail("--rotate-… needs --write FILE")
@@ -62,7 +62,7 @@ def capture(options: CaptureOptions) -> None:
         damaged = isinstance(error, DamagedCapture)
         console.fail(str(error), console.EXIT_DAMAGED if damaged else console.EXIT_SOURCE)
     except BrokenPipeError:
-        console.end_of_pipe()
+        console.end_quietly()
     except OSError as error:
         console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
 

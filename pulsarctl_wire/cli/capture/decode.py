@@ -13,9 +13,9 @@ def decode(options: DecodeOptions) -> int:
     """Decode Pulsar traffic from captures, hex dumps, raw frames, pipes and live interfaces."""
     _check(options)
     from pulsarctl_wire.cli.capture.job import DecodeJob
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     if options.first_error:
         options = replace(options, count=1)
     with console.errors_reported(), ExitStack() as stack:

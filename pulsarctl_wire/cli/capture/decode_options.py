@@ -15,8 +15,8 @@ from pulsarctl_wire.cli.options import (
     DisplayOptions,
     Output,
     SelectOptions,
-    only_interface,
-    size_of,
+    parse_size,
+    take_interface,
 )
 from pulsarctl_wire.cli.signature import argument, flag, group, option, several
 
@@ -73,9 +73,9 @@ class DecodeOptions:
     @property
     def interface(self) -> str | None:
         """The interface to read, or None. Several interfaces end the command."""
-        return only_interface(self.interfaces)
+        return take_interface(self.interfaces)
 
     @property
     def buffer_bytes(self) -> int:
         """Memory for packets that wait. A text that is not a size ends the command."""
-        return size_of("--buffer", self.buffer or DEFAULT_BUFFER)
+        return parse_size("--buffer", self.buffer or DEFAULT_BUFFER)

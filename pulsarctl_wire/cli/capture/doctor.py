@@ -29,8 +29,8 @@ def doctor(options: DoctorOptions) -> int:
     if options.tree and options.output in ("json", "sarif"):
         console.fail(f"doctor: --tree cannot be combined with -o {options.output}")
     from pulsarctl_wire.cli.capture.doctor_job import DoctorJob
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return DoctorJob(options, stack).run()

@@ -15,7 +15,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.cli.findings import Sayer, exit_code, verdict
+from pulsarctl_wire.cli.findings import FindingPrinter, choose_exit_code, summarize
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.events import renderer
@@ -36,12 +36,12 @@ class DoctorJob:
         self.code = 0
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
-        paint = Paint(console.use_colour(sys.stdout))
+        paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
-        self.sayer = Sayer(options.output, paint, self.clock, self._put, width)
-        self.rules = options.checking.rules()
+        self.sayer = FindingPrinter(options.output, paint, self.clock, self._put, width)
+        self.rules = options.checking.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
-        self.doctor = options.checking.doctor(
+        self.doctor = options.checking.make_doctor(
             live=bool(options.interface), on_finding=self.sayer if self.at_once else None
         )
 
@@ -71,8 +71,8 @@ class DoctorJob:
             self._show(findings)
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn(verdict(doctor))
-        return self.code or exit_code(findings, self.options.fail_on)
+        console.warn(summarize(doctor))
+        return self.code or choose_exit_code(findings, self.options.fail_on)
 
     # -- reading
 
@@ -144,7 +144,7 @@ class DoctorJob:
             return {}
         recorder = Recorder()
         output = "tree" if self.options.tree else "line"
-        colour = self.options.output == "text" and console.use_colour(sys.stdout)
+        colour = self.options.output == "text" and console.has_colour(sys.stdout)
         render = renderer(output, recorder, Paint(colour), self.clock)
         lines: dict[int, str] = {}
         for event in self._read_again():

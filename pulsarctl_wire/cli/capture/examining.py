@@ -19,7 +19,7 @@ _Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examination:
     """What was found. `left_out` counts further findings; `files` are for `rows_of`, if there are places."""
 
     findings: list[Finding]
@@ -29,17 +29,17 @@ class Examined:
 
 def examine_beside(
     stack: ExitStack, paths: list[str], max_frame_size: int | None, *, places: bool = False
-) -> Callable[[], Examined]:
+) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
     `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
     """
     examined = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
 
-    def wait() -> Examined:
+    def wait() -> Examination:
         findings, left_out, files = examined.result()
         connections: dict[int, Connection] = {}
-        return Examined([_finding(values, connections) for values in findings], left_out, files)
+        return Examination([_finding(values, connections) for values in findings], left_out, files)
 
     return wait
 

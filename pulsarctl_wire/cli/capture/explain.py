@@ -53,7 +53,7 @@ def explain(options: ExplainOptions) -> None:
 
             out = b"".join(json_line(_record(entry)) for entry in entries or everything())
         else:
-            paint = Paint(console.use_colour(sys.stdout))
+            paint = Paint(console.has_colour(sys.stdout))
             width = min(console.terminal_width(sys.stdout) or _WIDTH, _WIDTH)
             texts = [_text(entry, paint, width) for entry in entries] or [_list(everything(), paint, width)]
             out = "\n".join(texts).encode("utf-8", "backslashreplace")

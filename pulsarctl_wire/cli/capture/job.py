@@ -18,7 +18,7 @@ from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.summary import Summary
-from pulsarctl_wire.cli.findings import verdict
+from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import CONNECTION_NAMES, Record, Recorder, connection_record
@@ -117,16 +117,16 @@ class DecodeJob:
             budget=self.budget,
         )
         text = options.selecting.expression
-        self.expression = None if text is None else self._expression(text, recorder)
+        self.expression = None if text is None else self._make_expression(text, recorder)
         self.first_error = select.FirstError(recorder) if options.first_error else None
-        self.tests = self._tests()
+        self.tests = self._make_tests()
         frames_shown = not (options.quiet or options.list_connections)
         self.render: Render | None = None
         if frames_shown:
             prefix = None if self.first_error is None else self.first_error.prefix
-            self.render = console.event_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
-        self.listing = self._listing() if options.list_connections else None
-        self.writer = None if options.write is None else self._writer(options.write)
+            self.render = console.make_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
+        self.listing = self._make_listing() if options.list_connections else None
+        self.writer = None if options.write is None else self._make_writer(options.write)
         # chunks are kept in memory until they can be joined: only where messages are shown
         self.join_chunks = not options.list_connections and (
             bool(text or options.first_error) or (frames_shown and options.output in ("json", "tree"))
@@ -134,29 +134,29 @@ class DecodeJob:
 
     # -- before
 
-    def _expression(self, text: str, recorder: Recorder) -> select.Expression:
+    def _make_expression(self, text: str, recorder: Recorder) -> select.Expression:
         if self.options.list_connections:
             return select.Expression(text, connection_record, names=CONNECTION_NAMES)
         return select.Expression(text, recorder)
 
-    def _listing(self) -> ConnectionLines:
+    def _make_listing(self) -> ConnectionLines:
         options = self.options
         return ConnectionLines(
-            self._connection_renderer(),
+            self._make_connection_renderer(),
             self.tests,
             (lambda line: None) if options.quiet else self.out.write,
             count=-1 if options.count is None else options.count,
             waiting=MAX_WAITING_LINES if self._may_delay_output() else 0,
         )
 
-    def _connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:
+    def _make_connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
             return json_line
         from pulsarctl_wire.render.connections import connection_line
 
-        paint = Paint(console.use_colour(sys.stdout))
+        paint = Paint(console.has_colour(sys.stdout))
 
         def line(record: dict[str, Any]) -> bytes:
             text = connection_line(record, paint, self.clock, console.terminal_width(sys.stdout))
@@ -164,7 +164,7 @@ class DecodeJob:
 
         return line
 
-    def _tests(self) -> list[select.Test]:
+    def _make_tests(self) -> list[select.Test]:
         """Make tests of the selecting options, the cheap ones first."""
         options = self.options
         tests = select.tests(options.selecting)
@@ -177,7 +177,7 @@ class DecodeJob:
             tests.append(self.first_error)
         return tests
 
-    def _writer(self, path: str) -> EventWriter:
+    def _make_writer(self, path: str) -> EventWriter:
         if path == "-":
             raise FilterError("--write -: stdout shows the frames; name a file")
         console.refuse_source("--write", path, self.sources)
@@ -193,8 +193,8 @@ class DecodeJob:
         collect_rarely()
         try:
             if self.options.two_pass or self.options.doctor:
-                self._first_pass()
-            inputs = self._splittable()
+                self._run_first_pass()
+            inputs = self._plan_inputs()
             if inputs:
                 self._count(inputs)
             else:
@@ -206,16 +206,16 @@ class DecodeJob:
         self._report()
         return self.code
 
-    def _splittable(self) -> list[Any]:
+    def _plan_inputs(self) -> list[Any]:
         """Return the inputs that several processes can share: none unless events are only counted."""
         options = self.options
         looked_at = self.tests or self.listing or self.writer or self.render or options.two_pass
         looked_at = looked_at or options.doctor
         if looked_at or options.interface or options.count is not None:
             return []
-        from pulsarctl_wire.cli.capture.pooled import splittable
+        from pulsarctl_wire.cli.capture.pooled import plan_inputs
 
-        return splittable(self.sources, options.jobs)
+        return plan_inputs(self.sources, options.jobs)
 
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
@@ -239,9 +239,9 @@ class DecodeJob:
         """Return whether all sources are files: then output may be delayed to write more at a time."""
         return not self.options.interface and all(map(os.path.isfile, self.sources))
 
-    def _first_pass(self) -> None:
+    def _run_first_pass(self) -> None:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
-        doctor = self.options.checking.doctor() if self.options.doctor else None
+        doctor = self.options.checking.make_doctor() if self.options.doctor else None
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             join_chunks=False,
@@ -258,7 +258,7 @@ class DecodeJob:
         else:
             doctor.conclude(decoder.last_ns, decoder.finish())
             self.findings = doctor.map_frames_to_rules()
-            self.verdict = verdict(doctor)
+            self.verdict = summarize(doctor)
         self.answers = decoder.knowledge.answers
 
     def _spool(self) -> str:
@@ -282,7 +282,7 @@ class DecodeJob:
         if self.listing is not None:
             self.listing.add(ending)
 
-    def _new_state(self) -> type[State]:
+    def _choose_state(self) -> type[State]:
         """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
@@ -298,7 +298,7 @@ class DecodeJob:
             join_chunks=self.join_chunks,
             tee=self._tee(),
             sort=self.options.doctor,
-            new_state=self._new_state(),
+            new_state=self._choose_state(),
             on_end=self._end,
         )
         batches = self._batches(decoder)
@@ -417,7 +417,7 @@ class DecodeJob:
             console.warn(text)
 
     def _report(self) -> None:
-        paint = Paint(console.use_colour(sys.stderr))
+        paint = Paint(console.has_colour(sys.stderr))
         if self.code == console.EXIT_SOURCE and self.summary.is_empty():
             return
         if self.live is not None:

@@ -58,9 +58,9 @@ def permits(options: PermitsOptions) -> int:
     """Show each consumer's permits, deliveries, acknowledgements and redeliveries over time."""
     if not options.sources:
         console.fail("permits: name a SOURCE (a file, or - for stdin); see pwire permits --help")
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     with console.errors_reported():
         ledger, code, end_ns, origin = _read(options)
         if not ledger.consumers:
@@ -193,6 +193,6 @@ def _show(options: PermitsOptions, reports: list[ConsumerReport], origin: Origin
         from pulsarctl_wire.render.permits_plot import plot
 
         detail = partial(plot if options.output == "plot" else rows_table, clock=clock)
-        width, colour = console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
+        width, colour = console.terminal_width(sys.stdout), console.has_colour(sys.stdout)
         sys.stdout.buffer.write(page(reports, width, colour, detail).encode("utf-8", "backslashreplace"))
     sys.stdout.buffer.flush()

@@ -13,7 +13,7 @@ from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 
 
-def splittable(paths: list[str], jobs: int | None) -> list[Input]:
+def plan_inputs(paths: list[str], jobs: int | None) -> list[Input]:
     """Return the inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
 
     `jobs` is the number of processes, by default one per core.
@@ -57,7 +57,7 @@ class Pool:
     def note(self, totals: Totals) -> None:
         """Report the problems and the progress of a split that is done."""
         for file, problem, damaged in totals.problems[self._said :]:
-            self.code = console.worse_source(self.code, damaged=damaged)
+            self.code = console.worsen_code(self.code, damaged=damaged)
             console.warn(f"{file}: {problem}")
         self._said = len(totals.problems)
         if self._progress is not None:

@@ -15,7 +15,7 @@ LARGE: Final = 50_000_000
 _LINE_EVERY: Final = 60.0  # seconds
 
 
-class Watched(io.RawIOBase):
+class FlushingStream(io.RawIOBase):
     """Wraps a source's stream: calls `flush` before each read, and updates the progress bar after it.
 
     It ends after `size` bytes, if given.
@@ -58,7 +58,7 @@ class Progress:
         )
         self._bar = stack.enter_context(
             progress.Progress(
-                *columns, console=console.rich_console(sys.stderr), transient=True, auto_refresh=False
+                *columns, console=console.make_console(sys.stderr), transient=True, auto_refresh=False
             )
         )
         self._task = self._bar.add_task(clean(name), total=size)
@@ -95,7 +95,7 @@ class JobProgress:
             progress.DownloadColumn(),
             progress.TextColumn("{task.fields[said]}"),
         )
-        bar = progress.Progress(*columns, console=console.rich_console(sys.stderr), transient=True)
+        bar = progress.Progress(*columns, console=console.make_console(sys.stderr), transient=True)
         self._task = bar.add_task("", total=size, completed=done_bytes, said="")
         self._bar = stack.enter_context(bar)
 

@@ -10,12 +10,12 @@ from typing import BinaryIO, cast
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.progress import LARGE, Progress, Watched
+from pulsarctl_wire.cli.capture.progress import LARGE, FlushingStream, Progress
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event
 
 
-def captures_of(sources: list[str]) -> list[str]:
+def find_captures(sources: list[str]) -> list[str]:
     """Return the sources, with the captures below a directory in its place; notes name other files there.
 
     Ends the command if a directory holds no captures or cannot be read.
@@ -53,7 +53,7 @@ class Sources:
         """Read all sources, in order of time. Problems are printed if `say`."""
 
         def problem(error: CaptureError) -> None:
-            self.code = console.worse_source(self.code, damaged=isinstance(error, DamagedCapture))
+            self.code = console.worsen_code(self.code, damaged=isinstance(error, DamagedCapture))
             if say:
                 self.flush()
                 console.warn(str(error))
@@ -79,5 +79,5 @@ class Sources:
         if bar and self.bar and source.size > LARGE:
             progress = Progress(source.name, source.size, self.stack)
         stream = source.stream if self.buffered else getattr(source.stream, "raw", source.stream)
-        watched = Watched(stream, self.flush, progress, None)
+        watched = FlushingStream(stream, self.flush, progress, None)
         return source._replace(stream=cast(BinaryIO, watched))

@@ -48,9 +48,9 @@ class SequenceOptions:
 
 def sequence(options: SequenceOptions) -> int:
     """Draw captured sessions as a sequence diagram: who sent what to whom, and how long it took."""
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return SequenceJob(options, stack).run()
 
@@ -149,7 +149,7 @@ class SequenceJob:
             sys.stdout.write(sequence_svg.svg(diagram.rows, self.clock, diagram.note))
         else:
             width = None if console.screen.wide else console.terminal_width(sys.stdout) or _WIDTH
-            paint = Paint(console.use_colour(sys.stdout))
+            paint = Paint(console.has_colour(sys.stdout))
             for line in sequence_text.text(diagram.rows, paint, self.clock, width, diagram.note):
                 sys.stdout.write(f"{line}\n")
 

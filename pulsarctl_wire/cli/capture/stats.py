@@ -56,9 +56,9 @@ def stats(options: StatsOptions) -> int:
         if kind not in NAMES:
             hint = did_you_mean(kind, NAMES) or f"; use one of {', '.join(NAMES)}"
             console.fail(f"--by {kind}: unknown{hint}")
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, by=list(dict.fromkeys(kinds)), sources=captures_of(options.sources))
+    options = replace(options, by=list(dict.fromkeys(kinds)), sources=find_captures(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return StatsJob(options, stack).run()
 
@@ -98,9 +98,9 @@ class StatsJob:
 
     def _count(self) -> None:
         """Count the sources, until Ctrl-C."""
-        from pulsarctl_wire.cli.capture.pooled import splittable
+        from pulsarctl_wire.cli.capture.pooled import plan_inputs
 
-        inputs = splittable(self.options.sources, self.options.jobs)
+        inputs = plan_inputs(self.options.sources, self.options.jobs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
         counted, read, count = self._together(inputs) if inputs else self._alone()
         try:
@@ -214,9 +214,9 @@ class StatsJob:
 
             sizes = {kind: sum(1 for key in self.stats.rows[kind] if key) for kind in kinds}
             text = page(
-                total, tables, sizes, console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
+                total, tables, sizes, console.terminal_width(sys.stdout), console.has_colour(sys.stdout)
             )
-            paint, width = Paint(console.use_colour(sys.stdout)), console.terminal_width(sys.stdout)
+            paint, width = Paint(console.has_colour(sys.stdout)), console.terminal_width(sys.stdout)
             format_finding = FindingText(paint, Clock(), width)
             top, note = limit_findings(findings)
             text += "".join(f"\n{format_finding(finding, {})}" for finding in top) + (note and f"\n{note}")

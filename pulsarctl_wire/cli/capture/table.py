@@ -10,7 +10,7 @@ from typing import Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.table_options import TableOptions
-from pulsarctl_wire.cli.options import parse_time, partition_by, size_of
+from pulsarctl_wire.cli.options import parse_size, parse_time, partition_by
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
@@ -40,10 +40,10 @@ def table(options: TableOptions) -> int:
         console.fail(
             "--findings: reads the sources twice, and stdin can be read once; save it to a file first"
         )
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
-    captured = replace(options, sources=captures_of(options.sources))
+    captured = replace(options, sources=find_captures(options.sources))
     try:
         with ExitStack() as stack:
             return TableJob(captured, options.out, stack).run()
@@ -62,7 +62,7 @@ def _change(table: str, change: Callable[[], str]) -> int:
     try:
         result = change()
     except WireError as error:
-        console.fail(str(error), console.code_of(error))
+        console.fail(str(error), console.find_code(error))
     except OSError as error:
         console.fail(f"{table}: {error.strerror or error}", console.EXIT_OUTPUT)
     sys.stderr.write(f"{clean(table)}: {result}\n")
@@ -71,7 +71,7 @@ def _change(table: str, change: Callable[[], str]) -> int:
 
 def _optimize(table: str, options: TableOptions) -> str:
     """Merge the small files of a table, after it was partitioned by other columns if that is wanted."""
-    size = size_of("--size", options.size or "128MiB")
+    size = parse_size("--size", options.size or "128MiB")
     if not size:
         console.fail(f"--size {options.size}: must be at least 1 byte")
     from pulsarctl_wire.pipeline.files.filesystems import is_file

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.checks.finding import rows_of
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.examining import Examined, examine_beside
-from pulsarctl_wire.cli.capture.pooled import Pool, splittable
+from pulsarctl_wire.cli.capture.examining import Examination, examine_beside
+from pulsarctl_wire.cli.capture.pooled import Pool, plan_inputs
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.table_options import TableOptions
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
@@ -45,7 +45,7 @@ class TableJob:
     def __init__(self, options: TableOptions, out: str, stack: ExitStack) -> None:
         self._options = options
         self._out = out
-        self._work: Options = options.rows.work(SPLIT_SIZE)
+        self._work: Options = options.rows.make_options(SPLIT_SIZE)
         self._stack = stack
         self._code = 0
         self._tables: dict[str, _Part] = {}
@@ -63,7 +63,7 @@ class TableJob:
             if name != "messages" or self._work.messages
         }
         findings = self._findings_beside() if self._options.findings else None
-        inputs = splittable(self._options.sources, self._options.jobs)
+        inputs = plan_inputs(self._options.sources, self._options.jobs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
@@ -78,12 +78,12 @@ class TableJob:
                     os.remove(beside(self._out, name))  # of another table that was there
         return self._code
 
-    def _findings_beside(self) -> Callable[[], Examined]:
+    def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
         limit = self._work.max_frame_size
         return examine_beside(self._stack, self._options.sources, limit, places=True)
 
-    def _write_findings(self, examined: Examined) -> None:
+    def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
 
         Here they are numbered by the first packets in the file, there by the first ones in time.

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import JobProgress
-from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, partition_by, settings_of, size_of
+from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, parse_conf, parse_size, partition_by
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
@@ -56,7 +56,7 @@ def analyze(options: AnalyzeOptions) -> int:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new."""
     needs_spark = options.follow or options.master or options.conf
     console.require(*TABLE_LIBRARIES, *(["pyspark"] if needs_spark else []))
-    split, settings = size_of("--split-size", options.split_size), settings_of(options.conf)
+    split, settings = parse_size("--split-size", options.split_size), parse_conf(options.conf)
     if not split:
         console.fail(f"--split-size {options.split_size}: must be at least 1 byte")
     if options.follow and len(options.inputs) != 1:
@@ -75,12 +75,12 @@ def analyze(options: AnalyzeOptions) -> int:
         from pulsarctl_wire.pipeline.storage.store import Store
 
         outline = Store(options.out).outline()
-        work = replace(options.rows.work(split), partition_by=_partition_by(options, outline))
+        work = replace(options.rows.make_options(split), partition_by=_partition_by(options, outline))
         if options.follow:
             return _code(_follow(options, work, settings))
         return _code(_run(options, work, settings, outline.inputs if outline else []))
     except WireError as error:
-        console.fail(str(error), console.code_of(error))
+        console.fail(str(error), console.find_code(error))
     except OSError as error:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
 

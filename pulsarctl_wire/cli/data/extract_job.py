@@ -22,7 +22,7 @@ _TRIED: Final = 8  # windows by which a capture is recognized
 _WAY_OUT: Final = "; --captures PATH says where captures are now"
 
 
-class Wanted(NamedTuple):
+class Selection(NamedTuple):
     """What to write, and where: the packets of rows of a table, or of their whole connections.
 
     `sources` are the tables, `captures` where captures are now.
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
 class ExtractJob:
     """One run."""
 
-    def __init__(self, options: Wanted, engine: Engine) -> None:
+    def __init__(self, options: Selection, engine: Engine) -> None:
         self._options = options
         self._engine = engine
         self._captures = Captures(options.sources, options.captures)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.cli.data.values import render
 from pulsarctl_wire.render.figure import (
     PALETTE,
     UNIT,
@@ -37,7 +37,7 @@ _LABELS: Final = {
 """Spans in ns at which a latency axis may have a label."""
 
 
-def short(topic: object, limit: int = 48) -> str:
+def shorten(topic: object, limit: int = 48) -> str:
     """Shorten a topic's name for a legend: no `persistent://`, and at most `limit` characters."""
     text = str(topic).removeprefix("persistent://")
     half = limit // 2
@@ -78,8 +78,8 @@ def publish_lines(overview: Overview) -> str:
     )
     tooltips = {
         row["time_ns"]: [
-            shown("time_ns", row["time_ns"]),
-            *(f"{name} {shown(key, row[key])}" for key, name in _PERCENTILES.items()),
+            render("time_ns", row["time_ns"]),
+            *(f"{name} {render(key, row[key])}" for key, name in _PERCENTILES.items()),
         ]
         for row in rows
     }
@@ -114,10 +114,10 @@ def heat_map(overview: Overview) -> str:
         low, high = (10 ** ((row["bin"] + step) / BINS) for step in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
         top, size = to_y(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
-        tooltip = f"{shown('count', row['count'])} took {shown('p_ns', low)} to {shown('p_ns', high)}"
+        tooltip = f"{render('count', row['count'])} took {render('p_ns', low)} to {render('p_ns', high)}"
         cells.append(
             f'<rect class="cell" fill="{_HEAT[level]}" x="{to_x(x.place(row["time_ns"]))}" y="{top}" '
-            f'width="{wide}" height="{size}">{title_of(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
+            f'width="{wide}" height="{size}">{title_of(render("time_ns", row["time_ns"]), tooltip)}</rect>'
         )
     tops = [*(bound - 1 for bound in bounds[1:]), highest]
     legend = [
@@ -139,7 +139,7 @@ def throughput(overview: Overview) -> str:
     """Plot bytes per second, stacked by topic."""
     seconds = overview.bucket_ns / _SECOND
     topics = [row["topic"] for row in overview.topics[:SERIES]]
-    keys = [Key(PALETTE[number], short(name)) for number, name in enumerate(topics)]
+    keys = [Key(PALETTE[number], shorten(name)) for number, name in enumerate(topics)]
     series = {
         name: Series(key, {})
         for name, key in zip([*topics, None], [*keys, Key(PALETTE[-1], "all others")], strict=True)
@@ -148,7 +148,7 @@ def throughput(overview: Overview) -> str:
         series[row["topic"]].values[row["time_ns"]] = row["bytes"] / seconds
 
     def rate(value: float) -> str:
-        return shown("bytes_per_s", value).replace(".0 ", " ")
+        return render("bytes_per_s", value).replace(".0 ", " ")
 
     return _stacked(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
 
@@ -159,10 +159,10 @@ def errors(overview: Overview) -> str:
     for row in overview.errors_over_time:
         name = str(row["error"])
         colour = PALETTE[len(series) % SERIES]
-        series.setdefault(name, Series(Key(colour, short(name)), {})).values[row["time_ns"]] = row["count"]
+        series.setdefault(name, Series(Key(colour, shorten(name)), {})).values[row["time_ns"]] = row["count"]
 
     def number(value: float) -> str:
-        return shown("count", round(value))
+        return render("count", round(value))
 
     title = f"errors in {bucket(overview)}"
     return _stacked(overview, "Errors over time", title, list(series.values()), number, is_whole=True)
@@ -170,7 +170,7 @@ def errors(overview: Overview) -> str:
 
 def bucket(overview: Overview) -> str:
     """Return the width of the buckets, as text."""
-    return shown("life_ns", overview.bucket_ns).replace(".00 ", " ")
+    return render("life_ns", overview.bucket_ns).replace(".00 ", " ")
 
 
 def _stacked(
@@ -191,7 +191,7 @@ def _stacked(
     sums = {time: sum(bars.values.get(time, 0) for bars in series) for time in times}
     tooltips = {
         time: [
-            shown("time_ns", time),
+            render("time_ns", time),
             *(f"{bars.key.text}: {text(bars.values[time])}" for bars in series if time in bars.values),
         ]
         for time in times
@@ -217,16 +217,16 @@ def timeline(rows: Sequence[Row]) -> str:
         return ""
     x = time_axis(min(row["first_ns"] for row in rows), max(row["last_ns"] for row in rows))
     labels: dict[float, str] = {
-        number: f"#{row['connection']} {short(row['client'], 24)}" for number, row in enumerate(rows)
+        number: f"#{row['connection']} {shorten(row['client'], 24)}" for number, row in enumerate(rows)
     }
     y = Axis("connection, client", labels, lambda number: 1 - (number + 0.5) / len(rows))
     bars = []
     for number, row in enumerate(rows):
         tooltip = title_of(
             f"{labels[number]}, {row['ended']}",
-            f"{shown('first_ns', row['first_ns'])}, {shown('life_ns', row['last_ns'] - row['first_ns'])}",
-            short(row["client_version"] or "unknown client"),
-            f"{shown('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
+            f"{render('first_ns', row['first_ns'])}, {render('life_ns', row['last_ns'] - row['first_ns'])}",
+            shorten(row["client_version"] or "unknown client"),
+            f"{render('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
         )
         start, stop = (to_x(x.place(row[key])) for key in ("first_ns", "last_ns"))
         bars.append(

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.data.values import shown
-from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_time, settings_of
+from pulsarctl_wire.cli.data.values import render
+from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_conf, parse_time
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, QueryError, SettingsError
 from pulsarctl_wire.render.text import clean, count_of, did_you_mean, human_bytes, narrow
@@ -118,7 +118,7 @@ def report(options: ReportOptions) -> None:
         console.fail("report compare: name two sources, the earlier one first, or a --window")
     if name == "unusual" and not windows:
         console.fail("report unusual: name the time to look at: --window FROM..TO, or a date")
-    with opened(sources, options, apart=name == "compare" and not windows) as tables:
+    with open_tables(sources, options, apart=name == "compare" and not windows) as tables:
         lacks = sorted(tables.lacks)
         if lacks:
             note = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
@@ -128,13 +128,13 @@ def report(options: ReportOptions) -> None:
 
 
 @contextmanager
-def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
+def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
     """Open `sources` as tables; errors within the block become one line on stderr and an exit code."""
     console.require(*TABLE_LIBRARIES)
     times = {name: getattr(options, name) for name in ("since", "until")}
     choice: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
     choice |= {name: _moment(name, text) for name, text in times.items() if text is not None}
-    settings = settings_of(options.conf)
+    settings = parse_conf(options.conf)
     with console.errors_reported():
         from pulsarctl_wire import data
         from pulsarctl_wire.capture.sources import collect_rarely
@@ -245,7 +245,7 @@ def sql(options: SqlOptions) -> None:
     """Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1"."""
     if options.ddl:
         console.require("sqlglot")
-        with opened(options.arguments, options) as tables:
+        with open_tables(options.arguments, options) as tables:
             sys.stdout.write(tables.ddl(options.ddl))
         return
     *sources, query = options.arguments
@@ -256,7 +256,7 @@ def sql(options: SqlOptions) -> None:
     if os.path.exists(query):
         text = f"sql: {query} is a file; the query comes last: SOURCE... 'select … from frames'"
         console.fail(text)
-    with opened(sources, options) as tables:
+    with open_tables(sources, options) as tables:
         write(tables.sql(query), options.output, options.top)
 
 
@@ -300,7 +300,7 @@ def print_overview(overview: "Overview") -> None:
     totals = overview.totals
     first, last = totals["first_ns"], totals["last_ns"]
     shown_totals = [
-        {"": name.removesuffix("_ns").replace("_", " "), "total": shown(name, value)}
+        {"": name.removesuffix("_ns").replace("_", " "), "total": render(name, value)}
         for name, value in totals.items()
     ]
     if first is not None:
@@ -337,7 +337,7 @@ def print_table(
     present = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
     numbers = {name for name in present if any(isinstance(row.get(name), int | float) for row in rows)}
     headings = [name.removesuffix("_ns").replace("_", " ") for name in present]
-    texts = [[clean(shown(name, row.get(name))) for name in present] for row in rows]
+    texts = [[clean(render(name, row.get(name))) for name in present] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(headings, *texts, strict=True)]
     room = console.terminal_width(sys.stdout)
     if room is not None:
@@ -350,7 +350,7 @@ def print_table(
     for row in texts:
         table.add_row(*map(Text, row))
     width = max(sum(widths) + GAP * len(widths), 80)
-    terminal = console.rich_console(sys.stdout, width=width, soft_wrap=True)
+    terminal = console.make_console(sys.stdout, width=width, soft_wrap=True)
     if title:
         terminal.print(Text(f"\n{title}", style="bold"))
     terminal.print(table)

@@ -12,7 +12,7 @@ _TIMES: Final = {
 _PLAIN: Final = re.compile(r"(^|_)(id|hash|connection|offset|port)$")
 
 
-def shown(name: str, value: Any) -> str:
+def render(name: str, value: Any) -> str:
     """Format a value of the column `name`, with its unit."""
     if value is None:
         return ""

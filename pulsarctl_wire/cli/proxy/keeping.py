@@ -77,7 +77,7 @@ class Watcher:
         """Return the descriptor of the pipe: readable when `news` does not block."""
         return self._pipe
 
-    def news(self) -> bytes:
+    def read_news(self) -> bytes:
         """Read the pipe: one or more RESTARTED, or b"" if no watcher runs any more. May block."""
         return os.read(self._pipe, 64)
 
@@ -93,7 +93,7 @@ class Watcher:
     def _ends_within(self, seconds: float) -> bool:
         over = time.monotonic() + seconds
         while (seconds := over - time.monotonic()) > 0 and select.select([self._pipe], [], [], seconds)[0]:
-            if not self.news():
+            if not self.read_news():
                 return True
         return False
 

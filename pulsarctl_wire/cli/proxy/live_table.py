@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.live import Live as Drawn
 
-from pulsarctl_wire.cli.console import rich_console
+from pulsarctl_wire.cli.console import make_console
 from pulsarctl_wire.render.live_page import page
 from pulsarctl_wire.render.text import rich_text
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -39,7 +39,7 @@ class LiveTable(Sink):
     ) -> None:
         self._snapshot = snapshot
         self._clock = clock
-        self._console = rich_console(sys.stderr)
+        self._console = make_console(sys.stderr)
         self._drawn: Drawn | None = None
         stack.callback(self._end)
         if self._console.is_terminal and not self._console.is_dumb_terminal:

@@ -90,11 +90,11 @@ class ForwardOptions:
     )
     keylog: str | None = option("--tls-keylog FILE", "Append TLS keys of both sides, for Wireshark.", TLS)
 
-    def settings(self) -> Settings:
+    def make_settings(self) -> Settings:
         """Return the settings of connections to brokers. Raises SettingsError."""
         from pulsarctl_wire.net.settings import gather, make_settings
 
-        flags = {"url": self.to, **self.trusting.flags()}
+        flags = {"url": self.to, **self.trusting.collect_flags()}
         return make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
 
 
@@ -196,7 +196,7 @@ def announce_faults(faults: Faults) -> None:
 
 def check(options: WatchOptions) -> None:
     """End the command if options contradict each other."""
-    if any(options.rotating.rotation().values()) and not options.record:
+    if any(options.rotating.parse_rotation().values()) and not options.record:
         console.fail("--rotate-… needs --record FILE")
     options.checking.check(options.doctor)
     selecting, showing = options.selecting, options.showing

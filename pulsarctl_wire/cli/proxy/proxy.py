@@ -20,8 +20,8 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.ctl import RunningProxy, fault_commands, write
-from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.cli.ctl import RunningProxy, make_fault_commands, write
+from pulsarctl_wire.cli.options import parse_address
 from pulsarctl_wire.cli.proxy.options import (
     ENDING,
     FaultOptions,
@@ -35,7 +35,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.render.text import count_of, human_bytes
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.proxy.watching import Watched
+    from pulsarctl_wire.cli.proxy.watching import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import Socket
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="proxy", cls=Group)
 ctl = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_args_is_help=True)
-ctl.add_typer(fault_commands(RunningProxy), name="fault")
+ctl.add_typer(make_fault_commands(RunningProxy), name="fault")
 app.add_typer(ctl, name="ctl")
 
 
@@ -83,12 +83,12 @@ def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOpt
     check(watching)
     import asyncio
 
-    from pulsarctl_wire.cli.proxy.watching import Watched
+    from pulsarctl_wire.cli.proxy.watching import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Proxy
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
-    with Watched(watching, sock.close) as watched:
+    with WatchedRing(watching, sock.close) as watched:
         proxy = Proxy(plan, faults, watched.ring)
         asyncio.run(_forward(forwarding, injecting.control, proxy, sock, watched))
     return watched.code
@@ -119,7 +119,7 @@ def _plan(options: ForwardOptions) -> Plan:
     routing = (
         Routing.NONE if options.no_rewrite else Routing.CONNECT if options.through else Routing.LISTENERS
     )
-    listen = Address(*host_port("--listen", options.listen))
+    listen = Address(*parse_address("--listen", options.listen))
     mapped = _mapping("--map", options.map_)
     context = None
     if options.tls or options.listen_cert:
@@ -139,7 +139,7 @@ def _plan(options: ForwardOptions) -> Plan:
         )
     elif options.listen_key or options.client_ca:
         console.fail("--listen-key and --client-ca need --tls or --listen-cert")
-    settings = options.settings()
+    settings = options.make_settings()
     if options.keylog and context is None and not settings.url.tls:
         console.fail("--tls-keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
     return Plan(
@@ -190,7 +190,7 @@ def _ports(text: str | None) -> range:
 
 
 async def _forward(
-    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched: Watched
+    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched: WatchedRing
 ) -> None:
     """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
     import asyncio

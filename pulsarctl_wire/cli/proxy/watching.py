@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
-from pulsarctl_wire.cli.findings import Sayer, verdict
+from pulsarctl_wire.cli.findings import FindingPrinter, summarize
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.cli.proxy.keeping import Start, Watcher
 from pulsarctl_wire.cli.proxy.options import WatchOptions
@@ -53,7 +53,7 @@ _CATCH_UP: Final = 3.0  # time limit for reading the rest of the ring at the end
 _NICE: Final = 10
 
 
-class Watched:
+class WatchedRing:
     """A ring with a watcher's process; at the end of the context it has ended, with the exit code `code`.
 
     It must be started before there are threads. `close` closes the copies of sockets in that process.
@@ -81,7 +81,7 @@ class Watched:
         loop.add_reader(self._watcher.fileno(), self._on_news, restart, activity)
 
     def _on_news(self, restart: Callable[[], object], activity: str) -> None:
-        if self._watcher.news():
+        if self._watcher.read_news():
             restart()
             return
         asyncio.get_running_loop().remove_reader(self._watcher.fileno())
@@ -152,7 +152,7 @@ class WatchRun:
             console.warn(f"metrics at {url}")
 
     def _make_recording(self, path: str) -> RecordingSink:
-        rotation = {**self.options.rotating.rotation(), "since_ns": self._since_ns}
+        rotation = {**self.options.rotating.parse_rotation(), "since_ns": self._since_ns}
         show_secrets = self.options.showing.show_secrets
         return RecordingSink(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
 
@@ -161,9 +161,9 @@ class WatchRun:
         stream = sys.stderr if options.tap else sys.stdout
         printer = self._err if options.tap else Printer(stream.fileno())
         output = "text" if options.tap else options.output
-        paint = Paint(console.use_colour(stream))
-        sayer = Sayer(output, paint, self._clock, printer.put, console.terminal_width(stream))
-        return options.checking.doctor(live=True, on_finding=sayer)
+        paint = Paint(console.has_colour(stream))
+        sayer = FindingPrinter(output, paint, self._clock, printer.put, console.terminal_width(stream))
+        return options.checking.make_doctor(live=True, on_finding=sayer)
 
     def _make_tap(self) -> TapPrinter:
         options = self.options
@@ -172,7 +172,7 @@ class WatchRun:
         tests = select.tests(options.selecting)
         if options.selecting.expression is not None:
             tests.append(select.Expression(options.selecting.expression, recorder))
-        render = console.event_renderer(sys.stdout, options.output, recorder, self._clock)
+        render = console.make_renderer(sys.stdout, options.output, recorder, self._clock)
         printer = Printer(sys.stdout.fileno())
         return TapPrinter(printer, render, tests, self._origin, self._say, self._count_refused)
 
@@ -211,7 +211,7 @@ class WatchRun:
                 self._follower.tick(read_to or time.time_ns())
         self._follower.finish()
         if self._doctor is not None:
-            self._say(verdict(self._doctor))
+            self._say(summarize(self._doctor))
         self._err.end(FLUSH)
         return console.EXIT_OUTPUT if self._follower.failed else 0
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session.lookup import REGEX, Mode, Output, checked_pattern, say
-from pulsarctl_wire.cli.session.verb import Session, namespace_name
+from pulsarctl_wire.cli.session.lookup import REGEX, Mode, Output, check_pattern, say
+from pulsarctl_wire.cli.session.verb import Session, parse_namespace
 from pulsarctl_wire.cli.signature import argument, option
 from pulsarctl_wire.errors import BrokerError, SessionError
 from pulsarctl_wire.render.text import clean, count_of
@@ -53,12 +53,12 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
     from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.net.session.watch import list_topics
 
-    name = namespace_name(options.namespace)
+    name = parse_namespace(options.namespace)
     if options.service is not None:
         session.options = replace(session.options, url=options.service)
-    async with session.client() as client:
+    async with session.make_client() as client:
         listed = await list_topics(
-            client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
+            client, name, mode=options.mode, pattern=check_pattern(options.regex), exists=True
         )
         counts = await _counts(client, listed)
         parts = await run_each(islice(_parts(counts), MAX_TOPICS), lambda part: _find_owner(client, *part))
@@ -69,7 +69,7 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
     total = sum(max(count, 1) for count in counts.values())
     if total > MAX_TOPICS:
         console.warn(f"{total - MAX_TOPICS} more topics and partitions: their owners were not looked up")
-    return next((console.code_of(part.error) for part in parts if part.error is not None), 0)
+    return next((console.find_code(part.error) for part in parts if part.error is not None), 0)
 
 
 async def _counts(client: Client, listed: list[str]) -> dict[str, int]:

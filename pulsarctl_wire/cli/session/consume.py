@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.session.lookup import TOPIC, checked_pattern
+from pulsarctl_wire.cli.session.lookup import TOPIC, check_pattern
 from pulsarctl_wire.cli.session.receive_options import END, FLOW, ReceiveOptions, Type
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ConsumeOptions:
         """Whether dead letters or a retry topic are wanted."""
         return self.max_redeliver is not None or self.dead_letter_topic is not None or self.retry
 
-    def consumer(self) -> ConsumerOptions:
+    def make_consumer_options(self) -> ConsumerOptions:
         """Return the options as `Subscription` takes them."""
         from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
@@ -108,11 +108,11 @@ class ConsumeOptions:
             payload_ratio=self.taking.payload_ratio,
         )
 
-    def letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
+    def prepare_letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
         """Make a factory for `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
         from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
-        dead, retry = (name and topic_name(name) for name in (self.dead_letter_topic, self.retry_topic))
+        dead, retry = (name and parse_topic(name) for name in (self.dead_letter_topic, self.retry_topic))
         limit = 16 if self.max_redeliver is None else self.max_redeliver
         if not self.has_letters:
             return None
@@ -125,16 +125,16 @@ async def consume(session: Session, options: ConsumeOptions) -> int:
     from pulsarctl_wire.net.session.subscription import Subscription
 
     _check(options)
-    names = [topic_name(topic) for topic in options.topics]
-    make_letters = options.letters(names[0])
+    names = [parse_topic(topic) for topic in options.topics]
+    make_letters = options.prepare_letters(names[0])
     taking, view = options.taking, View(options.taking)
-    async with session.client() as client:
+    async with session.make_client() as client:
         letters = make_letters and make_letters(client)
         feed = Subscription(
             client,
             [] if options.regex else names,
-            options.consumer(),
-            pattern=checked_pattern(names[0]) if options.regex else None,
+            options.make_consumer_options(),
+            pattern=check_pattern(names[0]) if options.regex else None,
             extra_topics=[letters.retry_topic] if letters is not None and options.retry else [],
         )
         refusing = NackRule(options.nack, letters, options.retry)
@@ -184,7 +184,7 @@ class ReadOptions:
 async def read(session: Session, options: ReadOptions) -> int:
     """Read messages from any position without a durable subscription; nothing is acknowledged."""
     from pulsarctl_wire.cli.session.consuming import ConsumeRun, View, parse_last, parse_start
-    from pulsarctl_wire.cli.session.last import starts_of_last
+    from pulsarctl_wire.cli.session.last import find_starts
     from pulsarctl_wire.net.session.consumer import make_reader_name
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
     from pulsarctl_wire.net.session.subscription import Subscription
@@ -208,12 +208,12 @@ async def read(session: Session, options: ReadOptions) -> int:
         payload_ratio=taking.payload_ratio,
     )
     view = View(taking, since_ms=0 if since_ns is None else since_ns // 1_000_000)
-    names = [topic_name(topic) for topic in options.topics]
+    names = [parse_topic(topic) for topic in options.topics]
     count = options.num_messages
     if last and count is None:
         taking, count = replace(taking, at_end=True), 0
-    async with session.client() as client:
-        starts = await starts_of_last(client, names, last) if last else {}
+    async with session.make_client() as client:
+        starts = await find_starts(client, names, last) if last else {}
         if place not in (None, EARLIEST, LATEST):
             for name in names:
                 if await client.count_partitions(name, create=False):

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.select import Rule
 from pulsarctl_wire.cli.options import parse_time
-from pulsarctl_wire.cli.session.produce import Pace, message_schema
+from pulsarctl_wire.cli.session.produce import Pace, parse_message_schema
 from pulsarctl_wire.cli.session.receive_options import ReceiveOptions
-from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
+from pulsarctl_wire.cli.session.received import NAMES, make_shower, message_record
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.consumer import Consumer
@@ -70,9 +70,9 @@ class View:
         form = "none" if taking.hide_content else taking.output
         template = None if taking.hide_content else taking.template
         schema, filter_ = taking.schema, taking.filter
-        self.show = shower(form, template, hexadecimal=taking.hexadecimal)
+        self.show = make_shower(form, template, hexadecimal=taking.hexadecimal)
         self.asks = schema == "auto" and form != "none" and template is None and not taking.hexadecimal
-        self.schema = None if schema == "auto" else message_schema(schema)
+        self.schema = None if schema == "auto" else parse_message_schema(schema)
         self.rule = None if filter_ is None else Rule(filter_, NAMES, "--filter", "docs/cli.md")
         self.since_ms = since_ms
 

@@ -54,7 +54,7 @@ async def seek(session: Session, options: SeekOptions) -> int:
     Prints the mark-delete position, up to which everything is acknowledged. Consumers are disconnected.
     """
     from pulsarctl_wire.cli.session.consuming import parse_start
-    from pulsarctl_wire.cli.session.visitor import seek_target, visit
+    from pulsarctl_wire.cli.session.visitor import make_seek_fields, visit
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST
 
     subscription = options.subscription
@@ -62,13 +62,13 @@ async def seek(session: Session, options: SeekOptions) -> int:
 
     async def move(visitor: Visitor) -> None:
         name = visitor.topic
-        target = await seek_target(visitor.client, name, position, time_ns)
+        target = await make_seek_fields(visitor.client, name, position, time_ns)
         existed = await visitor.join(options.type_, create=options.create)
-        old_place, last = await visitor.places()
+        old_place, last = await visitor.fetch_places()
         await visitor.ask("SEEK", **target)
         try:
             await visitor.join_again()
-            new_place, last = await visitor.places()
+            new_place, last = await visitor.fetch_places()
         except SessionError as error:
             console.warn(f"{name}: {subscription} was moved, but its position is unknown: {error}")
             new_place = None
@@ -139,7 +139,7 @@ async def last_id(session: Session, options: LastIdOptions) -> int:
             await visitor.read(None)
         else:
             await visitor.join(options.type_)
-        mark, last = await visitor.places()
+        mark, last = await visitor.fetch_places()
         record: dict[str, Any] = {"topic": visitor.topic, **last}
         text = f"{visitor.topic} {last['id'] or 'no message'}"
         if subscription is not None:

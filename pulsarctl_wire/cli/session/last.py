@@ -32,7 +32,7 @@ _TIMES: Final = (1, 8, 64)  # read this many times more entries if some hold no 
 _MAX_ENTRIES: Final = 2**40  # per ledger
 
 
-async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[str, Position]:
+async def find_starts(client: Client, topics: list[str], count: int) -> dict[str, Position]:
     """Find where the last `count` messages start in each of `topics` (full names) or its partitions.
 
     Raises SettingsError for a topic that is not persistent, and SessionError.
@@ -45,13 +45,13 @@ async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[
         names += [partition_name(topic, index) for index in range(partitions)] or [topic]
     warn, client.warn = client.warn, Warnings(lambda text: None)  # `read` will repeat the warnings
     try:
-        starts = await run_each(names, lambda name: start_of_last(client, name, count))
+        starts = await run_each(names, lambda name: find_start(client, name, count))
     finally:
         client.warn = warn
     return dict(zip(names, starts, strict=True))
 
 
-async def start_of_last(client: Client, topic: str, count: int) -> Position:
+async def find_start(client: Client, topic: str, count: int) -> Position:
     """Find the position of the message `count` from the end of `topic` (a full name, not partitioned).
 
     If there are fewer messages, that of the first one; `LATEST` if there are none. Chunked messages of more
@@ -59,7 +59,7 @@ async def start_of_last(client: Client, topic: str, count: int) -> Position:
     """
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(None)
-        _, place = await visitor.places()
+        _, place = await visitor.fetch_places()
     last = place["ledger"], place["entry"]
     if last < (0, 0):
         return LATEST
@@ -129,5 +129,5 @@ async def _find_first(client: Client, topic: str, position: Position) -> _Place:
     """Find the ledger and entry of the first message from `position` on."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(position)
-        message_id = (await visitor.first()).body.message_id
+        message_id = (await visitor.take_first()).body.message_id
         return message_id.ledgerId, message_id.entryId

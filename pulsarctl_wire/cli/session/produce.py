@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.cli.session.lookup import TOPIC
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.render.text import clean, human_time
@@ -103,7 +103,7 @@ class ProduceOptions:
         "-o --output", "What to print: a summary, each id, or JSON lines.", default="summary"
     )
 
-    def common(self) -> Outgoing:
+    def make_common(self) -> Outgoing:
         """Make a message, without payload, that has what all messages share."""
         from pulsarctl_wire.wire.entry import Outgoing
 
@@ -120,7 +120,7 @@ class ProduceOptions:
             replicate=not self.disable_replication,
         )
 
-    def producer(self, schema: Schema | None) -> ProducerOptions:
+    def make_producer_options(self, schema: Schema | None) -> ProducerOptions:
         """Return the options as `Publisher` takes them."""
         from pulsarctl_wire.net.session.send_queue import ProducerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, ProducerAccessMode
@@ -141,7 +141,7 @@ class ProduceOptions:
             send_timeout=self.send_timeout,
         )
 
-    def sources(self) -> list[tuple[str, bool]]:
+    def list_sources(self) -> list[tuple[str, bool]]:
         """Return what to send, in order: (text or path, whether it is a path)."""
         messages = self.messages
         if not messages and not self.files:
@@ -158,18 +158,18 @@ async def produce(session: Session, options: ProduceOptions) -> int:
     from pulsarctl_wire.cli.session.envelope import Maker
     from pulsarctl_wire.net.session.producer import Publisher
 
-    sources, common = options.sources(), options.common()
-    name = topic_name(options.topic)
-    async with session.client() as client:
+    sources, common = options.list_sources(), options.make_common()
+    name = parse_topic(options.topic)
+    async with session.make_client() as client:
         schema = await _schema(client, name, options.schema)
         maker = Maker(common, schema, envelope=options.envelope, hexadecimal=options.hexadecimal)
         report, pace = Report(options.output, options.quiet), Pace(options.rate) if options.rate else None
         route = {"routing": options.routing, "hashing": options.hashing}
-        publisher = Publisher(client, name, options.producer(schema), report.sent, **route)
+        publisher = Publisher(client, name, options.make_producer_options(schema), report.add, **route)
         await publisher.open()
         report.began = time.perf_counter()
         try:
-            async for texts in texts_of(
+            async for texts in read_texts(
                 sources,
                 options.separator,
                 options.num_produce,
@@ -204,7 +204,7 @@ def pair(flag: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-async def texts_of(
+async def read_texts(
     sources: list[tuple[str, bool]],
     separator: str | None,
     times: int,
@@ -251,10 +251,10 @@ async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None
     if spec == "auto":
         schema: Schema = (await client.ask("GET_SCHEMA", topic=topic)).body.schema
         return schema
-    return message_schema(spec)
+    return parse_message_schema(spec)
 
 
-def message_schema(spec: str) -> Schema | None:
+def parse_message_schema(spec: str) -> Schema | None:
     """Parse TYPE[:FILE]; returns None for plain bytes. Raises FilterError."""
     schema: Schema = schema_of(spec)
     return None if schema.type == schema.Type.Value("None") else schema
@@ -299,11 +299,11 @@ class Report:
         self._bar = sys.stderr.isatty() and not quiet
         self._next = self.began + 1
 
-    def sent(self, result: SendResult) -> None:
+    def add(self, result: SendResult) -> None:
         """Add the result of a send."""
         if result.error is not None:
             self._failed += result.count
-            self.code = self.code or console.code_of(result.error)
+            self.code = self.code or console.find_code(result.error)
             if self._failed <= _MAX_REPORTED:
                 console.warn(f"sequence id {result.sequence_id}: {result.error}")
             return

@@ -131,7 +131,7 @@ Show = Callable[[Delivery[Consumer], Message, "Schema | None"], bytes]
 """Makes the output of a message, including the line end."""
 
 
-def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
+def make_shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
     """Return a function that shows messages: by `template` if given, else as `form` (text, line, json, none).
 
     Raises SettingsError for unknown tokens in the template.
@@ -144,7 +144,7 @@ def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
         return lambda delivery, message, schema: b""
     safe = sys.stdout.isatty()
     if form == "line":
-        return _Lines(Paint(console.use_colour(sys.stdout)), hexadecimal)
+        return _Lines(Paint(console.has_colour(sys.stdout)), hexadecimal)
     if hexadecimal:
         return lambda delivery, message, schema: (message.payload or b"").hex().encode() + b"\n"
 

@@ -76,14 +76,14 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     Message ids, transaction ids, producer names and schema versions are replaced by this broker's. A frame is
     sent only after the answers that preceded it in the capture have come. Exit code 9: the answers differ.
     """
-    from pulsarctl_wire.cli.capture.reading import Sources, captures_of
+    from pulsarctl_wire.cli.capture.reading import Sources, find_captures
     from pulsarctl_wire.cli.capture.select import by_connection
     from pulsarctl_wire.net.replay.replay import Pace, Replay
 
     if (options.to is None) == (session.options.url is None):
         console.fail("give --to URL, the broker to replay to (a replay writes to it)")
     session.options = replace(session.options, url=options.to or session.options.url)
-    settings = session.settings()
+    settings = session.make_settings()
     timeout = settings.timeout if options.answer_timeout is None else options.answer_timeout
     pace = Pace(_speed(options.speed), timeout)
     names = _names(options.rename, options.suffix)
@@ -91,12 +91,13 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     is_selected = by_connection(options.connection) if options.connection else None
     with ExitStack() as stack:
         thread = ReaderThread(stack)
-        read = Sources(captures_of(options.sources), stack, bar=False, flush=thread.hand_over, buffered=False)
-        events: Iterator[Event | ConnectionEnded] = recorded_events(read)
+        paths = find_captures(options.sources)
+        read = Sources(paths, stack, bar=False, flush=thread.hand_over, buffered=False)
+        events: Iterator[Event | ConnectionEnded] = read_events(read)
         if is_selected is not None:
             events = (event for event in events if is_selected(event))  # type: ignore[arg-type]
         playing = Replay(
-            settings, names, pace, on_difference=report.difference, note=console.warn, tap=session.tap()
+            settings, names, pace, on_difference=report.add, note=console.warn, tap=session.make_tap()
         )
         try:
             totals = await playing.run(thread.read(events))
@@ -216,7 +217,7 @@ class ReaderThread:
         self._turn.release()
 
 
-def recorded_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
+def read_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
     """Yield the events of the sources, and a `ConnectionEnded` where a side closed its connection."""
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.net.replay.replay import ConnectionEnded
@@ -250,11 +251,11 @@ class Report:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._paint = Paint(console.use_colour(sys.stdout))
+        self._paint = Paint(console.has_colour(sys.stdout))
         self._heads: dict[int, str] = {}  # number of a difference -> its head; only the latest ones
         self._consequences: dict[int, Counter[str]] = {}  # by the number of their cause
 
-    def difference(self, difference: Difference) -> None:
+    def add(self, difference: Difference) -> None:
         """Print one difference."""
         from pulsarctl_wire.wire.session.knowledge import bound
 

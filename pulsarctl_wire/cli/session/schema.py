@@ -13,7 +13,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.lookup import TOPIC, Output, say
-from pulsarctl_wire.cli.session.verb import Session, topic_name, verb
+from pulsarctl_wire.cli.session.verb import Session, parse_topic, verb
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.errors import BrokerError
 from pulsarctl_wire.render.text import clean
@@ -47,9 +47,9 @@ async def get(session: Session, options: GetOptions) -> None:
         console.fail(f"--version {version}: use latest, or a number from 0 on")
     if options.raw and options.output == "json":
         console.fail("schema get: --raw cannot be combined with -o json")
-    name = topic_name(options.topic)
+    name = parse_topic(options.topic)
     version_bytes = None if version == "latest" else int(version).to_bytes(8, "big")
-    async with session.client() as client:
+    async with session.make_client() as client:
         body = (await client.ask("GET_SCHEMA", topic=name, schema_version=version_bytes)).body
     schema = body.schema
     if options.raw:
@@ -60,7 +60,7 @@ async def get(session: Session, options: GetOptions) -> None:
         "topic": name,
         "type": Schema.Type.Name(schema.type),
         "name": as_text(schema.name),
-        "version": version_number(body.schema_version),
+        "version": decode_version(body.schema_version),
         "properties": {as_text(pair.key): as_text(pair.value) for pair in schema.properties},
         "definition": definition,
         "schema_data": as_base64(schema.schema_data),
@@ -93,7 +93,7 @@ async def put(session: Session, options: PutOptions) -> None:
     from pulsarctl_wire.wire.names import partition_name
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
-    name = topic_name(options.topic)
+    name = parse_topic(options.topic)
     try:
         schema = parse_schema(options.schema)
     except ValueError as error:
@@ -101,9 +101,9 @@ async def put(session: Session, options: PutOptions) -> None:
     kind = Schema.Type.Name(schema.type)
     if kind == "None":
         console.fail(f"{options.schema} is not a schema: topics have none by default")
-    async with session.client() as client:
+    async with session.make_client() as client:
         place = partition_name(name, 0) if await client.count_partitions(name) else name
-        version = version_number(await _register(client, place, schema))
+        version = decode_version(await _register(client, place, schema))
     record = {"topic": name, "type": kind, "version": version}
     say(record, clean(f"{name}: {kind}, version {version}"), options.output)
 
@@ -134,7 +134,7 @@ async def _register(client: Client, topic: str, schema: Schema) -> bytes:
         await producer.close()
 
 
-def version_number(version: bytes) -> int | str | None:
+def decode_version(version: bytes) -> int | str | None:
     """Return a schema version as a number; as hex digits if it does not have 8 bytes; None if it is empty."""
     if len(version) == 8:
         return int.from_bytes(version, "big")

@@ -66,9 +66,9 @@ async def send(session: Session, options: SendOptions) -> int:
     from pulsarctl_wire.cli.session.talk import Talk
     from pulsarctl_wire.net.session.link import Link, open_first_link
 
-    settings = session.settings()
+    settings = session.make_settings()
     talk = Talk(options.output, show_sent=options.sent, show_secrets=session.options.show_secrets)
-    tap = session.tap(talk)
+    tap = session.make_tap(talk)
     lines = _lines(options.files or ["-"])
     first = await anext(lines, None)
     greeted = options.no_handshake or (first is not None and _is_connect(first[1]))
@@ -162,7 +162,7 @@ async def _run(
     since = time.monotonic()
     await asyncio.sleep(wait)
     await talk.settle(idle, since)
-    return talk.verdict(idle)
+    return talk.report_missing(idle)
 
 
 def _report_loss(link: Link, talk: Talk) -> int:

@@ -36,7 +36,7 @@ class Talk(Sink):
         self._recorder = Recorder(show_secrets=show_secrets)
         self._wrong: list[str] = []  # the first errors in what was sent
         self._wrongs = 0
-        self._render = console.event_renderer(sys.stdout, output, self._recorder, Clock())
+        self._render = console.make_renderer(sys.stdout, output, self._recorder, Clock())
         self._show_sent = show_sent
         self._begun = False
         self._news: asyncio.Future[None] | None = None  # done when something passes
@@ -138,7 +138,7 @@ class Talk(Sink):
         await asyncio.wait([self._news], timeout=max(0.0, due - time.monotonic()))
         return self._news.done()
 
-    def verdict(self, idle: float) -> int:
+    def report_missing(self, idle: float) -> int:
         """Print which answers are missing after the script has ended; returns the exit code."""
         requests = self._unanswered
         if requests:

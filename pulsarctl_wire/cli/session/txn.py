@@ -10,7 +10,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.lookup import Output, say
 from pulsarctl_wire.cli.session.receive_options import Type
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.errors import BrokerError, RequestTimeout, SessionError
 from pulsarctl_wire.render.text import clean, human_time
@@ -72,7 +72,7 @@ class TxnOptions:
         if self.leave_open or not (self.commit or self.abort) or lists or has_others:
             console.fail("txn: --end needs --commit or --abort, and takes no other options")
 
-    def sources(self) -> list[Source]:
+    def list_sources(self) -> list[Source]:
         """Return what to acknowledge. Options that contradict each other end the command."""
         topics = self.ack
         if bool(topics) != bool(self.subscriptions) or (self.counts and not topics):
@@ -93,24 +93,24 @@ async def txn(session: Session, options: TxnOptions) -> None:
 
     An error before the end, or Ctrl-C, aborts it.
     """
-    from pulsarctl_wire.cli.session.produce import texts_of
+    from pulsarctl_wire.cli.session.produce import read_texts
     from pulsarctl_wire.net.session.transaction import Transaction
 
     report = Report(options.output)
     options.check()
     if options.end is not None:
         ids = _ids(options.end)
-        async with session.client() as client:
+        async with session.make_client() as client:
             transaction = Transaction(await _connect(client, ids[0], report), ids)
             report.ids = ids
             await _settle(transaction, options.commit, report)
         return
-    sources = options.sources()
+    sources = options.list_sources()
     topics = list(dict.fromkeys(map(_topic, options.produce)))
     ttl = _TTL if options.txn_timeout is None else options.txn_timeout
-    batches = texts_of([(text, False) for text in options.messages], None, 1, skip_blank=False)
+    batches = read_texts([(text, False) for text in options.messages], None, 1, skip_blank=False)
     texts = [text async for batch in batches for text in batch]
-    async with session.client() as client:
+    async with session.make_client() as client:
         transaction = await Transaction.open(await _connect(client, options.coordinator or 0, report), ttl)
         report.ids = transaction.ids
         report.step("opened", f"opened {transaction} for {ttl:g} s", timeout_s=ttl)
@@ -151,7 +151,7 @@ def _topic(text: str) -> str:
 
     A broker of version 4.0 accepts non-persistent topics, but can then never end the transaction.
     """
-    name = topic_name(text)
+    name = parse_topic(text)
     if not name.startswith("persistent://"):
         console.fail(f"txn: {name}: transactions need persistent topics")
     return name

@@ -67,10 +67,10 @@ class ConnectOptions:
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials in --trace and --record.", SEEN)
     wide: bool = WIDE()
 
-    def flags(self) -> dict[str, str | None]:
+    def collect_flags(self) -> dict[str, str | None]:
         """Return the options as `net.settings.gather` takes them."""
         names = ("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "listener_name")
-        return {**{name: getattr(self, name) for name in names}, **self.trusting.flags()}
+        return {**{name: getattr(self, name) for name in names}, **self.trusting.collect_flags()}
 
 
 class Session:
@@ -81,18 +81,18 @@ class Session:
         self._follower: Follower | None = None
         self._stack = stack
 
-    def settings(self) -> Settings:
+    def make_settings(self) -> Settings:
         """Return the settings from flags, environment and client.conf. Raises SettingsError."""
         options = self.options
         return make_settings(
-            gather(options.flags(), os.environ, options.conf),
+            gather(options.collect_flags(), os.environ, options.conf),
             timeout=options.timeout,
             connect_timeout=options.connect_timeout,
             keep_alive=options.keep_alive,
             reconnect=not options.no_reconnect,
         )
 
-    def tap(self, *more: Sink) -> Follower | None:
+    def make_tap(self, *more: Sink) -> Follower | None:
         """Make a `Follower` of the session for `more` and the sinks of the options; None without sinks."""
         options = self.options
         if not (options.trace or options.trace_form or options.record or more):
@@ -113,11 +113,11 @@ class Session:
         self._stack.callback(self._follower.finish)
         return self._follower
 
-    def client(self) -> Client:
+    def make_client(self) -> Client:
         """Make a client; the caller must use it as an async context manager."""
         from pulsarctl_wire.net.session.client import Client
 
-        return Client(self.settings(), tap=self.tap(), warn=console.warn)
+        return Client(self.make_settings(), tap=self.make_tap(), warn=console.warn)
 
     def run(self, verb: Callable[..., Awaitable[int | None]], options: Any) -> int:
         """Run an async verb to its end, or until Ctrl-C; returns the exit code."""
@@ -163,14 +163,14 @@ def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
     return takes(command, {"options": own, "connecting": ConnectOptions})
 
 
-def topic_name(text: str) -> str:
+def parse_topic(text: str) -> str:
     """Return the full name of a topic. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_topic
 
     return _checked(check_topic, text)
 
 
-def namespace_name(text: str) -> str:
+def parse_namespace(text: str) -> str:
     """Return the name of a namespace. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_namespace
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.session.receive_options import Type
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SessionError, SettingsError
 from pulsarctl_wire.net.session.acks import Position, make_id_fields
 from pulsarctl_wire.net.session.client import Client
@@ -41,10 +41,10 @@ async def visit(
 
     `place` names an option that makes sense for one partition only, or is "". Returns the exit code.
     """
-    name = topic_name(topic)
+    name = parse_topic(topic)
     if not name.startswith("persistent://"):
         console.fail(f"{topic}: only persistent:// topics keep messages and positions")
-    async with session.client() as client:
+    async with session.make_client() as client:
         count = 0 if partition_index(name) >= 0 else await client.count_partitions(name, create=False)
         names = [partition_name(name, index) for index in range(count)]
         if count and place:
@@ -67,11 +67,11 @@ async def _try(work: Callable[[str], Awaitable[None]], partition: str) -> int:
     except SessionError as error:
         text = str(error)
         console.warn(text if partition in text else f"{partition}: {text}")
-        return console.code_of(error)
+        return console.find_code(error)
     return 0
 
 
-async def seek_target(
+async def make_seek_fields(
     client: Client, topic: str, position: Position | None, time_ns: int | None
 ) -> dict[str, Any]:
     """Return the fields of SEEK."""
@@ -92,9 +92,9 @@ async def _batch_size(client: Client, topic: str, ledger: int, entry: int) -> in
     """Read an entry; returns the number of messages of its batch, which SEEK needs; 0: a single message."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as reader:
         await reader.read((ledger, entry, -1))
-        _, last = await reader.places()
+        _, last = await reader.fetch_places()
         if (ledger, entry) <= (last["ledger"], last["entry"]):
-            frame = await reader.first()
+            frame = await reader.take_first()
             message_id = frame.body.message_id
             if frame.metadata is not None and (message_id.ledgerId, message_id.entryId) == (ledger, entry):
                 is_batch = frame.metadata.HasField("num_messages_in_batch")
@@ -195,13 +195,13 @@ class Visitor:
         assert self._link is not None
         return (await self._link.request(build_command(name, consumer_id=self._id, **fields))).body
 
-    async def places(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def fetch_places(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the mark-delete position of the subscription, and the last message of the topic."""
         body, partition = await self.ask("GET_LAST_MESSAGE_ID"), partition_index(self.topic)
         mark, last = body.consumer_mark_delete_position, body.last_message_id
         return _place(mark, partition), _place(last, partition)
 
-    async def first(self) -> Frame:
+    async def take_first(self) -> Frame:
         """Grant one permit; returns the MESSAGE that comes. Raises RequestTimeout, LinkClosed."""
         assert self._link is not None
         timeout = self.client.settings.timeout
