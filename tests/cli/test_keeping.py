@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from pulsarctl_wire.cli.console import EXIT_OUTPUT
-from pulsarctl_wire.cli.proxy.keeping import RESTARTED, Start, Watch, Watcher
+from pulsarctl_wire.cli.proxy.keeper import RESTARTED, Start, Watch, Watcher
 from pulsarctl_wire.net.proxy.tap import NOTE, TapRecord, TapRing
 
 

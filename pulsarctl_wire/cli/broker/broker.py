@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.basics.settings import Settings
     from pulsarctl_wire.broker.cluster.cluster import Broker
     from pulsarctl_wire.broker.shell.running import Plan, Running, Sockets
-    from pulsarctl_wire.cli.proxy.watching import WatchedRing
+    from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.faults.lanes import Faults
 
 WHERE, DATA, SETTINGS = "Where", "Topics and data", "Settings"
@@ -103,25 +103,27 @@ def broker(
     context: typer.Context,
     place: PlaceOptions,
     data: DataOptions,
-    watching: WatchOptions,
-    injecting: InjectOptions,
+    watch_options: WatchOptions,
+    inject_options: InjectOptions,
 ) -> None:
     """Run an embedded Pulsar broker, for tests and development."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            raise SystemExit(_run(place, data, watching, injecting.faults))
+            raise SystemExit(_run(place, data, watch_options, inject_options.faults))
 
 
 app.callback(invoke_without_command=True)(takes(broker))
 
 
-def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
+def _run(
+    place: PlaceOptions, data: DataOptions, watch_options: WatchOptions, fault_options: FaultOptions
+) -> int:
     """Check everything, and serve until a signal comes; returns the exit code."""
     parent = os.getppid()
-    check(watching)
+    check(watch_options)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_serve` handles them
     settings = _settings(data)
-    faults = injecting.make_faults() if injecting.fault or injecting.scenario else None
+    faults = fault_options.make_faults() if fault_options.fault or fault_options.scenario else None
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
         from pulsarctl_wire.broker.shell.running import bind, close_all
@@ -130,13 +132,13 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
         allow_many_sockets()
         sockets = bind(plan)
         watched = None
-        if watching.is_needed:
-            from pulsarctl_wire.cli.proxy.watching import WatchedRing
+        if watch_options.is_needed:
+            from pulsarctl_wire.cli.proxy.watcher import WatchedRing
 
-            watched = stack.enter_context(WatchedRing(watching, partial(close_all, sockets)))
+            watched = stack.enter_context(WatchedRing(watch_options, partial(close_all, sockets)))
         import asyncio
 
-        run = _Run(plan, sockets, place, injecting, parent)
+        run = _Run(plan, sockets, place, fault_options, parent)
         asyncio.run(_serve(run, faults, watched))
     return watched.code if watched is not None else 0
 
@@ -227,7 +229,7 @@ class _Run(NamedTuple):
     plan: Plan
     sockets: list[Sockets]
     place: PlaceOptions
-    injecting: FaultOptions
+    fault_options: FaultOptions
     parent: int
 
 
@@ -252,11 +254,11 @@ async def _serve(run: _Run, faults: Faults | None, watched: WatchedRing | None) 
         watched.follow(tap.restart, "the broker")
     running = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
     running.server.faults = faults
-    running.server.new_faults = run.injecting.make_faults
-    listening = None
+    running.server.new_faults = run.fault_options.make_faults
+    server = None
     try:
         await running.open()
-        listening = await _control(running, run.injecting.control)
+        server = await _control(running, run.fault_options.control)
         with suppress(OSError):  # stdout or stderr may be closed
             _announce(running, place)
         gc.freeze()
@@ -265,8 +267,8 @@ async def _serve(run: _Run, faults: Faults | None, watched: WatchedRing | None) 
         for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
     finally:
-        if listening is not None:
-            await listening.close()
+        if server is not None:
+            await server.close()
         await running.close()
 
 
@@ -278,9 +280,9 @@ async def _control(running: Running, control: str | None) -> Any:
     from pulsarctl_wire.net.control import Control, ensure_directory
 
     path = control or str(ensure_directory(os.environ) / f"broker-{running.port}.sock")
-    listening = Control(Path(path), partial(answer, running.server), "broker")
-    await listening.open()
-    return listening
+    server = Control(Path(path), partial(answer, running.server), "broker")
+    await server.open()
+    return server
 
 
 def _announce(running: Running, place: PlaceOptions) -> None:

@@ -28,7 +28,7 @@ class CaptureOptions:
     count: int | None = option("-c --count N", "Stop after N packets.", min=1)
     duration: float | None = option("--duration SECONDS", "Stop after this time.", min=0)
     buffer: str = BUFFER()
-    rotating: RotateOptions = group(RotateOptions)
+    rotation: RotateOptions = group(RotateOptions)
 
 
 def capture(options: CaptureOptions) -> None:
@@ -38,7 +38,7 @@ def capture(options: CaptureOptions) -> None:
 
     interface = take_interface(options.interfaces) or ""
     size = parse_size("--buffer", options.buffer)
-    turns = options.rotating.parse_rotation()
+    turns = options.rotation.parse_rotation()
     write = options.write
     if write == "-" and any(turns.values()):
         console.fail("--rotate-… needs --write FILE")

@@ -35,15 +35,15 @@ def _check(options: DecodeOptions) -> None:
         console.fail("decode: --buffer needs --interface")
     if interface and (options.sources or options.two_pass or options.doctor):
         console.fail("decode: a live interface cannot be combined with other sources, --two-pass or --doctor")
-    options.checking.check(options.doctor)
+    options.checks.check(options.doctor)
     of_frames = {
         "--output tree or hex": options.output in ("tree", "hex"),
-        "--command": options.selecting.commands,
-        "--topic": options.selecting.topics,
+        "--command": options.selection.commands,
+        "--topic": options.selection.topics,
         "--first-error": options.first_error,
         "--two-pass": options.two_pass,
         "--doctor": options.doctor,
-        "--schema": options.showing.schema,
+        "--schema": options.display.schema,
         "--write": options.write,
     }
     flag = next((name for name, value in of_frames.items() if value), "")

@@ -39,9 +39,9 @@ class DoctorJob:
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
         self.sayer = FindingPrinter(options.output, paint, self.clock, self._put, width)
-        self.rules = options.checking.pick_rules()
+        self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
-        self.doctor = options.checking.make_doctor(
+        self.doctor = options.checks.make_doctor(
             live=bool(options.interface), on_finding=self.sayer if self.at_once else None
         )
 

@@ -27,7 +27,7 @@ class DoctorOptions:
 
     sources: list[str] = SOURCES(default=list)
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
-    checking: CheckOptions = group(CheckOptions, RULES)
+    checks: CheckOptions = group(CheckOptions, RULES)
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")

@@ -102,7 +102,7 @@ class DecodeJob:
         self.sources = options.sources
         self.out = sys.stdout.buffer
         self.origin = Origin()
-        self.clock = Clock(options.showing.time_format, self.origin)
+        self.clock = Clock(options.display.time_format, self.origin)
         self.summary = Summary()
         self.answers: Any = None
         self.findings: dict[int, list[str]] = {}  # ids of rules by frame number
@@ -111,12 +111,12 @@ class DecodeJob:
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
         recorder = Recorder(
-            show_secrets=options.showing.show_secrets,
-            schema=schema_of(options.showing.schema),
+            show_secrets=options.display.show_secrets,
+            schema=schema_of(options.display.schema),
             answers=options.two_pass,
             budget=self.budget,
         )
-        text = options.selecting.expression
+        text = options.selection.expression
         self.expression = None if text is None else self._make_expression(text, recorder)
         self.first_error = select.FirstError(recorder) if options.first_error else None
         self.tests = self._make_tests()
@@ -165,11 +165,11 @@ class DecodeJob:
         return line
 
     def _make_tests(self) -> list[select.Test]:
-        """Make tests of the selecting options, the cheap ones first."""
+        """Make tests of the selection options, the cheap ones first."""
         options = self.options
-        tests = select.tests(options.selecting)
+        tests = select.tests(options.selection)
         if options.time_range:
-            local = options.showing.time_format == "local"
+            local = options.display.time_format == "local"
             tests.append(select.by_time(options.time_range, self.origin, local=local))
         if self.expression is not None:
             tests.append(self.expression)
@@ -213,13 +213,13 @@ class DecodeJob:
         looked_at = looked_at or options.doctor
         if looked_at or options.interface or options.count is not None:
             return []
-        from pulsarctl_wire.cli.capture.pooled import plan_inputs
+        from pulsarctl_wire.cli.capture.pool import plan_inputs
 
         return plan_inputs(self.sources, options.jobs)
 
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
-        from pulsarctl_wire.cli.capture.pooled import Pool
+        from pulsarctl_wire.cli.capture.pool import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
 
         options = self.options
@@ -241,7 +241,7 @@ class DecodeJob:
 
     def _run_first_pass(self) -> None:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
-        doctor = self.options.checking.make_doctor() if self.options.doctor else None
+        doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             join_chunks=False,
@@ -289,7 +289,7 @@ class DecodeJob:
         shows_frames = self.render is not None or self.expression is not None or self.first_error is not None
         if shows_frames or self.options.two_pass:
             return ExchangeState
-        return TopicState if self.options.selecting.topics else State
+        return TopicState if self.options.selection.topics else State
 
     def _decode(self) -> None:
         """Decode and show."""
@@ -401,13 +401,13 @@ class DecodeJob:
     # -- after
 
     def _say_nothing_matched(self, tested: str) -> None:
-        options, selecting = self.options, self.options.selecting
+        options, selection = self.options, self.options.selection
         chosen_by = {
-            "--command": selecting.commands,
-            "--connection": selecting.connections,
-            "--topic": selecting.topics,
+            "--command": selection.commands,
+            "--connection": selection.connections,
+            "--topic": selection.topics,
             "--time-range": options.time_range,
-            "--filter": selecting.expression,
+            "--filter": selection.expression,
         }
         flags = ", ".join(flag for flag, value in chosen_by.items() if value)
         if flags and not options.quiet:

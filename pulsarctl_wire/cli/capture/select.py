@@ -201,15 +201,15 @@ def _read_error(frame: Frame) -> str:
     return f"{name}: {as_text(message)}" if name and message else name
 
 
-def tests(selecting: SelectOptions) -> list[Test]:
+def tests(selection: SelectOptions) -> list[Test]:
     """Make the tests of the options other than the expression: all must hold, the cheap ones come first.
 
     Raises FilterError.
     """
     makers = (
-        (by_command, selecting.commands),
-        (by_connection, selecting.connections),
-        (by_topic, selecting.topics),
+        (by_command, selection.commands),
+        (by_connection, selection.connections),
+        (by_topic, selection.topics),
     )
     return [test_of(names) for test_of, names in makers if names]
 

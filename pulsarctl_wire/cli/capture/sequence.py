@@ -29,7 +29,7 @@ class SequenceOptions:
     sources: list[str] = SOURCES()
     output: Literal["text", "svg", "html"] = OUTPUT(default="text")
     html: str | None = option("--html FILE", "Write the diagram as an HTML page.")
-    selecting: SelectOptions = group(SelectOptions)
+    selection: SelectOptions = group(SelectOptions)
     time_range: str | None = option(
         "--time-range FROM..TO", "ISO 8601, epoch seconds, or +seconds from the first event."
     )
@@ -65,20 +65,20 @@ class SequenceJob:
         from pulsarctl_wire.render.sequence import Diagram
         from pulsarctl_wire.render.text import Origin, Paint
 
-        selecting = options.selecting
+        selection = options.selection
         self.options = options
         self.stack = stack
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         self.frames = self.code = 0
-        self.tests: list[Callable[[Any], bool]] = [*select.tests(selecting)]
-        self.selects = bool(selecting.topics or selecting.commands or selecting.expression or options.around)
+        self.tests: list[Callable[[Any], bool]] = [*select.tests(selection)]
+        self.selects = bool(selection.topics or selection.commands or selection.expression or options.around)
         if options.time_range:
             self.selects = True
             local = options.time_format == "local"
             self.tests.append(select.by_time(options.time_range, self.origin, local=local))
-        if selecting.expression is not None:
-            self.tests.append(select.Expression(selecting.expression, Recorder()))
+        if selection.expression is not None:
+            self.tests.append(select.Expression(selection.expression, Recorder()))
         self.ended: list[EndedConnection] = []
         around = None if options.around is None else (options.around, options.context)
         self.diagram = Diagram(
@@ -93,7 +93,7 @@ class SequenceJob:
         collect_rarely()
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
-            join_chunks=bool(self.options.selecting.expression),
+            join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))

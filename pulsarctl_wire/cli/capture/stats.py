@@ -98,7 +98,7 @@ class StatsJob:
 
     def _count(self) -> None:
         """Count the sources, until Ctrl-C."""
-        from pulsarctl_wire.cli.capture.pooled import plan_inputs
+        from pulsarctl_wire.cli.capture.pool import plan_inputs
 
         inputs = plan_inputs(self.options.sources, self.options.jobs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
@@ -145,13 +145,13 @@ class StatsJob:
 
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
         """Count in several processes: the counter, the reader, and the function that runs both."""
-        from pulsarctl_wire.cli.capture.pooled import Pool
+        from pulsarctl_wire.cli.capture.pool import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats
 
         limit = self.options.max_frame_size
         if self.options.is_examined:
-            from pulsarctl_wire.cli.capture.examining import examine_beside
+            from pulsarctl_wire.cli.capture.examination import examine_beside
 
             examined = examine_beside(self.stack, self.options.sources, limit)
             self.find_findings = lambda: examined().findings

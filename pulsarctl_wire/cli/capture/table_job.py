@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.checks.finding import rows_of
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.examining import Examination, examine_beside
-from pulsarctl_wire.cli.capture.pooled import Pool, plan_inputs
+from pulsarctl_wire.cli.capture.examination import Examination, examine_beside
+from pulsarctl_wire.cli.capture.pool import Pool, plan_inputs
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.table_options import TableOptions
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings

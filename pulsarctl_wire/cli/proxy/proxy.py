@@ -1,8 +1,8 @@
 """`pwire proxy`: forwards clients' connections to a cluster, shows the traffic and injects faults.
 
-This process forwards, and prints only before it starts. A fork of it, the watcher (`watching.py`), shows,
+This process forwards, and prints only before it starts. A fork of it, the watcher (`watcher.py`), shows,
 records and counts, and prints all messages. They share a ring buffer (`net/proxy/tap.py`) that never makes
-this process wait. A third process (`keeping.py`) restarts the watcher if it dies.
+this process wait. A third process (`keeper.py`) restarts the watcher if it dies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.render.text import count_of, human_bytes
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.proxy.watching import WatchedRing
+    from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import Socket
@@ -62,35 +62,35 @@ def faults() -> None:
 
 
 def proxy(
-    context: typer.Context, forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions
+    context: typer.Context, options: ForwardOptions, watch_options: WatchOptions, fault_options: FaultOptions
 ) -> None:
     """Forward connections to a cluster, show the traffic, and inject faults."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            raise SystemExit(_run(forwarding, watching, injecting))
+            raise SystemExit(_run(options, watch_options, fault_options))
 
 
 app.callback(invoke_without_command=True)(takes(proxy))
 
 
-def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
+def _run(options: ForwardOptions, watch_options: WatchOptions, fault_options: FaultOptions) -> int:
     """Check everything, fork the watcher, forward until a signal comes; returns the exit code."""
     from pulsarctl_wire.net.sockets import allow_many_sockets
 
     allow_many_sockets()
-    faults = injecting.make_faults()
-    plan = _plan(forwarding)
-    check(watching)
+    faults = fault_options.make_faults()
+    plan = _plan(options)
+    check(watch_options)
     import asyncio
 
-    from pulsarctl_wire.cli.proxy.watching import WatchedRing
+    from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Proxy
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
-    with WatchedRing(watching, sock.close) as watched:
+    with WatchedRing(watch_options, sock.close) as watched:
         proxy = Proxy(plan, faults, watched.ring)
-        asyncio.run(_forward(forwarding, injecting.control, proxy, sock, watched))
+        asyncio.run(_forward(options, fault_options.control, proxy, sock, watched))
     return watched.code
 
 
@@ -207,9 +207,9 @@ async def _forward(
     address = await proxy.open(sock)
     if control is None:
         control = str(ensure_directory(os.environ) / f"proxy-{address.port}.sock")
-    listening = Control(Path(control), partial(answer_faults, proxy, proxy.faults)) if control else None
-    if listening is not None:
-        await listening.open()
+    server = Control(Path(control), partial(answer_faults, proxy, proxy.faults)) if control else None
+    if server is not None:
+        await server.open()
     with suppress(OSError):  # stderr may be closed
         _announce(proxy, address, options)
     try:
@@ -218,8 +218,8 @@ async def _forward(
             loop.remove_signal_handler(number)  # a second one ends it at once
         await proxy.close(options.drain)
     finally:
-        if listening is not None:
-            await listening.close()
+        if server is not None:
+            await server.close()
     to_clients, to_brokers = map(human_bytes, proxy.carried)
     refusals = "".join(f"; {number} refused: {reason}" for reason, number in proxy.refused.items())
     carried = f"{to_brokers} to brokers, {to_clients} to clients"

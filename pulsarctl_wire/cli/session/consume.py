@@ -60,7 +60,7 @@ class ConsumeOptions:
     num_messages: int = option(
         "-n --num-messages N", "End after N messages; 0: never.", END, default=1, min=0
     )
-    taking: ReceiveOptions = group(ReceiveOptions)
+    intake: ReceiveOptions = group(ReceiveOptions)
     ack: Literal["individual", "cumulative", "none"] = option(
         "--ack", "How to acknowledge.", FLOW, default="individual"
     )
@@ -97,7 +97,7 @@ class ConsumeOptions:
             name=self.consumer_name,
             durable=self.mode == "Durable",
             initial=CommandSubscribe.InitialPosition.Value(self.position),
-            queue_size=self.taking.queue_size,
+            queue_size=self.intake.queue_size,
             priority=self.priority,
             read_compacted=self.read_compacted,
             replicated=self.replicated,
@@ -105,7 +105,7 @@ class ConsumeOptions:
             batch_index_ack=self.batch_index_ack,
             nack_delay=self.nack_delay,
             ack_timeout=self.ack_timeout,
-            payload_ratio=self.taking.payload_ratio,
+            payload_ratio=self.intake.payload_ratio,
         )
 
     def prepare_letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
@@ -121,13 +121,13 @@ class ConsumeOptions:
 
 async def consume(session: Session, options: ConsumeOptions) -> int:
     """Consume messages like pulsar-client, and acknowledge them."""
-    from pulsarctl_wire.cli.session.consuming import ConsumeRun, NackRule, View
+    from pulsarctl_wire.cli.session.consume_run import ConsumeRun, NackRule, View
     from pulsarctl_wire.net.session.subscription import Subscription
 
     _check(options)
     names = [parse_topic(topic) for topic in options.topics]
     make_letters = options.prepare_letters(names[0])
-    taking, view = options.taking, View(options.taking)
+    intake, view = options.intake, View(options.intake)
     async with session.make_client() as client:
         letters = make_letters and make_letters(client)
         feed = Subscription(
@@ -137,11 +137,11 @@ async def consume(session: Session, options: ConsumeOptions) -> int:
             pattern=check_pattern(names[0]) if options.regex else None,
             extra_topics=[letters.retry_topic] if letters is not None and options.retry else [],
         )
-        refusing = NackRule(options.nack, letters, options.retry)
-        consuming = ConsumeRun(
-            client, feed, taking, view, count=options.num_messages, ack=options.ack, refusing=refusing
+        nack_rule = NackRule(options.nack, letters, options.retry)
+        run = ConsumeRun(
+            client, feed, intake, view, count=options.num_messages, ack=options.ack, nack_rule=nack_rule
         )
-        return await consuming.run()
+        return await run.run()
 
 
 def _check(options: ConsumeOptions) -> None:
@@ -177,20 +177,20 @@ class ReadOptions:
         min=0,
         show_default="1; N with --from -N",
     )
-    taking: ReceiveOptions = group(ReceiveOptions)
+    intake: ReceiveOptions = group(ReceiveOptions)
     read_compacted: bool = READ_COMPACTED()
 
 
 async def read(session: Session, options: ReadOptions) -> int:
     """Read messages from any position without a durable subscription; nothing is acknowledged."""
-    from pulsarctl_wire.cli.session.consuming import ConsumeRun, View, parse_last, parse_start
+    from pulsarctl_wire.cli.session.consume_run import ConsumeRun, View, parse_last, parse_start
     from pulsarctl_wire.cli.session.last import find_starts
     from pulsarctl_wire.net.session.consumer import make_reader_name
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
     from pulsarctl_wire.net.session.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
-    taking, start = options.taking, options.start
+    intake, start = options.intake, options.start
     last = parse_last(start)
     place, since_ns = (EARLIEST, None) if last else parse_start(start)
     if since_ns is not None and since_ns > time.time_ns():
@@ -199,19 +199,19 @@ async def read(session: Session, options: ReadOptions) -> int:
         make_reader_name(),
         type=CommandSubscribe.Exclusive,
         durable=False,
-        queue_size=taking.queue_size,
+        queue_size=intake.queue_size,
         start=place,
         inclusive=not options.exclusive,
         rollback=0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1,
         read_compacted=options.read_compacted,
         create_topic=False,
-        payload_ratio=taking.payload_ratio,
+        payload_ratio=intake.payload_ratio,
     )
-    view = View(taking, since_ms=0 if since_ns is None else since_ns // 1_000_000)
+    view = View(intake, since_ms=0 if since_ns is None else since_ns // 1_000_000)
     names = [parse_topic(topic) for topic in options.topics]
     count = options.num_messages
     if last and count is None:
-        taking, count = replace(taking, at_end=True), 0
+        intake, count = replace(intake, at_end=True), 0
     async with session.make_client() as client:
         starts = await find_starts(client, names, last) if last else {}
         if place not in (None, EARLIEST, LATEST):
@@ -219,4 +219,4 @@ async def read(session: Session, options: ReadOptions) -> int:
                 if await client.count_partitions(name, create=False):
                     console.fail(f"--from {start} is in one partition; name it: {name}-partition-N")
         feed = Subscription(client, names, reader, starts=starts)
-        return await ConsumeRun(client, feed, taking, view, count=1 if count is None else count).run()
+        return await ConsumeRun(client, feed, intake, view, count=1 if count is None else count).run()

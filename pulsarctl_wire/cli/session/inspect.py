@@ -53,7 +53,7 @@ async def seek(session: Session, options: SeekOptions) -> int:
 
     Prints the mark-delete position, up to which everything is acknowledged. Consumers are disconnected.
     """
-    from pulsarctl_wire.cli.session.consuming import parse_start
+    from pulsarctl_wire.cli.session.consume_run import parse_start
     from pulsarctl_wire.cli.session.visitor import make_seek_fields, visit
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST
 

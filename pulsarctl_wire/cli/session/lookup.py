@@ -173,25 +173,25 @@ async def watch(session: Session, options: WatchOptions) -> None:
         for event, topics in (("added", new_topics), ("removed", deleted_topics)):
             for topic in topics:
                 changes.put_nowait((event, topic))
-        if watching.error is not None:
+        if topic_watch.error is not None:
             changes.put_nowait(("ended", ""))
 
     async def follow() -> None:
         for _ in repeat(None) if options.count is None else range(options.count):
             event, topic = await changes.get()
-            if watching.error is not None and event == "ended":
-                raise watching.error
+            if topic_watch.error is not None and event == "ended":
+                raise topic_watch.error
             show(event, topic)
 
     async with session.make_client() as client:
-        watching = TopicWatch(client, name, pattern, queue_changes)
-        for topic in await watching.open():
+        topic_watch = TopicWatch(client, name, pattern, queue_changes)
+        for topic in await topic_watch.open():
             show("present", topic)
-        if watching.polls:
+        if topic_watch.polls:
             console.warn(
                 "the broker does not report changes (it has no topic watchers, or the pattern is too long "
                 f"for them): it is polled every {POLL_PAUSE:g} s"
             )
         with suppress(asyncio.CancelledError, TimeoutError, asyncio.TimeoutError):  # Ctrl-C is a normal end
             await asyncio.wait_for(follow(), options.seconds)
-        await watching.close()
+        await topic_watch.close()

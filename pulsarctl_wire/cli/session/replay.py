@@ -96,16 +96,16 @@ async def replay(session: Session, options: ReplayOptions) -> int:
         events: Iterator[Event | ConnectionEnded] = read_events(read)
         if is_selected is not None:
             events = (event for event in events if is_selected(event))  # type: ignore[arg-type]
-        playing = Replay(
+        running = Replay(
             settings, names, pace, on_difference=report.add, note=console.warn, tap=session.make_tap()
         )
         try:
-            totals = await playing.run(thread.read(events))
+            totals = await running.run(thread.read(events))
         except SessionError:
-            if playing.totals.connections:
-                report.close(playing.totals)
+            if running.totals.connections:
+                report.close(running.totals)
             raise
-    _warn(names, playing)
+    _warn(names, running)
     if not totals.connections:
         if read.code != console.EXIT_SOURCE:  # else the cause was already printed
             console.warn("nothing was replayed: no selected connection begins with a complete CONNECT")

@@ -47,7 +47,7 @@ class ConnectOptions:
         "--auth-plugin NAME", "As in pulsar-client: token, basic, tls, or a class.", CLUSTER
     )
     auth_params: str | None = option("--auth-params TEXT", "Parameters of --auth-plugin.", CLUSTER)
-    trusting: TlsOptions = group(TlsOptions, CLUSTER)
+    trust: TlsOptions = group(TlsOptions, CLUSTER)
     listener_name: str | None = option(
         "--listener-name NAME", "Advertised listener to ask for in lookups.", CLUSTER
     )
@@ -70,7 +70,7 @@ class ConnectOptions:
     def collect_flags(self) -> dict[str, str | None]:
         """Return the options as `net.settings.gather` takes them."""
         names = ("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "listener_name")
-        return {**{name: getattr(self, name) for name in names}, **self.trusting.collect_flags()}
+        return {**{name: getattr(self, name) for name in names}, **self.trust.collect_flags()}
 
 
 class Session:

@@ -66,12 +66,12 @@ class View:
     Raises FilterError and SettingsError for invalid options.
     """
 
-    def __init__(self, taking: ReceiveOptions, since_ms: int = 0) -> None:
-        form = "none" if taking.hide_content else taking.output
-        template = None if taking.hide_content else taking.template
-        schema, filter_ = taking.schema, taking.filter
-        self.show = make_shower(form, template, hexadecimal=taking.hexadecimal)
-        self.asks = schema == "auto" and form != "none" and template is None and not taking.hexadecimal
+    def __init__(self, intake: ReceiveOptions, since_ms: int = 0) -> None:
+        form = "none" if intake.hide_content else intake.output
+        template = None if intake.hide_content else intake.template
+        schema, filter_ = intake.schema, intake.filter
+        self.show = make_shower(form, template, hexadecimal=intake.hexadecimal)
+        self.asks = schema == "auto" and form != "none" and template is None and not intake.hexadecimal
         self.schema = None if schema == "auto" else parse_message_schema(schema)
         self.rule = None if filter_ is None else Rule(filter_, NAMES, "--filter", "docs/cli.md")
         self.since_ms = since_ms
@@ -102,26 +102,26 @@ class ConsumeRun:
         self,
         client: Client,
         feed: Subscription,
-        taking: ReceiveOptions,
+        intake: ReceiveOptions,
         view: View,
         *,
         count: int,
         ack: str = "none",
-        refusing: NackRule = _NOTHING,
+        nack_rule: NackRule = _NOTHING,
     ) -> None:
         self._client = client
         self._feed = feed
         self._view = view
         self._left = count or _NEVER
-        self._at_end = taking.at_end
-        self._idle = taking.idle
-        self._pace = Pace(taking.rate) if taking.rate else None
+        self._at_end = intake.at_end
+        self._idle = intake.idle
+        self._pace = Pace(intake.rate) if intake.rate else None
         self._ack = ack
-        nack = refusing.nack
+        nack = nack_rule.nack
         self._nack = None if nack is None else Rule(nack, NAMES, "--nack", "docs/cli.md")
-        self._letters = refusing.letters
-        self._retry = refusing.retry
-        self._quiet = taking.quiet
+        self._letters = nack_rule.letters
+        self._retry = nack_rule.retry
+        self._quiet = intake.quiet
         self._waiting: asyncio.TimerHandle | None = None
         self._shown = self._hidden = self._refused = 0
         self._ends: dict[Consumer, tuple[int, int]] = {}

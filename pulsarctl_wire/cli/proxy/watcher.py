@@ -26,7 +26,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.findings import FindingPrinter, summarize
 from pulsarctl_wire.cli.options import schema_of
-from pulsarctl_wire.cli.proxy.keeping import Start, Watcher
+from pulsarctl_wire.cli.proxy.keeper import Start, Watcher
 from pulsarctl_wire.cli.proxy.options import WatchOptions
 from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
 from pulsarctl_wire.cli.recording import RecordingSink
@@ -95,15 +95,15 @@ def watch(options: WatchOptions, ring: TapRing, start: Start) -> int:
     if start.reason:
         _report_failure(options, start, ring)
     with console.errors_reported(), ExitStack() as stack:
-        watching = WatchRun(options, stack, start.since_ns if start.reason else None)
+        run = WatchRun(options, stack, start.since_ns if start.reason else None)
         start.ready()
-        return watching.run(ring)
+        return run.run(ring)
 
 
 def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     """Print why the previous watcher ended, and wait for `start.delay`."""
     later = f" in {start.delay:g} s" if start.delay else ""
-    form = options.showing.time_format
+    form = options.display.time_format
     clock = Clock("utc" if form == "relative" else form, Origin())
     text = f"the watcher died ({start.reason}); forwarding goes on, another one starts{later}"
     printer = Printer(sys.stderr.fileno())
@@ -126,7 +126,7 @@ class WatchRun:
         self._since_ns = since_ns
         self._stack = stack
         self._origin = Origin()
-        self._clock = Clock(options.showing.time_format, self._origin)
+        self._clock = Clock(options.display.time_format, self._origin)
         self._err = Printer(sys.stderr.fileno())
         self._table: LiveTable | None = None
         self._lock = threading.Lock()  # held while the counters change
@@ -152,8 +152,8 @@ class WatchRun:
             console.warn(f"metrics at {url}")
 
     def _make_recording(self, path: str) -> RecordingSink:
-        rotation = {**self.options.rotating.parse_rotation(), "since_ns": self._since_ns}
-        show_secrets = self.options.showing.show_secrets
+        rotation = {**self.options.rotation.parse_rotation(), "since_ns": self._since_ns}
+        show_secrets = self.options.display.show_secrets
         return RecordingSink(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
 
     def _make_doctor(self) -> "Doctor":
@@ -163,15 +163,15 @@ class WatchRun:
         output = "text" if options.tap else options.output
         paint = Paint(console.has_colour(stream))
         sayer = FindingPrinter(output, paint, self._clock, printer.put, console.terminal_width(stream))
-        return options.checking.make_doctor(live=True, on_finding=sayer)
+        return options.checks.make_doctor(live=True, on_finding=sayer)
 
     def _make_tap(self) -> TapPrinter:
         options = self.options
-        showing = options.showing
-        recorder = Recorder(show_secrets=showing.show_secrets, schema=schema_of(showing.schema))
-        tests = select.tests(options.selecting)
-        if options.selecting.expression is not None:
-            tests.append(select.Expression(options.selecting.expression, recorder))
+        display = options.display
+        recorder = Recorder(show_secrets=display.show_secrets, schema=schema_of(display.schema))
+        tests = select.tests(options.selection)
+        if options.selection.expression is not None:
+            tests.append(select.Expression(options.selection.expression, recorder))
         render = console.make_renderer(sys.stdout, options.output, recorder, self._clock)
         printer = Printer(sys.stdout.fileno())
         return TapPrinter(printer, render, tests, self._origin, self._say, self._count_refused)
@@ -245,7 +245,7 @@ class WatchRun:
 
     def _say(self, text: str, time_ns: int | None = None) -> None:
         """Print a message about something that happened at `time_ns`, by default now."""
-        if self.options.showing.time_format == "relative" and self._origin.time_ns is None:
+        if self.options.display.time_format == "relative" and self._origin.time_ns is None:
             stamp = "-"
         else:
             stamp = self._clock(time_ns or time.time_ns())

@@ -1,6 +1,6 @@
 """Runs the watcher of a proxy, and restarts it if it dies.
 
-    proxy ── fork ── keeper ── fork ── watcher (watching.py)
+    proxy ── fork ── keeper ── fork ── watcher (watcher.py)
 
 A process with threads and open connections cannot be forked safely. The keeper is forked before there are
 any, and only waits: whenever a watcher is killed or fails, the keeper forks the next one from that clean
