@@ -90,11 +90,11 @@ class _Screened(HelpPage):
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
         """Override the parent's method."""
         try:
-            parsed: list[str] = super().parse_args(context, arguments)  # type: ignore[misc]
+            remaining: list[str] = super().parse_args(context, arguments)  # type: ignore[misc]
         except _UsageError as error:
             error.ctx = error.ctx or context
             raise
-        return parsed
+        return remaining
 
     def invoke(self, context: Any) -> Any:
         """Override the parent's method."""

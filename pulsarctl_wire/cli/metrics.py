@@ -70,40 +70,40 @@ class _Server:
     def __init__(self, sock: Socket, registry: CollectorRegistry) -> None:
         self._app: Any = make_wsgi_app(registry)
         self._loop = asyncio.new_event_loop()
-        self._over = asyncio.Event()
-        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._end_event = asyncio.Event()
+        self._connections: dict[asyncio.StreamWriter, None] = {}
         run = self._loop.run_until_complete
         self._thread = threading.Thread(target=run, args=(self._serve(sock),), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the server and its thread."""
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._end_event.set)
         self._thread.join()
         self._loop.close()
 
     async def _serve(self, sock: Socket) -> None:
         server = await asyncio.start_server(self._accept, sock=sock, limit=_LONGEST_REQUEST)
-        await self._over.wait()
+        await self._end_event.wait()
         server.close()
-        answering = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in answering:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and close the connection. Slow connections are reset."""
-        while len(self._open) >= MAX_CONNECTIONS:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
+        while len(self._connections) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
             oldest.transport.abort()
-        self._open[writer] = None
+        self._connections[writer] = None
         try:
             await asyncio.wait_for(self._answer(reader, writer), _TIMEOUT)
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
-            self._open.pop(writer, None)
+            self._connections.pop(writer, None)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -135,13 +135,13 @@ class _Server:
             return _error(HTTPStatus.METHOD_NOT_ALLOWED)
         environ = {"REQUEST_METHOD": method, "PATH_INFO": "/metrics", "QUERY_STRING": query}
         environ |= {"HTTP_ACCEPT": accept, "HTTP_ACCEPT_ENCODING": headers.get("accept-encoding", "")}
-        began: list[Any] = []
+        start: list[Any] = []
         try:
-            body = b"".join(self._app(environ, lambda *status: began.extend(status)))
+            body = b"".join(self._app(environ, lambda *status: start.extend(status)))
         except Exception as error:
             console.warn(f"a bug in pwire: metrics failed ({type(error).__name__}: {error})")
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
-        return _message(began[0], began[1], body)
+        return _message(start[0], start[1], body)
 
 
 def _error(status: HTTPStatus) -> bytes:

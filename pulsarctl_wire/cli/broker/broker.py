@@ -131,16 +131,16 @@ def _run(
 
         allow_many_sockets()
         sockets = bind(plan)
-        watched = None
+        watched_ring = None
         if watch_options.is_needed:
             from pulsarctl_wire.cli.proxy.watcher import WatchedRing
 
-            watched = stack.enter_context(WatchedRing(watch_options, partial(close_all, sockets)))
+            watched_ring = stack.enter_context(WatchedRing(watch_options, partial(close_all, sockets)))
         import asyncio
 
         run = _Run(plan, sockets, place, fault_options, parent)
-        asyncio.run(_serve(run, faults, watched))
-    return watched.code if watched is not None else 0
+        asyncio.run(_serve(run, faults, watched_ring))
+    return watched_ring.code if watched_ring is not None else 0
 
 
 # -- what the options mean
@@ -233,74 +233,74 @@ class _Run(NamedTuple):
     parent: int
 
 
-async def _serve(run: _Run, faults: Faults | None, watched: WatchedRing | None) -> None:
+async def _serve(run: _Run, faults: Faults | None, watched_ring: WatchedRing | None) -> None:
     """Serve until a signal comes, or the parent ends."""
     import asyncio
 
     from pulsarctl_wire.broker.shell.running import Running, tls_context
 
     plan, place = run.plan, run.place
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop, end_event = asyncio.get_running_loop(), asyncio.Event()
     for number in ENDING:
-        loop.add_signal_handler(number, over.set)
+        loop.add_signal_handler(number, end_event.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if place.exit_with_parent:
-        _end_with(run.parent, over)
+        _end_with(run.parent, end_event)
     tap, note = None, console.warn
-    if watched is not None:
+    if watched_ring is not None:
         from pulsarctl_wire.net.proxy.tap import RingTap
 
-        tap, note = RingTap(watched.ring), watched.ring.note
-        watched.follow(tap.restart, "the broker")
-    running = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
-    running.server.faults = faults
-    running.server.new_faults = run.fault_options.make_faults
+        tap, note = RingTap(watched_ring.ring), watched_ring.ring.note
+        watched_ring.follow(tap.restart, "the broker")
+    cluster = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
+    cluster.server.faults = faults
+    cluster.server.new_faults = run.fault_options.make_faults
     server = None
     try:
-        await running.open()
-        server = await _control(running, run.fault_options.control)
+        await cluster.open()
+        server = await _control(cluster, run.fault_options.control)
         with suppress(OSError):  # stdout or stderr may be closed
-            _announce(running, place)
+            _announce(cluster, place)
         gc.freeze()
         gc.set_threshold(10_000, 20, 100)  # SENDs come and go, and make no cycles
-        await over.wait()
+        await end_event.wait()
         for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
     finally:
         if server is not None:
             await server.close()
-        await running.close()
+        await cluster.close()
 
 
-async def _control(running: Running, control: str | None) -> Any:
+async def _control(cluster: Running, control: str | None) -> Any:
     """Open the socket for `ctl`; returns None if `control` is empty. Raises SettingsError."""
     if control == "":
         return None
     from pulsarctl_wire.broker.shell.control import answer
     from pulsarctl_wire.net.control import Control, ensure_directory
 
-    path = control or str(ensure_directory(os.environ) / f"broker-{running.port}.sock")
-    server = Control(Path(path), partial(answer, running.server), "broker")
+    path = control or str(ensure_directory(os.environ) / f"broker-{cluster.port}.sock")
+    server = Control(Path(path), partial(answer, cluster.server), "broker")
     await server.open()
     return server
 
 
-def _announce(running: Running, place: PlaceOptions) -> None:
+def _announce(cluster: Running, place: PlaceOptions) -> None:
     """Print where the brokers are."""
     if place.json:
         import json
 
-        first, *_ = records = [_urls(broker) for broker in running.brokers]
+        first, *_ = records = [_urls(broker) for broker in cluster.brokers]
         extra = {"brokers": records} if len(records) > 1 else {}
         sys.stdout.write(json.dumps({**first, "pid": os.getpid(), **extra}) + "\n")
         sys.stdout.flush()
-    for broker in running.brokers:
+    for broker in cluster.brokers:
         urls = " and ".join(filter(None, (broker.service_url, broker.service_url_tls)))
         admin = " and ".join(filter(None, (broker.http_url, broker.https_url)))
         console.warn(f"broker at {urls}, admin API at {admin}")
     from pulsarctl_wire.net.sockets import ANY_HOST
 
-    plan = running.plan
+    plan = cluster.plan
     if place.host is None and plan.host in ANY_HOST:
         console.warn(
             f"bindAddress={plan.host}: other machines can connect, unless --host {LOOPBACK} is given"
@@ -309,8 +309,8 @@ def _announce(running: Running, place: PlaceOptions) -> None:
         from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
         console.warn(f"clients have to trust {ensure_ca(find_ca_directory(os.environ))[0]}")
-    if running.server.faults is not None:
-        announce_faults(running.server.faults)
+    if cluster.server.faults is not None:
+        announce_faults(cluster.server.faults)
     console.warn("ready; Ctrl-C ends it")
 
 
@@ -323,18 +323,18 @@ def _urls(broker: Broker) -> dict[str, str | None]:
     }
 
 
-def _end_with(parent: int, over: Event) -> None:
-    """Set `over` when the process `parent`, which started this one, ends."""
+def _end_with(parent: int, end_event: Event) -> None:
+    """Set `end_event` when the process `parent`, which started this one, ends."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     if os.getppid() != parent:
-        over.set()
+        end_event.set()
     elif hasattr(os, "pidfd_open"):
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(parent)
-            loop.add_reader(descriptor, over.set)
+            loop.add_reader(descriptor, end_event.set)
             return
-        over.set()
+        end_event.set()
     else:
-        loop.call_later(_LOOK, _end_with, parent, over)
+        loop.call_later(_LOOK, _end_with, parent, end_event)

@@ -59,8 +59,8 @@ def capture(options: CaptureOptions) -> None:
                 stream = cast(BinaryIO, stack.enter_context(closing(files)))
             _record(live, stream, files, options.count)
     except CaptureError as error:
-        damaged = isinstance(error, DamagedCapture)
-        console.fail(str(error), console.EXIT_DAMAGED if damaged else console.EXIT_SOURCE)
+        is_damaged = isinstance(error, DamagedCapture)
+        console.fail(str(error), console.EXIT_DAMAGED if is_damaged else console.EXIT_SOURCE)
     except BrokenPipeError:
         console.end_quietly()
     except OSError as error:
@@ -98,7 +98,7 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
     write_counters()
     stream.flush()
     dropped = "an unknown number" if live.dropped is None else live.dropped
-    captured = count_of(writer.count, "packet")
-    sys.stderr.write(f"{captured} captured, {dropped} dropped by the kernel\n")
+    packets = count_of(writer.count, "packet")
+    sys.stderr.write(f"{packets} captured, {dropped} dropped by the kernel\n")
     if damage is not None:
         raise damage

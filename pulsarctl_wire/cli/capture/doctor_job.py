@@ -38,7 +38,7 @@ class DoctorJob:
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
-        self.sayer = FindingPrinter(options.output, paint, self.clock, self._put, width)
+        self.sayer = FindingPrinter(options.output, paint, self.clock, self._write_out, width)
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checks.make_doctor(
@@ -78,7 +78,7 @@ class DoctorJob:
 
     def _batches(self, decoder: Decoder) -> Iterator[list[Event]]:
         if self.options.interface:
-            yield from self._live(decoder, self.options.interface)
+            yield from self._read_live(decoder, self.options.interface)
             return
         sources = self._sources()
         try:
@@ -90,7 +90,7 @@ class DoctorJob:
         bar = console.is_terminal(sys.stderr)
         return Sources(self.options.sources, self.stack, bar=bar, flush=sys.stdout.flush)
 
-    def _live(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
+    def _read_live(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
         options = self.options
         try:
             with open_interface(
@@ -131,9 +131,9 @@ class DoctorJob:
             top, note = limit_findings(findings)
             texts = [*(self.sayer.format(finding, lines) for finding in top), note.encode()]
             out = b"\n".join(filter(None, texts))
-        self._put(out)
+        self._write_out(out)
 
-    def _put(self, out: bytes) -> None:
+    def _write_out(self, out: bytes) -> None:
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
 

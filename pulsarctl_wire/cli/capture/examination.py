@@ -34,10 +34,10 @@ def examine_beside(
 
     `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
     """
-    examined = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
+    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
 
     def wait() -> Examination:
-        findings, left_out, files = examined.result()
+        findings, left_out, files = future.result()
         connections: dict[int, Connection] = {}
         return Examination([_finding(values, connections) for values in findings], left_out, files)
 
@@ -81,12 +81,12 @@ def _ends(connection: Connection) -> _Values:
 def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
     """Make a finding from plain values; `connections` are those known so far, by number."""
 
-    def connection(ends: _Values) -> Connection:
+    def look_up(ends: _Values) -> Connection:
         return connections.setdefault(ends[0], Connection(*ends))
 
     (rule, severity, certainty, subject, ends), entries, explanation, advice, times = values
-    evidence = [Evidence(Sighting(connection(ends), way, *place), text) for ends, way, place, text in entries]
+    evidence = [Evidence(Sighting(look_up(ends), way, *place), text) for ends, way, place, text in entries]
     about = rule, severity, certainty, subject
-    finding = Finding(*about, connection(ends), evidence, explanation, advice)
+    finding = Finding(*about, look_up(ends), evidence, explanation, advice)
     finding.count, finding.first_ns, finding.last_ns = times
     return finding

@@ -271,7 +271,7 @@ class DecodeJob:
         file.flush()
         return file.name
 
-    def _tee(self) -> Callable[[int, RawPacket], None] | None:
+    def _make_tee(self) -> Callable[[int, RawPacket], None] | None:
         if self.listing is not None:  # the first connection to end may not be the first to begin
             return lambda number, packet: self._note_origin(packet[0])
         return None if self.writer is None else self.writer.see
@@ -296,7 +296,7 @@ class DecodeJob:
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             join_chunks=self.join_chunks,
-            tee=self._tee(),
+            tee=self._make_tee(),
             sort=self.options.doctor,
             new_state=self._choose_state(),
             on_end=self._end,
@@ -313,13 +313,13 @@ class DecodeJob:
     def _gather(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
         """Join batches of events to larger ones where output may be delayed."""
         enough = _GATHERED if self.options.count is None and self._may_delay_output() else 1
-        gathered: list[Event] = []
+        batch: list[Event] = []
         for events in batches:
-            gathered += events
-            if len(gathered) >= enough:
-                yield gathered
-                gathered = []
-        yield gathered
+            batch += events
+            if len(batch) >= enough:
+                yield batch
+                batch = []
+        yield batch
 
     def _show(self, batches: Iterable[list[Event]]) -> None:
         remaining = self.options.count if self.options.count is not None else -1

@@ -79,5 +79,5 @@ class Sources:
         if bar and self.bar and source.size > LARGE:
             progress = Progress(source.name, source.size, self.stack)
         stream = source.stream if self.buffered else getattr(source.stream, "raw", source.stream)
-        watched = FlushingStream(stream, self.flush, progress, None)
-        return source._replace(stream=cast(BinaryIO, watched))
+        wrapper = FlushingStream(stream, self.flush, progress, None)
+        return source._replace(stream=cast(BinaryIO, wrapper))

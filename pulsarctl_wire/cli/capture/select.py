@@ -171,10 +171,10 @@ class FirstError:
 
     def __call__(self, event: Event) -> bool:
         """Return whether `event` has an error."""
-        wrong = bool(self.describe(event))
+        has_error = bool(self.describe(event))
         self.looked_at += isinstance(event, Frame)
-        self.passed += wrong
-        return wrong
+        self.passed += has_error
+        return has_error
 
     def prefix(self, event: Event) -> str:
         """Return the prefix of the lines of `event`."""
@@ -235,8 +235,8 @@ class Rule:
                 f"{flag} {text}: {_explain(error)}{self._suggest(text, names) or hint}"
             ) from error
         context = self._rule.context
-        own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
-        unknown = set(context.symbols) - names - set(context.builtins) - own
+        bindings = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
+        unknown = set(context.symbols) - names - set(context.builtins) - bindings
         if unknown:
             hint = _suggest_for(min(unknown), text, names) or f"; {names_in} lists the fields"
             raise FilterError(f"{flag} {text}: there is no field {min(unknown)}{hint}")

@@ -102,15 +102,15 @@ class StatsJob:
 
         inputs = plan_inputs(self.options.sources, self.options.jobs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
-        counted, read, count = self._together(inputs) if inputs else self._alone()
+        counter, reader, count = self._together(inputs) if inputs else self._alone()
         try:
             count()
-            self.code = read.code
+            self.code = reader.code
         except KeyboardInterrupt:
             self.code = console.EXIT_INTERRUPTED
         finally:
             signal.signal(signal.SIGINT, handler)
-        self.stats.finish(counted)
+        self.stats.finish(counter)
 
     def _alone(self) -> tuple[Any, Any, Callable[[], object]]:
         """Count in this process: the counter, the reader, and the function that runs both."""
@@ -153,8 +153,8 @@ class StatsJob:
         if self.options.is_examined:
             from pulsarctl_wire.cli.capture.examination import examine_beside
 
-            examined = examine_beside(self.stack, self.options.sources, limit)
-            self.find_findings = lambda: examined().findings
+            wait = examine_beside(self.stack, self.options.sources, limit)
+            self.find_findings = lambda: wait().findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
         self.stats = counting.counts
@@ -177,15 +177,15 @@ class StatsJob:
             raise KeyboardInterrupt
 
     def _add(self, batches: Iterable[list[Event]]) -> None:
-        gathered: list[Event] = []
+        batch: list[Event] = []
         try:
             for events in batches:
-                gathered += events
-                if len(gathered) >= _GATHERED:
-                    self._add_all(gathered)
-                    gathered = []
+                batch += events
+                if len(batch) >= _GATHERED:
+                    self._add_all(batch)
+                    batch = []
         finally:
-            self._add_all(gathered)
+            self._add_all(batch)
 
     def _add_all(self, events: list[Event]) -> None:
         self.counting = True

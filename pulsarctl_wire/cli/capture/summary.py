@@ -129,9 +129,9 @@ class Summary:
             f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:
-            ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
-            commands = [f"{command_name(number)} {count}" for number, count in ranked if number in BODIES]
-            unknown = [(number, count) for number, count in ranked if number not in BODIES]
+            counts = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
+            commands = [f"{command_name(number)} {count}" for number, count in counts if number in BODIES]
+            unknown = [(number, count) for number, count in counts if number not in BODIES]
             commands += [f"{command_name(number)} {count}" for number, count in unknown[:_UNKNOWN_SHOWN]]
             if other_count := sum(count for _, count in unknown[_UNKNOWN_SHOWN:]) + totals["unknown"]:
                 commands.append(f"other unknown commands {other_count}")

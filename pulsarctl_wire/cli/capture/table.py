@@ -28,8 +28,8 @@ def table(options: TableOptions) -> int:
     }
     if verb in _VERBS:
         if len(tables) != 1 or flags - _VERBS[verb]:
-            own = " and ".join(map(_flag, sorted(_VERBS[verb])))
-            console.fail(f"table {verb}: takes one TABLE, {own}; ./{verb} is a capture of that name")
+            flag_names = " and ".join(map(_flag, sorted(_VERBS[verb])))
+            console.fail(f"table {verb}: takes one TABLE, {flag_names}; ./{verb} is a capture of that name")
         return _change(tables[0], partial(_optimize if verb == "optimize" else _delete, tables[0], options))
     for action, names in _VERBS.items():
         for name in sorted(flags & names):
@@ -43,10 +43,10 @@ def table(options: TableOptions) -> int:
     from pulsarctl_wire.cli.capture.reading import find_captures
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
-    captured = replace(options, sources=find_captures(options.sources))
+    table_options = replace(options, sources=find_captures(options.sources))
     try:
         with ExitStack() as stack:
-            return TableJob(captured, options.out, stack).run()
+            return TableJob(table_options, options.out, stack).run()
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:

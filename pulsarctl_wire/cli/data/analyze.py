@@ -162,7 +162,7 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
         count = len(totals.problems)
         sys.stderr.write(
             f"{human_bytes(totals.read)}, {totals.packets:,} packets, "
-            f"{totals.connections:,} connections{_dropped(totals)}\n"
+            f"{totals.connections:,} connections{_describe_drops(totals)}\n"
         )
         sys.stderr.flush()
 
@@ -193,15 +193,15 @@ def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) ->
     sys.stderr.write(
         f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){note}, "
         f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps"
-        f"{_dropped(totals)} in {seconds:.1f} s{rate}\n"
+        f"{_describe_drops(totals)} in {seconds:.1f} s{rate}\n"
         f"{clean(out)}: {human_bytes(totals.size)}; "
         f"see pwire report summary {clean(out)}\n"
     )
 
 
-def _dropped(totals: Any) -> str:
-    many = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
-    return f", {many} dropped by the kernel while capturing" if totals.dropped else ""
+def _describe_drops(totals: Any) -> str:
+    packets = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
+    return f", {packets} dropped by the kernel while capturing" if totals.dropped else ""
 
 
 def _code(totals: Any) -> int:

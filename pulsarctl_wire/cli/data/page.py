@@ -51,7 +51,7 @@ def _cards(overview: Overview) -> str:
     p99 = [row["p99_ns"] for row in overview.publish_over_time]
     worst = render("p99_ns", max(p99)) if p99 else "none"
     damage = totals["gaps"] + totals["malformed"]
-    damaged = "warn" if damage else "good"
+    damage_kind = "warn" if damage else "good"
     error_kind, checksum_kind = ("bad" if totals[name] else "good" for name in ("errors", "bad_checksums"))
 
     def total(name: str) -> str:
@@ -67,7 +67,7 @@ def _cards(overview: Overview) -> str:
         ("Worst p99", worst, f"of {render('n', sends)} publishes, by bucket", ""),
         ("Errors", total("errors"), "by brokers", error_kind),
         ("Bad checksums", total("bad_checksums"), "CRC32-C of SEND and MESSAGE", checksum_kind),
-        ("Damage", render("n", damage), f"{total('gaps')} gaps, {total('malformed')} malformed", damaged),
+        ("Damage", render("n", damage), f"{total('gaps')} gaps, {total('malformed')} malformed", damage_kind),
     ]
     return '<section class="cards">{}</section>'.format(
         "".join(

@@ -150,7 +150,7 @@ def throughput(overview: Overview) -> str:
     def rate(value: float) -> str:
         return render("bytes_per_s", value).replace(".0 ", " ")
 
-    return _stacked(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
+    return _stack_bars(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
 
 
 def errors(overview: Overview) -> str:
@@ -165,7 +165,7 @@ def errors(overview: Overview) -> str:
         return render("count", round(value))
 
     title = f"errors in {bucket(overview)}"
-    return _stacked(overview, "Errors over time", title, list(series.values()), number, is_whole=True)
+    return _stack_bars(overview, "Errors over time", title, list(series.values()), number, is_whole=True)
 
 
 def bucket(overview: Overview) -> str:
@@ -173,7 +173,7 @@ def bucket(overview: Overview) -> str:
     return render("life_ns", overview.bucket_ns).replace(".00 ", " ")
 
 
-def _stacked(
+def _stack_bars(
     overview: Overview,
     caption: str,
     title: str,

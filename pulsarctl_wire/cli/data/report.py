@@ -98,8 +98,8 @@ def report(options: ReportOptions) -> None:
         console.require(*TABLE_LIBRARIES)
         from pulsarctl_wire.pipeline.cache import clear
 
-        many, size = clear()
-        sys.stderr.write(f"{count_of(many, 'kept result')} deleted, {human_bytes(size)}\n")
+        count, size = clear()
+        sys.stderr.write(f"{count_of(count, 'kept result')} deleted, {human_bytes(size)}\n")
         return
     if name is None:
         sys.stdout.writelines(f"{entry.name:16} {entry.about}\n" for entry in REPORTS.values())

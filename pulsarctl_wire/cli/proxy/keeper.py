@@ -61,15 +61,15 @@ class Watcher:
     def __init__(self, watch: Watch, ring: TapRing, close: Callable[[], object]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pipe, writing = os.pipe()
+        self._pipe, write_end = os.pipe()
         gc.freeze()  # the collector leaves existing objects alone, so that forks share their memory
         self._keeper = os.fork()
         if self._keeper == 0:
             os.close(self._pipe)
             close()
             ring.use_in_watcher()
-            _end(_Keeper(watch, ring, writing).run)
-        os.close(writing)
+            _end(_Keeper(watch, ring, write_end).run)
+        os.close(write_end)
         if os.read(self._pipe, 1) != READY:
             raise SystemExit(self.wait())
 
@@ -91,8 +91,8 @@ class Watcher:
         return code if code >= 0 else console.EXIT_OUTPUT  # killed: some output is missing
 
     def _ends_within(self, seconds: float) -> bool:
-        over = time.monotonic() + seconds
-        while (seconds := over - time.monotonic()) > 0 and select.select([self._pipe], [], [], seconds)[0]:
+        end = time.monotonic() + seconds
+        while (seconds := end - time.monotonic()) > 0 and select.select([self._pipe], [], [], seconds)[0]:
             if not self.read_news():
                 return True
         return False
@@ -118,7 +118,7 @@ class _Keeper:
         since_ns = time.time_ns()
         reason, delay, failures = "", 0.0, 0
         while True:
-            began = time.monotonic()
+            start = time.monotonic()
             code, reason = self._start(Start(reason, delay, since_ns, self._announce_start))
             if not reason:
                 return console.EXIT_OUTPUT if failures else code
@@ -127,8 +127,8 @@ class _Keeper:
                 return console.EXIT_OUTPUT
             with suppress(BrokenPipeError):  # the next watcher will notice that the proxy is gone
                 os.write(self._pipe, RESTARTED)
-            lived = time.monotonic() - began - delay
-            delay = 0.0 if lived > _STEADY or not failures else min(2 * delay or 1.0, _LONGEST_DELAY)
+            lifetime = time.monotonic() - start - delay
+            delay = 0.0 if lifetime > _STEADY or not failures else min(2 * delay or 1.0, _LONGEST_DELAY)
             failures += 1
 
     def _announce_start(self) -> None:
@@ -139,14 +139,14 @@ class _Keeper:
 
     def _start(self, start: Start) -> tuple[int, str]:
         """Run one watcher; returns its exit code, and why it must be restarted ("": it need not)."""
-        reading, writing = os.pipe()
+        read_end, write_end = os.pipe()
         self._watcher = os.fork()
         if self._watcher == 0:
-            os.close(reading)
+            os.close(read_end)
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-            _end(lambda: self._run_watch(start, writing))
-        os.close(writing)
-        with open(reading, "rb") as reasons:
+            _end(lambda: self._run_watch(start, write_end))
+        os.close(write_end)
+        with open(read_end, "rb") as reasons:
             reason = reasons.read().decode()
         code = os.waitstatus_to_exitcode(os.waitpid(self._watcher, 0)[1])
         self._watcher = 0

@@ -54,11 +54,11 @@ def faults() -> None:
     from pulsarctl_wire.faults.base import Fault
 
     def parameters(fault: type[Fault]) -> str:
-        listed = fault.list_parameters()
-        return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in listed)
+        rows = fault.list_parameters()
+        return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in rows)
 
-    listed = [f"{kind.name}\n  {kind.describe()}\n{parameters(kind)}\n" for kind in FAULTS]
-    write("".join(listed) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
+    texts = [f"{kind.name}\n  {kind.describe()}\n{parameters(kind)}\n" for kind in FAULTS]
+    write("".join(texts) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
 
 
 def proxy(
@@ -88,10 +88,10 @@ def _run(options: ForwardOptions, watch_options: WatchOptions, fault_options: Fa
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
-    with WatchedRing(watch_options, sock.close) as watched:
-        proxy = Proxy(plan, faults, watched.ring)
-        asyncio.run(_forward(options, fault_options.control, proxy, sock, watched))
-    return watched.code
+    with WatchedRing(watch_options, sock.close) as watched_ring:
+        proxy = Proxy(plan, faults, watched_ring.ring)
+        asyncio.run(_forward(options, fault_options.control, proxy, sock, watched_ring))
+    return watched_ring.code
 
 
 def _listen(address: Address) -> Socket:
@@ -190,7 +190,7 @@ def _ports(text: str | None) -> range:
 
 
 async def _forward(
-    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched: WatchedRing
+    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched_ring: WatchedRing
 ) -> None:
     """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
     import asyncio
@@ -198,11 +198,11 @@ async def _forward(
     from pulsarctl_wire.net.control import Control, ensure_directory
     from pulsarctl_wire.net.fault_control import answer_faults
 
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop, end_event = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(lambda loop, context: proxy.note(_bug(context)))
-    watched.follow(proxy.restart_tap, "forwarding")
+    watched_ring.follow(proxy.restart_tap, "forwarding")
     for number in ENDING:
-        loop.add_signal_handler(number, over.set)
+        loop.add_signal_handler(number, end_event.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     address = await proxy.open(sock)
     if control is None:
@@ -213,7 +213,7 @@ async def _forward(
     with suppress(OSError):  # stderr may be closed
         _announce(proxy, address, options)
     try:
-        await over.wait()
+        await end_event.wait()
         for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
         await proxy.close(options.drain)
@@ -223,7 +223,7 @@ async def _forward(
     to_clients, to_brokers = map(human_bytes, proxy.carried)
     refusals = "".join(f"; {number} refused: {reason}" for reason, number in proxy.refused.items())
     carried = f"{to_brokers} to brokers, {to_clients} to clients"
-    watched.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refusals}")
+    watched_ring.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refusals}")
 
 
 def _bug(context: dict[str, Any]) -> str:

@@ -110,8 +110,8 @@ def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     line = f"pwire: {clock(time.time_ns())} {clean(text)}\n"
     printer.put(line.encode("utf-8", "backslashreplace"))
     printer.end(FLUSH)
-    over = time.monotonic() + start.delay
-    while time.monotonic() < over and not ring.ending:
+    deadline = time.monotonic() + start.delay
+    while time.monotonic() < deadline and not ring.ending:
         time.sleep(_TICK)
 
 
@@ -195,12 +195,12 @@ class WatchRun:
 
             self._table = LiveTable(self._snapshot, self._stack)
             self._sinks.append(self._table)
-        due = over = 0.0
+        due = deadline = 0.0
         for record in ring.records(_TICK):
             now = time.monotonic()
             if ring.ending:
-                over = over or now + _CATCH_UP
-            if record is not None and record.kind == tap.CARRIED and over and now > over:
+                deadline = deadline or now + _CATCH_UP
+            if record is not None and record.kind == tap.CARRIED and deadline and now > deadline:
                 self._not_shown.unread += len(record.data)
             elif record is not None:
                 with self._lock:

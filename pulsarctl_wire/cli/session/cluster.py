@@ -72,8 +72,8 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
     return next((console.find_code(part.error) for part in parts if part.error is not None), 0)
 
 
-async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
-    """Count the partitions of each topic; 0: not partitioned. `listed` has each partition separately."""
+async def _counts(client: Client, names: list[str]) -> dict[str, int]:
+    """Count the partitions of each topic; 0: not partitioned. `names` has each partition separately."""
     from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.wire.names import partition_index, without_partition
 
@@ -85,13 +85,13 @@ async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
                 raise
             return 0  # the names only look like those of partitions
 
-    topics = list(dict.fromkeys(without_partition(name) for name in listed if partition_index(name) >= 0))
-    partitioned = dict(zip(topics, await run_each(topics, ask), strict=True))
+    topics = list(dict.fromkeys(without_partition(name) for name in names if partition_index(name) >= 0))
+    partition_counts = dict(zip(topics, await run_each(topics, ask), strict=True))
     counts = {}
-    for topic in listed:
+    for topic in names:
         parent = without_partition(topic)
-        if partition_index(topic) >= 0 and partitioned[parent]:
-            counts[parent] = partitioned[parent]
+        if partition_index(topic) >= 0 and partition_counts[parent]:
+            counts[parent] = partition_counts[parent]
         else:
             counts[topic] = 0
     return counts
@@ -124,14 +124,14 @@ def _show(summary: dict[str, Any], counts: dict[str, int], parts: list[_Served],
     for part in parts:
         rows[part.topic].append(part)
     if output == "json":
-        for topic, served in rows.items():
+        for topic, parts in rows.items():
             owners = [
                 {
                     "partition": part.partition,
                     "broker_service_url": part.owner,
                     "error": None if part.error is None else str(part.error),
                 }
-                for part in served
+                for part in parts
             ]
             say({"topic": topic, "partitions": counts[topic], "owners": owners}, "", output)
         say(summary | {"topics": len(counts), "brokers": dict(brokers)}, "", output)
@@ -140,11 +140,11 @@ def _show(summary: dict[str, Any], counts: dict[str, int], parts: list[_Served],
     lines.append(count_of(len(brokers), "broker"))
     lines += [f"  {url} serves {count}" for url, count in sorted(brokers.items())]
     lines.append(f"{count_of(len(counts), 'topic')} of {summary['namespace']}")
-    for topic, served in rows.items():
+    for topic, parts in rows.items():
         if counts[topic]:
             lines.append(f"  {topic}, {count_of(counts[topic], 'partition')}")
         indent = f"  {topic} " if not counts[topic] else "    "
-        for part in served:
+        for part in parts:
             number = "" if part.partition is None else f"{part.partition} "
             lines.append(f"{indent}{number}→ {part.owner or f'unknown: {part.error}'}")
     say({}, "\n".join(map(clean, lines)), output)

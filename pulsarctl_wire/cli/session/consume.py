@@ -148,10 +148,10 @@ def _check(options: ConsumeOptions) -> None:
     """End the command if options contradict each other."""
     if not options.subscription:
         console.fail("consume: the subscription needs a name: -s NAME")
-    shared = options.type_ in ("Shared", "Key_Shared")
-    if options.ack == "cumulative" and shared:
+    is_shared = options.type_ in ("Shared", "Key_Shared")
+    if options.ack == "cumulative" and is_shared:
         console.fail("consume: --ack cumulative needs -t Exclusive or Failover")
-    if options.has_letters and not shared:
+    if options.has_letters and not is_shared:
         console.fail("consume: dead letters and --retry need -t Shared or Key_Shared")
     if options.regex and (len(options.topics) > 1 or options.has_letters):
         console.fail("consume: --regex takes one TOPIC, and cannot be combined with dead letters")

@@ -130,7 +130,7 @@ class ConsumeRun:
     async def run(self) -> int:
         """Consume until the end; returns the exit code."""
         await self._feed.open()
-        began = time.perf_counter()
+        start = time.perf_counter()
         code = 0
         try:
             if self._at_end:
@@ -151,7 +151,7 @@ class ConsumeRun:
                 if self._letters is not None:
                     await self._letters.close()
                 if not self._quiet:
-                    self._say(time.perf_counter() - began)
+                    self._say(time.perf_counter() - start)
         return code
 
     async def _find_ends(self) -> None:
@@ -165,10 +165,10 @@ class ConsumeRun:
             mark = (place.ledgerId, place.entryId) if body.HasField("consumer_mark_delete_position") else None
             options = consumer.options
             if options.durable:
-                nothing = mark is not None and mark[1] != _NEVER and mark >= last
+                is_empty = mark is not None and mark[1] != _NEVER and mark >= last
             else:
-                nothing = _starts_after(options, (*last, body.last_message_id.batch_index))
-            if last[1] != _NEVER and not nothing:
+                is_empty = _starts_after(options, (*last, body.last_message_id.batch_index))
+            if last[1] != _NEVER and not is_empty:
                 self._ends[consumer] = last
 
     async def _loop(self) -> None:

@@ -90,8 +90,8 @@ class Maker:
         payload = record.get("payload")
         if payload is None:
             return replace(message, null=True)
-        structured = self._schema is not None and self._schema.type != Schema.String
-        text = payload.encode() if isinstance(payload, str) and not structured else orjson.dumps(payload)
+        is_structured = self._schema is not None and self._schema.type != Schema.String
+        text = payload.encode() if isinstance(payload, str) and not is_structured else orjson.dumps(payload)
         return self._encode(message, text)
 
 

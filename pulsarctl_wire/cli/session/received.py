@@ -87,13 +87,13 @@ def _payload(delivery: Delivery[Consumer], message: Message, schema: Schema | No
         return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
         return {"view": "null", "payload": None}
-    display = _shown(delivery, message, schema, payload)
+    display = _show_value(delivery, message, schema, payload)
     if display is None or display.view == "hex":
         return {"view": "hex", "payload_base64": as_base64(payload)}
-    return {"view": display.view, "payload": _as_produced(display)}
+    return {"view": display.view, "payload": _to_produce_value(display)}
 
 
-def _shown(
+def _show_value(
     delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes
 ) -> Shown | None:
     """Return the view of a payload; None if it would show only a part."""
@@ -114,7 +114,7 @@ def _shown(
     return display if is_complete else None
 
 
-def _as_produced(display: Shown) -> Json:
+def _to_produce_value(display: Shown) -> Json:
     """Convert a value to what `produce` accepts: of a key-value pair only the key and the value."""
     value = display.value
     if display.view != "keyvalue" or not isinstance(value, dict):

@@ -96,16 +96,16 @@ async def replay(session: Session, options: ReplayOptions) -> int:
         events: Iterator[Event | ConnectionEnded] = read_events(read)
         if is_selected is not None:
             events = (event for event in events if is_selected(event))  # type: ignore[arg-type]
-        running = Replay(
+        player = Replay(
             settings, names, pace, on_difference=report.add, note=console.warn, tap=session.make_tap()
         )
         try:
-            totals = await running.run(thread.read(events))
+            totals = await player.run(thread.read(events))
         except SessionError:
-            if running.totals.connections:
-                report.close(running.totals)
+            if player.totals.connections:
+                report.close(player.totals)
             raise
-    _warn(names, running)
+    _warn(names, player)
     if not totals.connections:
         if read.code != console.EXIT_SOURCE:  # else the cause was already printed
             console.warn("nothing was replayed: no selected connection begins with a complete CONNECT")
@@ -116,9 +116,9 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     return console.EXIT_DIFFERS
 
 
-def _warn(names: Names, played: Replay) -> None:
+def _warn(names: Names, player: Replay) -> None:
     """Print which names were not found, and what could not be translated."""
-    remap = played.remap
+    remap = player.remap
     for name, new_name in names.unused.items():
         console.warn(f"--rename {name}={new_name}: nothing in the replay is named {name}")
     if remap.unknown_ids:
@@ -260,8 +260,8 @@ class Report:
         from pulsarctl_wire.wire.session.knowledge import bound
 
         frame = difference.recorded or difference.replayed
-        counted = difference.cause in self._consequences or len(self._consequences) < _MAX_HEADS
-        if self._output == "text" and difference.cause in self._heads and counted:
+        is_counted = difference.cause in self._consequences or len(self._consequences) < _MAX_HEADS
+        if self._output == "text" and difference.cause in self._heads and is_counted:
             label = f"{frame.command if frame else 'connection'} {_KINDS[difference.kind]}"
             self._consequences.setdefault(difference.cause, Counter())[label] += 1
             return
@@ -308,7 +308,7 @@ class Report:
         if difference.kind == "unexpected":
             return self._paint("yellow", "not in the recording")
         return ", ".join(
-            f"{name} {self._paint('green', _shown(recorded))} → {self._paint('red', _shown(replayed))}"
+            f"{name} {self._paint('green', _format(recorded))} → {self._paint('red', _format(replayed))}"
             for name, (recorded, replayed) in difference.fields.items()
         )
 
@@ -316,9 +316,9 @@ class Report:
         """Print how many there were."""
         for number, counts in self._consequences.items():
             count = sum(counts.values())
-            listed = ", ".join(f"{times} {label}" for label, times in counts.most_common())
+            kinds = ", ".join(f"{times} {label}" for label, times in counts.most_common())
             head = self._heads.get(number, f"difference {number}")
-            sys.stdout.write(f"{head}: and {count_of(count, 'consequence')} ({listed})\n")
+            sys.stdout.write(f"{head}: and {count_of(count, 'consequence')} ({kinds})\n")
         names = ("exchanges", "differ", "unanswered", "consequences", "connections", "sent", "unsent")
         record = {name: getattr(totals, name) for name in names}
         text = f"{totals.exchanges} exchanges, {totals.differ} differ, {totals.unanswered} unanswered"
@@ -341,5 +341,5 @@ def _ids(frame: Frame) -> dict[str, int]:
     return ids
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return "nothing" if value is None else clean(str(value))

@@ -71,8 +71,8 @@ async def send(session: Session, options: SendOptions) -> int:
     tap = session.make_tap(talk)
     lines = _lines(options.files or ["-"])
     first = await anext(lines, None)
-    greeted = options.no_handshake or (first is not None and _is_connect(first[1]))
-    connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=not greeted)
+    has_connect = options.no_handshake or (first is not None and _is_connect(first[1]))
+    connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=not has_connect)
     link = await open_first_link(settings.url.addresses, settings, connect)
     talk.begin()
     task = asyncio.create_task(

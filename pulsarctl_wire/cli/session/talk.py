@@ -38,7 +38,7 @@ class Talk(Sink):
         self._wrongs = 0
         self._render = console.make_renderer(sys.stdout, output, self._recorder, Clock())
         self._show_sent = show_sent
-        self._begun = False
+        self._has_begun = False
         self._news: asyncio.Future[None] | None = None  # done when something passes
         self._received_at = 0.0  # when the last bytes came
         self._received: Counter[str] = Counter()  # commands that no `expect` has taken
@@ -47,7 +47,7 @@ class Talk(Sink):
 
     def begin(self) -> None:
         """Start to show frames: the handshake is over, or there is none."""
-        self._begun = True
+        self._has_begun = True
         self._first = self._last
 
     # -- called for what passes
@@ -73,10 +73,10 @@ class Talk(Sink):
                 self._last = event.number
                 if event.to_broker:
                     self._unfinished -= len(event.raw)
-            if self._begun:
+            if self._has_begun:
                 self._take(event)
         visible = [event for event in events if self._show_sent or not event.to_broker]
-        if self._begun and visible and self.error is None:
+        if self._has_begun and visible and self.error is None:
             try:
                 sys.stdout.buffer.writelines(self._render(visible))
                 sys.stdout.buffer.flush()

@@ -127,11 +127,11 @@ class Session:
             task = asyncio.current_task()
             assert task is not None
             loop = asyncio.get_running_loop()
-            interrupted = False
+            is_interrupted = False
 
             def interrupt() -> None:
-                nonlocal interrupted
-                interrupted = True
+                nonlocal is_interrupted
+                is_interrupted = True
                 loop.remove_signal_handler(signal.SIGINT)  # a second one ends it at once
                 task.cancel()
 
@@ -140,7 +140,7 @@ class Session:
             try:
                 return await verb(self, options) or 0
             except asyncio.CancelledError:
-                if not interrupted:
+                if not is_interrupted:
                     raise
                 return console.EXIT_INTERRUPTED
 
@@ -167,17 +167,17 @@ def parse_topic(text: str) -> str:
     """Return the full name of a topic. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_topic
 
-    return _checked(check_topic, text)
+    return _check(check_topic, text)
 
 
 def parse_namespace(text: str) -> str:
     """Return the name of a namespace. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_namespace
 
-    return _checked(check_namespace, text)
+    return _check(check_namespace, text)
 
 
-def _checked(check: Callable[[str], str], text: str) -> str:
+def _check(check: Callable[[str], str], text: str) -> str:
     try:
         return check(text)
     except ValueError as error:

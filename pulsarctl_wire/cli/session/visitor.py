@@ -112,7 +112,7 @@ class Visitor:
         self._id = 0
         self._link: Link | None = None
         self._type: Type = "Shared"
-        self._joined = False
+        self._is_joined = False
         self._message: asyncio.Future[Frame] | None = None
 
     async def join(self, type_: Type | None, *, create: bool | None = None) -> bool:
@@ -188,7 +188,7 @@ class Visitor:
             await link.request(command)
 
         await client.retry(attempt, f"consumer of {self.topic}")
-        self._joined = True
+        self._is_joined = True
 
     async def ask(self, name: str, **fields: Any) -> Any:
         """Send a request about this consumer; returns the body of the answer. Raises SessionError."""
@@ -215,20 +215,20 @@ class Visitor:
     def on_frame(self, frame: Frame) -> None:
         """Take a frame for this consumer from the link."""
         if frame.command == "CLOSE_CONSUMER":
-            self._joined = False
+            self._is_joined = False
         elif frame.command == "MESSAGE" and self._message is not None and not self._message.done():
             self._message.set_result(frame)
 
     def on_loss(self, error: LinkClosed) -> None:
         """Note that the link has ended."""
-        self._joined = False
+        self._is_joined = False
         if self._message is not None and not self._message.done():
             self._message.set_exception(error)
 
     async def aclose(self) -> None:
         """Close the consumer."""
-        if self._joined:
-            self._joined = False
+        if self._is_joined:
+            self._is_joined = False
             try:
                 await self.ask("CLOSE_CONSUMER")
             except (LinkClosed, RequestTimeout) as error:
