@@ -41,8 +41,8 @@ _GATHERED: Final = 64  # events that are counted and shown together
 class ConnectionLines:
     """Writes the connections that pass all `tests`, in the order of their first packets.
 
-    A line waits until all earlier connections have ended; if more than `waiting` lines wait, all are written.
-    `count` more lines are to be written, -1: all. `seen` counts all connections, `chosen` those that pass.
+    A line waits until all earlier connections have ended; if more than `max_waiting` do, all are written.
+    `count` more lines are to be written, -1: all. `total` counts all connections, `matches` those that pass.
     """
 
     render: Callable[[Record], bytes]
@@ -50,9 +50,9 @@ class ConnectionLines:
     write: Callable[[bytes], object]
     _: KW_ONLY
     count: int
-    waiting: int = MAX_WAITING_LINES
-    seen: int = field(default=0, init=False)
-    chosen: int = field(default=0, init=False)
+    max_waiting: int = MAX_WAITING_LINES
+    total: int = field(default=0, init=False)
+    matches: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._waiting: dict[int, bytes] = {}
@@ -67,8 +67,8 @@ class ConnectionLines:
         """Add a connection that has ended."""
         index = ending.connection.index
         is_match = all(test(ending) for test in self.tests)
-        self.seen += 1
-        self.chosen += is_match
+        self.total += 1
+        self.matches += is_match
         line = self.render(connection_record(ending)) if is_match else b""
         if index < self._next:
             self._put(line)  # `flush` has already written later ones
@@ -77,7 +77,7 @@ class ConnectionLines:
         while self._next in self._waiting:
             self._put(self._waiting.pop(self._next))
             self._next += 1
-        if len(self._waiting) > self.waiting:
+        if len(self._waiting) > self.max_waiting:
             self.flush()
 
     def flush(self) -> None:
@@ -146,7 +146,7 @@ class DecodeJob:
             self.tests,
             (lambda line: None) if options.quiet else self.out.write,
             count=-1 if options.count is None else options.count,
-            waiting=MAX_WAITING_LINES if self._may_delay_output() else 0,
+            max_waiting=MAX_WAITING_LINES if self._may_delay_output() else 0,
         )
 
     def _make_connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:
@@ -430,8 +430,8 @@ class DecodeJob:
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"
             )
-        elif self.listing is not None and not self.listing.chosen:
-            self._say_nothing_matched(count_of(self.listing.seen, "connection"))
+        elif self.listing is not None and not self.listing.matches:
+            self._say_nothing_matched(count_of(self.listing.total, "connection"))
         if self.first_error is not None and not self.first_error.passed:
             console.warn(f"no errors in {count_of(self.first_error.looked_at, 'frame')}")
         elif self.listing is None and not self.summary.totals["chosen"]:
