@@ -505,8 +505,8 @@ def test_differences_that_have_consequences(capsys: pytest.CaptureFixture[str]) 
     """Beyond the bound consequences are told one by one."""
     report = Report("text")
     for number in range(0, 2 * _MAX_HEADS + 20, 2):
-        report.difference(Difference("missing", 0, ping(), number=number))
-        report.difference(Difference("missing", 0, ping(), number=number + 1, cause=number))
+        report.add(Difference("missing", 0, ping(), number=number))
+        report.add(Difference("missing", 0, ping(), number=number + 1, cause=number))
     assert len(report._heads) <= _MAX_HEADS
     assert len(report._consequences) == _MAX_HEADS
     assert len(capsys.readouterr().out.splitlines()) == _MAX_HEADS + 20

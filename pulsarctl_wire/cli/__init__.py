@@ -19,7 +19,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(console.EXIT_INTERRUPTED) from None
     except BrokenPipeError:
-        console.end_of_pipe()
+        console.end_quietly()
     finally:
         if not gc.isenabled():  # nothing ran
             gc.freeze()  # or the interpreter would collect at exit

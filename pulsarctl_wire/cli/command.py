@@ -74,9 +74,9 @@ class HelpPage:
     """A mixin that colours help under the same rules as all other output."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
-        """Overrides the parent's method."""
+        """Override the parent's method."""
         rich_utils = _rich_utils()
-        rich_utils.FORCE_TERMINAL = console.use_colour(sys.stdout)
+        rich_utils.FORCE_TERMINAL = console.has_colour(sys.stdout)
         super().format_help(context, formatter)  # type: ignore[misc]
 
 
@@ -88,16 +88,16 @@ class _Screened(HelpPage):
         self.params = [*getattr(self, "params", ()), *_screen_options()]
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
-        """Overrides the parent's method."""
+        """Override the parent's method."""
         try:
-            parsed: list[str] = super().parse_args(context, arguments)  # type: ignore[misc]
+            remaining: list[str] = super().parse_args(context, arguments)  # type: ignore[misc]
         except _UsageError as error:
             error.ctx = error.ctx or context
             raise
-        return parsed
+        return remaining
 
     def invoke(self, context: Any) -> Any:
-        """Overrides the parent's method."""
+        """Override the parent's method."""
         gc.enable()  # `main` turned it off for the imports
         return super().invoke(context)  # type: ignore[misc]
 
@@ -121,20 +121,20 @@ def usage_errors() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             context.get_help()  # prints it
             raise SystemExit(console.EXIT_USAGE) from None
-        message = f"{_message_of(error)} ({path} --help)"
+        message = f"{_describe(error)} ({path} --help)"
         console.fail(f"{path.removeprefix('pwire').strip()}: {message}".removeprefix(": "))
 
 
-def _message_of(error: Any) -> str:
-    """What is wrong, with a suggestion for typos."""
+def _describe(error: Any) -> str:
+    """Describe a usage error, with a suggestion for typos."""
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
-        flags = [flag for each in error.ctx.command.params if not each.hidden for flag in each.opts]
+        flags = [flag for option in error.ctx.command.params if not option.hidden for flag in option.opts]
         hint = did_you_mean(name, [flag for flag in flags if flag.startswith("--")])
         return f"no such option {name}{hint}"
     text: str = error.format_message().replace("\n", " ")
     if typo := re.match(r"No such command '(.*?)'", text):
-        known = list(error.ctx.command.list_commands(error.ctx))
-        return f"no such command {typo[1]}{did_you_mean(typo[1], known)}"
-    text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda found: found[0].lower(), text)
+        names = list(error.ctx.command.list_commands(error.ctx))
+        return f"no such command {typo[1]}{did_you_mean(typo[1], names)}"
+    text = re.sub(r"^(Invalid value for|Missing|Got|Option)", lambda match: match[0].lower(), text)
     text = re.sub(r" +", " ", text.replace("invalid value for ", "").replace("'", ""))
     return re.sub(r"is not a valid (int|float).*", "is not a number", text.rstrip("."))

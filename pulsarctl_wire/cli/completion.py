@@ -18,54 +18,54 @@ _SAFE: Final = re.compile(r"[\w./:@%+~-]+", re.ASCII)
 
 
 def _last_of_list(names: Iterable[str], incomplete: str) -> list[str]:
-    """`names` that complete the last item of a comma-separated list; in lower case if that item is."""
-    before, comma, last = incomplete.rpartition(",")
+    """Complete the last item of a comma-separated list from `names`; in lower case if that item is."""
+    head, comma, last = incomplete.rpartition(",")
     cased = str.lower if last.islower() else str
-    return [f"{before}{comma}{name}" for name in map(cased, names) if name.startswith(last)]
+    return [f"{head}{comma}{name}" for name in map(cased, names) if name.startswith(last)]
 
 
 def commands(incomplete: str) -> list[str]:
-    """Protocol commands, for `--command`."""
+    """Complete protocol commands, for `--command`."""
     from pulsarctl_wire.wire.commands import NUMBERS
 
     return _last_of_list(NUMBERS, incomplete)
 
 
 def kinds(incomplete: str) -> list[str]:
-    """Values of `--by`."""
+    """Complete values of `--by`."""
     from pulsarctl_wire.stats.rows import NAMES
 
     return _last_of_list(NAMES, incomplete)
 
 
 def reports(incomplete: str) -> list[tuple[str, str]]:
-    """Reports with their descriptions."""
+    """Complete names of reports; return them with their descriptions."""
     from pulsarctl_wire.reports import REPORTS
 
-    return [(each.name, each.about) for each in REPORTS.values() if each.name.startswith(incomplete)]
+    return [(report.name, report.about) for report in REPORTS.values() if report.name.startswith(incomplete)]
 
 
 def faults(incomplete: str) -> list[tuple[str, str]]:
-    """Faults with their descriptions."""
+    """Complete names of faults; return them with their descriptions."""
     from pulsarctl_wire.faults import FAULTS
 
-    return [(each.name, each.describe()) for each in FAULTS if each.name.startswith(incomplete)]
+    return [(fault.name, fault.describe()) for fault in FAULTS if fault.name.startswith(incomplete)]
 
 
 def terms(incomplete: str) -> list[str]:
-    """What `explain` knows; in lower case if `incomplete` is."""
+    """Complete the terms of `explain`; in lower case if `incomplete` is."""
     from pulsarctl_wire.manual.explanations import everything
 
-    return _last_of_list([each.name for each in everything()], incomplete)
+    return _last_of_list([term.name for term in everything()], incomplete)
 
 
 def topics(incomplete: str) -> list[str]:
-    """The topics in the first `TOPICS_READ` bytes of the captures on the command line."""
+    """Complete topics from the first `TOPICS_READ` bytes of the captures on the command line."""
     return _names("topic", incomplete)
 
 
 def subscriptions(incomplete: str) -> list[str]:
-    """The subscriptions there."""
+    """Complete subscriptions from the same bytes."""
     return _names("subscription", incomplete)
 
 
@@ -75,21 +75,21 @@ def _names(kind: str, incomplete: str) -> list[str]:
         sources = shlex.split(line)[1:]
     except ValueError:  # a quote that is still open
         sources = line.split()[1:]
-    found: set[str] = set()
+    names: set[str] = set()
     until = time.monotonic() + _TIME_LIMIT
     for path in filter(os.path.isfile, dict.fromkeys(sources)):
         with suppress(Exception):  # completion must not print errors
-            found.update(islice(_names_in(path, kind, until), _MAX_NAMES))
-    return sorted(name for name in found if name.startswith(incomplete))
+            names.update(islice(_names_in(path, kind, until), _MAX_NAMES))
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
     from pulsarctl_wire.capture.sources import Decoder, open_source
-    from pulsarctl_wire.cli.capture.progress import Watched
+    from pulsarctl_wire.cli.capture.progress import FlushingStream
 
     source = open_source(path)
     with source.stream:
-        stream: Any = Watched(source.stream, lambda: None, None, TOPICS_READ)
+        stream: Any = FlushingStream(source.stream, lambda: None, None, TOPICS_READ)
         decoder = Decoder(join_chunks=False)
         for events in decoder.read(source._replace(stream=stream)):
             for event in events:
@@ -101,7 +101,7 @@ def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
 
 
 def rules(incomplete: str) -> list[str]:
-    """Rules of the doctor, for `--only` and `--ignore`."""
+    """Complete rules of the doctor, for `--only` and `--ignore`."""
     from pulsarctl_wire.checks.registry import RULES
 
     return _last_of_list([rule.id for rule in RULES], incomplete)

@@ -50,8 +50,8 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE: Final = 141
 
 
-def worse_source(code: int, *, damaged: bool) -> int:
-    """The exit code, so far `code`, after a source that is `damaged`, or else cannot be read at all."""
+def worsen_code(code: int, *, damaged: bool) -> int:
+    """Return the new exit code, so far `code`, after a source that is `damaged`, or else unreadable."""
     return EXIT_DAMAGED if damaged and code != EXIT_SOURCE else EXIT_SOURCE
 
 
@@ -84,14 +84,14 @@ def give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def end_of_pipe() -> NoReturn:
+def end_quietly() -> NoReturn:
     """Exit quietly, as the reader of our output has closed the pipe."""
     give_up_stdout()
     raise SystemExit(EXIT_PIPE)
 
 
-def code_of(error: WireError) -> int:
-    """The exit code of a command that fails with `error`."""
+def find_code(error: WireError) -> int:
+    """Return the exit code of a command that fails with `error`."""
     codes: tuple[tuple[type[WireError], int], ...] = (
         (MissingLibrary, EXIT_MISSING),
         (BrokerError, EXIT_REFUSED),
@@ -112,9 +112,9 @@ def errors_reported() -> Iterator[None]:
     try:
         yield
     except WireError as error:
-        fail(str(error), code_of(error))
+        fail(str(error), find_code(error))
     except BrokenPipeError:
-        end_of_pipe()
+        end_quietly()
     except OSError as error:  # a full disk, a device that fails
         give_up_stdout()
         fail(f"the output cannot be written: {error.strerror or error}", EXIT_OUTPUT)
@@ -164,12 +164,12 @@ screen: Final = Screen()
 
 
 def is_terminal(stream: object) -> bool:
-    """Whether `stream` is a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor."""
     return bool(getattr(stream, "isatty", bool)()) and os.environ.get("TERM") != "dumb"
 
 
-def use_colour(stream: object) -> bool:
-    """Whether to colour output to `stream`.
+def has_colour(stream: object) -> bool:
+    """Return whether to colour output to `stream`.
 
     `--color` decides, unless it is `auto`. Then NO_COLOR (no-color.org) and FORCE_COLOR (force-color.org)
     decide, in this order, if they are set and not empty. Otherwise terminals get colours.
@@ -181,11 +181,11 @@ def use_colour(stream: object) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
 
 
-def rich_console(stream: TextIO, **more: Any) -> Console:
-    """Rich's console for `stream`, coloured as `use_colour` says, without markup in text."""
+def make_console(stream: TextIO, **more: Any) -> Console:
+    """Make Rich's console for `stream`, coloured as `has_colour` says, without markup in text."""
     from rich.console import Console
 
-    colour = use_colour(stream)
+    colour = has_colour(stream)
     settings: dict[str, Any] = {
         "file": stream,
         "force_terminal": bool(stream.isatty()),  # whatever FORCE_COLOR says
@@ -196,7 +196,7 @@ def rich_console(stream: TextIO, **more: Any) -> Console:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The width of the terminal, in columns; None if `stream` is not a terminal, or with `--wide`."""
+    """Return the width of the terminal, in columns; None if `stream` is not a terminal, or with `--wide`."""
     if screen.wide or not stream.isatty():
         return None
     if not os.environ.get("COLUMNS"):
@@ -205,15 +205,15 @@ def terminal_width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def event_renderer(
+def make_renderer(
     stream: TextIO,
     output: str,
     recorder: Recorder,
     clock: Clock,
-    before: Callable[[Event], str] | None = None,
+    prefix: Callable[[Event], str] | None = None,
 ) -> Render:
-    """`render.events.renderer` for `stream`, with its colours; lines are cut to the terminal's width."""
+    """Make a renderer of events for `stream`, with its colours; lines are cut to the terminal's width."""
     from pulsarctl_wire.render.events import renderer
 
-    paint, width = Paint(use_colour(stream)), partial(terminal_width, stream)
-    return renderer(output, recorder, paint, clock, width=width, prefix=before)
+    paint, width = Paint(has_colour(stream)), partial(terminal_width, stream)
+    return renderer(output, recorder, paint, clock, width=width, prefix=prefix)

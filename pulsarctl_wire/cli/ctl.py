@@ -25,7 +25,7 @@ _PATIENCE: Final = 60.0  # seconds
 class Running:
     """Selects a running process of `pwire WHO`."""
 
-    who: ClassVar[str]
+    process: ClassVar[str]
 
     control: str | None = option("--control PATH", "Its socket, if several are running.", show_default=False)
     port: int | None = option("--port PORT", "The port it listens on.", show_default=False)
@@ -35,7 +35,7 @@ class Running:
         from pulsarctl_wire.net.control import ask
 
         with console.errors_reported():
-            return ask(self._socket(), {"do": do, **request}, patience, self.who)
+            return ask(self._socket(), {"do": do, **request}, patience, self.process)
 
     def _socket(self) -> Path:
         from pathlib import Path
@@ -44,29 +44,29 @@ class Running:
 
         if self.control is not None:
             return Path(self.control)
-        home, who = directory(os.environ), self.who
+        home, process = directory(os.environ), self.process
         if self.port is not None:
-            return home / f"{who}-{self.port}.sock"
-        found = [path for path in sorted(home.glob(f"{who}-*.sock")) if is_served(path)]
-        if not found:
-            console.fail(f"no {who} is running on this machine; pwire {who} starts one")
-        if len(found) > 1:
-            ports = ", ".join(path.stem.removeprefix(f"{who}-") for path in found)
-            several = {"proxy": "proxies"}.get(who, f"{who}s")
+            return home / f"{process}-{self.port}.sock"
+        paths = [path for path in sorted(home.glob(f"{process}-*.sock")) if is_served(path)]
+        if not paths:
+            console.fail(f"no {process} is running on this machine; pwire {process} starts one")
+        if len(paths) > 1:
+            ports = ", ".join(path.stem.removeprefix(f"{process}-") for path in paths)
+            several = {"proxy": "proxies"}.get(process, f"{process}s")
             console.fail(f"several {several} are running (ports {ports}): choose one with --port")
-        return found[0]
+        return paths[0]
 
 
 class RunningProxy(Running):
     """Selects a running proxy."""
 
-    who = "proxy"
+    process = "proxy"
 
 
 class RunningBroker(Running):
     """Selects a running broker."""
 
-    who = "broker"
+    process = "broker"
 
 
 def write(text: str) -> None:
@@ -97,8 +97,8 @@ def add(options: AddOptions, running: Running) -> None:
 def list_(running: Running) -> None:
     """List the faults: number, fault, and how many frames matched and were hit."""
     lines = [
-        f"{each['number']}  {each['fault']}  {each['matched']} matched, {each['hits']} hit"
-        for each in running.ask("fault-list").get("faults", ())
+        f"{fault['number']}  {fault['fault']}  {fault['matched']} matched, {fault['hits']} hit"
+        for fault in running.ask("fault-list").get("faults", ())
     ]
     write("".join(f"{clean(line)}\n" for line in lines))
 
@@ -137,9 +137,9 @@ def clear(running: Running) -> None:
     running.ask("fault-clear")
 
 
-def fault_commands(running: type[Running]) -> typer.Typer:
-    """The commands, for proxies or for brokers."""
-    text = f"Add, list, await and remove the faults of a running {running.who}."
+def make_fault_commands(running: type[Running]) -> typer.Typer:
+    """Make the commands of `ctl fault`, for proxies or for brokers."""
+    text = f"Add, list, await and remove the faults of a running {running.process}."
     app = typer.Typer(cls=Group, help=text, no_args_is_help=True)
     for command in (add, list_, wait, remove, clear):
         kinds = {**get_type_hints(command), "running": running}

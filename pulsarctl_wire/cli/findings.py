@@ -49,33 +49,33 @@ class CheckOptions:
         if self != CheckOptions() and not doctor:
             console.fail("--only, --ignore, -T, -A and -R need --doctor")
 
-    def rules(self) -> tuple[type[Rule], ...]:
-        """The rules that apply. Unknown names end the command."""
+    def pick_rules(self) -> tuple[type[Rule], ...]:
+        """Return the rules that apply. Unknown names end the command."""
         from pulsarctl_wire.checks.registry import RULES
 
-        known = [rule.id for rule in RULES]
-        only, ignored = _names("--only", self.only, known), _names("--ignore", self.ignore, known)
+        ids = [rule.id for rule in RULES]
+        only, ignored = _names("--only", self.only, ids), _names("--ignore", self.ignore, ids)
         return tuple(rule for rule in RULES if (not only or rule.id in only) and rule.id not in ignored)
 
-    def thresholds(self) -> Thresholds:
-        """The thresholds in ns."""
+    def make_thresholds(self) -> Thresholds:
+        """Return the thresholds in ns."""
         from pulsarctl_wire.checks.rule import SECOND, Thresholds
 
-        given = (self.quiet_for, self.unacked_for, self.unanswered_for)
-        return Thresholds(*(int(each * SECOND) for each in given))
+        seconds = (self.quiet_for, self.unacked_for, self.unanswered_for)
+        return Thresholds(*(int(value * SECOND) for value in seconds))
 
-    def doctor(self, *, live: bool = False, on_finding: OnFinding | None = None) -> Doctor:
-        """A doctor with these rules and thresholds."""
+    def make_doctor(self, *, live: bool = False, on_finding: OnFinding | None = None) -> Doctor:
+        """Make a doctor with these rules and thresholds."""
         from pulsarctl_wire.checks.doctor import Doctor
 
-        return Doctor(self.rules(), self.thresholds(), live=live, on_finding=on_finding or _nothing)
+        return Doctor(self.pick_rules(), self.make_thresholds(), live=live, on_finding=on_finding or _nothing)
 
 
 def _nothing(finding: Finding, is_new: bool) -> None:
     pass
 
 
-class Sayer:
+class FindingPrinter:
     """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s."""
 
     def __init__(
@@ -83,16 +83,16 @@ class Sayer:
         output: str,
         paint: Paint,
         clock: Clock,
-        put: Callable[[bytes], object],
+        write: Callable[[bytes], object],
         width: int | None = None,
     ) -> None:
         from pulsarctl_wire.checks.doctor import MAX_FINDINGS
         from pulsarctl_wire.render.findings import MAX_ALIKE, FindingText
 
-        self._most_alike = MAX_ALIKE if output == "text" else MAX_FINDINGS
+        self._max_alike = MAX_ALIKE if output == "text" else MAX_FINDINGS
         self._output = output
         self._text = FindingText(paint, clock, width)
-        self._put = put
+        self._put = write
         self._alike: Counter[tuple[str, int]] = Counter()
         self._certainty: dict[int, str] = {}  # of findings that were said, by their identity
 
@@ -100,15 +100,15 @@ class Sayer:
         """Say a finding, if there is anything new."""
         key = finding.rule, finding.connection.index
         self._alike[key] += is_new
-        if self._alike[key] > self._most_alike:
-            if is_new and self._alike[key] == self._most_alike + 1:
+        if self._alike[key] > self._max_alike:
+            if is_new and self._alike[key] == self._max_alike + 1:
                 self._put(f"… more {finding.rule} on this connection; the last line counts all\n".encode())
         elif is_new or finding.certainty != self._certainty.get(id(finding)):
             self._certainty[id(finding)] = finding.certainty
-            self._put(self.shown(finding, {}))
+            self._put(self.format(finding, {}))
 
-    def shown(self, finding: Finding, lines: Lines) -> bytes:
-        """A finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
+    def format(self, finding: Finding, lines: Lines) -> bytes:
+        """Format a finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
         if self._output == "json":
             from pulsarctl_wire.render.findings import finding_record
             from pulsarctl_wire.render.jsonl import json_line
@@ -117,17 +117,17 @@ class Sayer:
         return self._text(finding, lines).encode("utf-8", "backslashreplace")
 
 
-def _names(flag: str, texts: list[str], known: list[str]) -> set[str]:
+def _names(flag: str, texts: list[str], ids: list[str]) -> set[str]:
     names = {name.strip().lower().replace("-", "_") for text in texts for name in text.split(",")}
     for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known) or "; pwire explain lists them"
+        if name not in ids:
+            hint = did_you_mean(name, ids) or "; pwire explain lists them"
             console.fail(f"{flag} {name}: no such rule{hint}")
     return names
 
 
-def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
-    """`EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
+def choose_exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
+    """Return `EXIT_FOUND` if there is a finding that `fail_on` means, otherwise 0."""
     means: dict[str, Callable[[Finding], bool]] = {
         "any": lambda finding: True,
         "certain": lambda finding: finding.certainty == "certain",
@@ -137,8 +137,8 @@ def exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
     return EXIT_FOUND if any(map(means[fail_on], findings)) else 0
 
 
-def verdict(doctor: Doctor) -> str:
-    """One line: what was looked at, what was found, and what could not be judged."""
+def summarize(doctor: Doctor) -> str:
+    """Summarize in one line: what was examined, what was found, and what could not be judged."""
     looked_at = doctor.connection_counts
     findings = list(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)
@@ -149,7 +149,7 @@ def verdict(doctor: Doctor) -> str:
         "joined": "joined midway, so without what began before",
         "holes": "with missing bytes, so without rules that count or pair",
     }
-    text += "".join(f"; {looked_at[name]} {what}" for name, what in limits.items() if looked_at[name])
+    text += "".join(f"; {looked_at[name]} {label}" for name, label in limits.items() if looked_at[name])
     if not doctor.facts.has_all_bytes:
         text += "; rules across connections are off since bytes are missing"
     if doctor.withdrawn_count:

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.cli.options import parse_address
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import Socket, bind_socket
 from pulsarctl_wire.render.text import clean
@@ -51,15 +51,15 @@ def serve(address: str, collector: Collector, stack: ExitStack) -> str:
     `collector` makes them in the server's thread. Returns the URL. An invalid address, or one that cannot be
     bound, ends the command with one line.
     """
-    where = Address(*host_port("--metrics", address))
+    endpoint = Address(*parse_address("--metrics", address))
     registry = CollectorRegistry()
     registry.register(collector)
     try:
-        sock = bind_socket(where)  # IPv4 or IPv6, depending on the host
+        sock = bind_socket(endpoint)  # IPv4 or IPv6, depending on the host
     except OSError as error:
-        why = error.strerror or error
-        console.fail(f"--metrics {address}: {why}; name another HOST:PORT")
-    url = f"http://{Address(where.host, sock.getsockname()[1])}/metrics"
+        reason = error.strerror or error
+        console.fail(f"--metrics {address}: {reason}; name another HOST:PORT")
+    url = f"http://{Address(endpoint.host, sock.getsockname()[1])}/metrics"
     stack.callback(_Server(sock, registry).stop)
     return url
 
@@ -70,40 +70,40 @@ class _Server:
     def __init__(self, sock: Socket, registry: CollectorRegistry) -> None:
         self._app: Any = make_wsgi_app(registry)
         self._loop = asyncio.new_event_loop()
-        self._over = asyncio.Event()
-        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._end_event = asyncio.Event()
+        self._connections: dict[asyncio.StreamWriter, None] = {}
         run = self._loop.run_until_complete
         self._thread = threading.Thread(target=run, args=(self._serve(sock),), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the server and its thread."""
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._end_event.set)
         self._thread.join()
         self._loop.close()
 
     async def _serve(self, sock: Socket) -> None:
         server = await asyncio.start_server(self._accept, sock=sock, limit=_LONGEST_REQUEST)
-        await self._over.wait()
+        await self._end_event.wait()
         server.close()
-        answering = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in answering:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and close the connection. Slow connections are reset."""
-        while len(self._open) >= MAX_CONNECTIONS:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
+        while len(self._connections) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
             oldest.transport.abort()
-        self._open[writer] = None
+        self._connections[writer] = None
         try:
             await asyncio.wait_for(self._answer(reader, writer), _TIMEOUT)
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
-            self._open.pop(writer, None)
+            self._connections.pop(writer, None)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -135,13 +135,13 @@ class _Server:
             return _error(HTTPStatus.METHOD_NOT_ALLOWED)
         environ = {"REQUEST_METHOD": method, "PATH_INFO": "/metrics", "QUERY_STRING": query}
         environ |= {"HTTP_ACCEPT": accept, "HTTP_ACCEPT_ENCODING": headers.get("accept-encoding", "")}
-        began: list[Any] = []
+        start: list[Any] = []
         try:
-            body = b"".join(self._app(environ, lambda *status: began.extend(status)))
+            body = b"".join(self._app(environ, lambda *status: start.extend(status)))
         except Exception as error:
             console.warn(f"a bug in pwire: metrics failed ({type(error).__name__}: {error})")
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
-        return _message(began[0], began[1], body)
+        return _message(start[0], start[1], body)
 
 
 def _error(status: HTTPStatus) -> bytes:
@@ -149,8 +149,8 @@ def _error(status: HTTPStatus) -> bytes:
 
 
 def _message(status: str, headers: list[tuple[str, str]], body: bytes) -> bytes:
-    more = [("Content-Length", str(len(body))), ("Connection", "close")]
-    lines = "".join(f"{name}: {value}\r\n" for name, value in (*headers, *more))
+    extra = [("Content-Length", str(len(body))), ("Connection", "close")]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (*headers, *extra))
     return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode("latin-1") + body
 
 
@@ -183,51 +183,51 @@ class SnapshotCollector(_LateCollector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one snapshot."""
-        found = self._snapshot()
-        yield from _whole(found)
-        yield from _by_kind(found)
-        yield from _by_topic(found.topics)
+        """Return the families of one snapshot."""
+        snapshot = self._snapshot()
+        yield from _totals(snapshot)
+        yield from _by_kind(snapshot)
+        yield from _by_topic(snapshot.topics)
         text = "From SEND to SEND_RECEIPT or SEND_ERROR."
-        yield _histogram("pwire_publish_latency_seconds", text, "", {"": found.publishes})
+        yield _histogram("pwire_publish_latency_seconds", text, "", {"": snapshot.publishes})
         text = "From a request to its answer."
-        yield _histogram("pwire_request_latency_seconds", text, "command", found.requests)
+        yield _histogram("pwire_request_latency_seconds", text, "command", snapshot.requests)
 
 
-def _whole(found: Snapshot) -> Iterator[Metric]:
-    """Metrics without labels by command, topic and the like."""
+def _totals(snapshot: Snapshot) -> Iterator[Metric]:
+    """Return the metrics without labels by command, topic and the like."""
     yield _build_info()
-    oldest = (found.backlog.oldest_send_ns or 0) / 1e9
-    yield Gauge("pwire_start_time_seconds", "When counting began, since the epoch.", found.started_ns / 1e9)
-    yield Gauge("pwire_connections", "Open connections.", found.open_connections)
+    oldest, start = (snapshot.backlog.oldest_send_ns or 0) / 1e9, snapshot.started_ns / 1e9
+    yield Gauge("pwire_start_time_seconds", "When counting began, since the epoch.", start)
+    yield Gauge("pwire_connections", "Open connections.", snapshot.open_connections)
     yield Gauge(
         "pwire_oldest_pending_send_seconds", "How long the oldest SEND without an answer has waited.", oldest
     )
-    yield Counter("pwire_connections_opened", "Connections opened.", found.all_connections)
-    yield Counter("pwire_checksum_failures", "Entries with a wrong CRC32-C.", found.checksum_failures)
-    yield Counter("pwire_malformed", "Stretches of bytes that are not frames.", found.malformed)
-    yield Counter("pwire_malformed_bytes", "Bytes that are not frames.", found.malformed_bytes)
-    yield Counter("pwire_tap_gaps", "Stretches of bytes forwarded but not decoded.", found.gaps)
-    yield Counter("pwire_tap_missed_bytes", "Bytes forwarded but not decoded.", found.missed_bytes)
-    yield Counter("pwire_tap_missed_frames", "Frames forwarded but not shown.", found.missed_frames)
+    yield Counter("pwire_connections_opened", "Connections opened.", snapshot.all_connections)
+    yield Counter("pwire_checksum_failures", "Entries with a wrong CRC32-C.", snapshot.checksum_failures)
+    yield Counter("pwire_malformed", "Stretches of bytes that are not frames.", snapshot.malformed)
+    yield Counter("pwire_malformed_bytes", "Bytes that are not frames.", snapshot.malformed_bytes)
+    yield Counter("pwire_tap_gaps", "Stretches of bytes forwarded but not decoded.", snapshot.gaps)
+    yield Counter("pwire_tap_missed_bytes", "Bytes forwarded but not decoded.", snapshot.missed_bytes)
+    yield Counter("pwire_tap_missed_frames", "Frames forwarded but not shown.", snapshot.missed_frames)
 
 
-def _by_kind(found: Snapshot) -> Iterator[Metric]:
-    """Metrics by command, direction and error."""
+def _by_kind(snapshot: Snapshot) -> Iterator[Metric]:
+    """Return the metrics by command, direction and error."""
     frames = Counter("pwire_frames", "Frames, by command.", labels=["command", "direction"])
-    for (command, to_broker), count in sorted(found.commands.items()):
+    for (command, to_broker), count in sorted(snapshot.commands.items()):
         frames.add_metric([command, _DIRECTIONS[to_broker]], count)
     yield frames
     size = Counter("pwire_bytes", "Bytes forwarded.", labels=["direction"])
     text = "Messages sent to the broker, and delivered by it."
     messages = Counter("pwire_messages", text, labels=["direction"])
-    for to_broker, traffic in ((True, found.to_broker), (False, found.to_client)):
+    for to_broker, traffic in ((True, snapshot.to_broker), (False, snapshot.to_client)):
         size.add_metric([_DIRECTIONS[to_broker]], traffic.size)
         messages.add_metric([_DIRECTIONS[to_broker]], traffic.messages)
     yield size
     yield messages
     errors = Counter("pwire_errors", "Errors in the broker's answers, by ServerError.", labels=["code"])
-    for code, count in sorted(found.errors.items()):
+    for code, count in sorted(snapshot.errors.items()):
         errors.add_metric([code], count)
     yield errors
 
@@ -261,15 +261,15 @@ def _by_topic(topics: list[TopicRow]) -> Iterator[Metric]:
 
 
 def _histogram(name: str, text: str, label: str, times: dict[str, Times]) -> Metric:
-    """A histogram by `label`; "" for no label."""
+    """Make a histogram by `label`; "" for no label."""
     family = Histogram(name, text, labels=[label] if label else None)
-    for value, each in sorted(times.items()):
+    for value, entry in sorted(times.items()):
         total = 0
         buckets = []
-        for limit, count in zip([*_LIMITS, "+Inf"], each.buckets, strict=True):
+        for limit, count in zip([*_LIMITS, "+Inf"], entry.buckets, strict=True):
             total += count
             buckets.append((limit, total))
-        family.add_metric([value] if label else [], buckets, each.sum_ns / 1e9)
+        family.add_metric([value] if label else [], buckets, entry.sum_ns / 1e9)
     return family
 
 
@@ -282,13 +282,13 @@ class FollowCollector(_LateCollector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the families of now."""
-        status, totals, waiting = self._status, self._status.totals, self._status.waiting()
-        lag = max((time.time() - each.modified_ns / 1e9 for each in waiting), default=0.0)
+        status, totals, files = self._status, self._status.totals, self._status.waiting()
+        lag = max((time.time() - file.modified_ns / 1e9 for file in files), default=0.0)
         yield _build_info()
         yield Gauge("pwire_start_time_seconds", "When this process began, since the epoch.", self._started)
         text = "How long ago the oldest file was written that is complete and not added."
         yield Gauge("pwire_follow_lag_seconds", text, lag)
-        yield Gauge("pwire_follow_waiting_files", "Files that are complete and not added.", len(waiting))
+        yield Gauge("pwire_follow_waiting_files", "Files that are complete and not added.", len(files))
         yield Gauge("pwire_follow_last_batch_timestamp_seconds", "When a batch last ended.", status.ended)
         yield Gauge("pwire_follow_last_batch_seconds", "How long the last batch took.", status.seconds)
         yield Counter("pwire_follow_batches", "Batches added since the start.", status.batches)

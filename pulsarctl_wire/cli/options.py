@@ -69,8 +69,8 @@ _SPANS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 _AGO: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def settings_of(conf: list[str]) -> dict[str, str]:
-    """Spark's settings from KEY=VALUE texts. Any other text ends the command."""
+def parse_conf(conf: list[str]) -> dict[str, str]:
+    """Parse KEY=VALUE texts as Spark's settings. Any other text ends the command."""
     settings = {}
     for text in conf:
         key, equals, value = text.partition("=")
@@ -80,10 +80,10 @@ def settings_of(conf: list[str]) -> dict[str, str]:
     return settings
 
 
-def parse_time(text: str, other: str = "") -> int:
+def parse_time(text: str, alternatives: str = "") -> int:
     """Parse ISO 8601, seconds since 1970, or -10m or 10m (ago), in ns since the epoch.
 
-    Raises SettingsError, with `other` as what else the text may be.
+    Raises SettingsError, with `alternatives` as what else the text may be.
     """
     ago = re.fullmatch(r"-?(\d{1,9}(?:\.\d{1,9})?)([smhd])", text)
     if ago:
@@ -96,8 +96,8 @@ def parse_time(text: str, other: str = "") -> int:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
         return round(moment.timestamp() * 1e6) * 1_000
     except (ValueError, OverflowError):
-        what = f"neither {other} nor a time" if other else "not a time"
-        raise SettingsError(f"{text}: {what} (ISO 8601, seconds since 1970, -10m)") from None
+        problem = f"neither {alternatives} nor a time" if alternatives else "not a time"
+        raise SettingsError(f"{text}: {problem} (ISO 8601, seconds since 1970, -10m)") from None
 
 
 Output = Literal["line", "tree", "json", "hex"]
@@ -142,19 +142,19 @@ class DisplayOptions:
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
 
 
-def host_port(flag: str, text: str) -> tuple[str, int]:
+def parse_address(flag: str, text: str) -> tuple[str, int]:
     """Parse HOST:PORT, [IPV6]:PORT, :PORT or PORT; the default host is the loopback address."""
     host, _, digits = text.rpartition(":")
     bare = host.startswith("[") and host.endswith("]")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 65_536) or (
         ":" in host and not bare
     ):
-        what = "not an address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
-        console.fail(f"{flag} {text}: {what}")
+        problem = "not an address to listen on; use HOST:PORT, [IPV6]:PORT or :PORT"
+        console.fail(f"{flag} {text}: {problem}")
     return (host[1:-1] if bare else host) or LOOPBACK, int(digits)
 
 
-def size_of(flag: str, text: str) -> int:
+def parse_size(flag: str, text: str) -> int:
     """Parse a size such as 64MB or 128Mi, in bytes. Any other text ends the command."""
     return int(_amount(flag, text.lower().removesuffix("b"), _SIZES))
 
@@ -169,11 +169,11 @@ def partition_by(text: str) -> tuple[str, ...]:
     return names
 
 
-def only_interface(names: list[str]) -> str | None:
-    """The interface that -i names, or None without -i. Several interfaces end the command."""
+def take_interface(names: list[str]) -> str | None:
+    """Return the interface that -i names, or None without -i. Several interfaces end the command."""
     if len(names) > 1:
-        given = " ".join(f"-i {name}" for name in names)
-        console.fail(f"{given}: only one interface can be read at a time")
+        flags = " ".join(f"-i {name}" for name in names)
+        console.fail(f"{flags}: only one interface can be read at a time")
     return names[0] if names else None
 
 
@@ -210,11 +210,11 @@ class RowOptions:
         """Warn if --host is a pattern that tells the host of none of these files."""
         from pulsarctl_wire.capture.hosts import host_of
 
-        if self.host is not None and not any(host_of(each, self.host) for each in files):
+        if self.host is not None and not any(host_of(path, self.host) for path in files):
             console.warn(f"--host {self.host}: no file is at such a path, so the column host is null")
 
-    def work(self, split_size: int) -> Any:
-        """The `Options` of the pipeline; `split_size` is in bytes. What makes no sense ends the command."""
+    def make_options(self, split_size: int) -> Any:
+        """Make the `Options` of the pipeline; `split_size` is in bytes. Contradictions end the command."""
         from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
 
@@ -223,7 +223,7 @@ class RowOptions:
             console.fail("--values and --hash-keys need --messages")
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
-        about = MessageOptions(self.values or "", size_of("--max-value", self.max_value), self.hash_keys)
+        about = MessageOptions(self.values or "", parse_size("--max-value", self.max_value), self.hash_keys)
         return Options(
             split_size,
             self.max_frame_size,
@@ -245,8 +245,8 @@ class TlsOptions:
     tls_allow_insecure: bool = flag("--tls-allow-insecure", "Do not verify the broker's certificate.")
     no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
 
-    def flags(self) -> dict[str, str | None]:
-        """The options as `net.settings.gather` takes them."""
+    def collect_flags(self) -> dict[str, str | None]:
+        """Return the options as `net.settings.gather` takes them."""
         return {
             "tls_ca": self.tls_ca,
             "tls_cert": self.tls_cert,
@@ -264,9 +264,9 @@ class RotateOptions:
     rotate_time: str | None = option("--rotate-time TIME", "New file after this time: 10m.", "Rotation")
     rotate_files: int = option("--rotate-files N", "Keep the newest N; 0: all.", "Rotation", default=0, min=0)
 
-    def rotation(self) -> dict[str, Any]:
-        """The options as `RotatingFiles` takes them. Invalid ones end the command."""
-        size = size_of("--rotate-size", self.rotate_size or "0")
+    def parse_rotation(self) -> dict[str, Any]:
+        """Return the options as `RotatingFiles` takes them. Invalid ones end the command."""
+        size = parse_size("--rotate-size", self.rotate_size or "0")
         period_ns = int(_amount("--rotate-time", self.rotate_time or "0", _SPANS) * 1e9)
         if self.rotate_files and not (size or period_ns):
             console.fail("--rotate-files needs --rotate-size or --rotate-time")
@@ -276,8 +276,8 @@ class RotateOptions:
 def _amount(flag: str, text: str, units: dict[str, int]) -> float:
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", text.lower())
     if not match or match[2] not in units:
-        known = ", ".join(unit for unit in units if unit)
-        console.fail(f"{flag} {text}: not a number, with or without a unit ({known})")
+        unit_names = ", ".join(unit for unit in units if unit)
+        console.fail(f"{flag} {text}: not a number, with or without a unit ({unit_names})")
     return float(match[1]) * units[match[2]]
 
 

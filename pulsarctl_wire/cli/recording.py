@@ -20,7 +20,7 @@ class RecordingSink(Sink):
     """Writes what connections carry to pcapng files. Credentials are masked with stars unless `show_secrets`.
 
     `rotation` is passed to `RotatingWriter`. If the first file cannot be opened, the command ends. If a later
-    write fails, recording stops, and `say` is called with the error and the fact that `what` goes on.
+    write fails, recording stops, and `say` is called with the error and the fact that `activity` goes on.
     Blocks are written at each tick, or immediately with `at_once`.
     """
 
@@ -30,7 +30,7 @@ class RecordingSink(Sink):
         self,
         path: str,
         say: Callable[[str], None],
-        what: str,
+        activity: str,
         *,
         show_secrets: bool,
         at_once: bool = False,
@@ -42,7 +42,7 @@ class RecordingSink(Sink):
             self._writer = RotatingWriter(Path(path), time.time_ns(), **rotation)
         except OSError as error:
             console.fail(f"--record {path}: {error.strerror}", console.EXIT_OUTPUT)
-        self._path, self._say, self._what = path, say, what
+        self._path, self._say, self._activity = path, say, activity
         self._show_secrets = show_secrets
         self._at_once = at_once
         self._redacted: dict[tuple[int, bool], Redactor] = {}
@@ -103,7 +103,7 @@ class RecordingSink(Sink):
                 self._writer.files.flush()
         except OSError as error:
             self.failed = True
-            self._say(f"--record {self._path}: {error.strerror}; {self._what} goes on unrecorded")
+            self._say(f"--record {self._path}: {error.strerror}; {self._activity} goes on unrecorded")
 
 
 class Trace(Sink):
@@ -112,7 +112,7 @@ class Trace(Sink):
     def __init__(self, output: str, *, show_secrets: bool, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         recorder = Recorder(show_secrets=show_secrets)
-        self._render = console.event_renderer(self._stream, output, recorder, Clock())
+        self._render = console.make_renderer(self._stream, output, recorder, Clock())
 
     def events(self, events: list[Event]) -> None:
         """Show the events, after flushing stdout."""

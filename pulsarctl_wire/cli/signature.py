@@ -23,7 +23,7 @@ _TOO_LARGE: Final = 1e9  # for seconds and rates
 
 
 def option(declaration: str, help: str, panel: str | None = None, *, default: Any = None, **more: Any) -> Any:
-    """A field that is an option: `declaration` has its names, then the name of its value in help, if any.
+    """Declare an option: `declaration` has its names, then the name of its value in help, if any.
 
     It is required if `default` is `...`. Help shows it in `panel`; `more` goes to typer.
     """
@@ -34,17 +34,17 @@ def option(declaration: str, help: str, panel: str | None = None, *, default: An
 
 
 def flag(declaration: str, help: str, panel: str | None = None, **more: Any) -> Any:
-    """A field that is an option without a value."""
+    """Declare an option without a value."""
     return option(declaration, help, panel, default=False, **more)
 
 
 def several(declaration: str, help: str, panel: str | None = None, **more: Any) -> Any:
-    """A field that is an option and can be given several times."""
+    """Declare an option that can be given several times."""
     return option(declaration, help, panel, default=list, **more)
 
 
 def argument(metavar: str, help: str, default: Any = ..., *, show_default: Any = False, **more: Any) -> Any:
-    """A field that is an argument. It is required if it has no default."""
+    """Declare an argument. It is required if it has no default."""
     return _field(typer.Argument(default, metavar=metavar, help=help, show_default=show_default, **more))
 
 
@@ -57,7 +57,7 @@ def _field(info: Any) -> Any:
 
 
 def group(kind: type, panel: str | None = None, **help: str) -> Any:
-    """A field that holds the options of `kind`. Help shows all in `panel`, and `help` replaces some texts."""
+    """Include the options of `kind`. Help shows all in `panel`, and `help` replaces some texts."""
     return field(default_factory=kind, metadata={"panel": panel, "help": help})
 
 
@@ -67,21 +67,21 @@ def takes(function: Callable[..., Any], kinds: Mapping[str, Any] | None = None) 
     `kinds` are the types of its parameters, by default its annotations.
     """
     kinds = kinds or {name: kind for name, kind in get_type_hints(function).items() if name != "return"}
-    parameters = [each for name, kind in kinds.items() for each in _parameters(name, kind)]
+    parameters = [parameter for name, kind in kinds.items() for parameter in _parameters(name, kind)]
 
-    def command(**given: Any) -> Any:
-        _check_numbers(given)
-        return function(*(_made(name, kind, given) for name, kind in kinds.items()))
+    def command(**values: Any) -> Any:
+        _check_numbers(values)
+        return function(*(_make_value(name, kind, values) for name, kind in kinds.items()))
 
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
-def _check_numbers(given: dict[str, Any]) -> None:
+def _check_numbers(values: dict[str, Any]) -> None:
     """End the command if a number is NaN, or too large."""
-    for name, value in given.items():
+    for name, value in values.items():
         if isinstance(value, float) and not abs(value) < _TOO_LARGE:
             console.fail(f"--{name.replace('_', '-')} {value}: must be a number below {_TOO_LARGE:,.0f}")
 
@@ -89,24 +89,24 @@ def _check_numbers(given: dict[str, Any]) -> None:
 def _parameters(
     name: str, kind: Any, *, info: Any = Parameter.empty, panel: str | None = None, help: Any = None
 ) -> Iterator[Parameter]:
-    """The parameters that typer sees for a parameter or field: itself, or the fields of a dataclass."""
+    """Yield the parameters that typer sees for a parameter or field: itself, or the fields of a dataclass."""
     if not is_dataclass(kind):
         yield Parameter(name, Parameter.KEYWORD_ONLY, default=info, annotation=kind)
         return
     hints = get_type_hints(kind)
-    for each in fields(kind):
-        how = dict(each.metadata)
-        if "info" in how:
-            how["info"] = own = copy(how["info"])
+    for member in fields(kind):
+        metadata = dict(member.metadata)
+        if "info" in metadata:
+            metadata["info"] = own = copy(metadata["info"])
             own.rich_help_panel = panel or own.rich_help_panel
-            own.help = (help or {}).get(each.name, own.help)
-        yield from _parameters(each.name, hints[each.name], **how)
+            own.help = (help or {}).get(member.name, own.help)
+        yield from _parameters(member.name, hints[member.name], **metadata)
 
 
-def _made(name: str, kind: Any, given: dict[str, Any]) -> Any:
-    """The value of a parameter or field, from the values of all options; None leaves the default."""
+def _make_value(name: str, kind: Any, values: dict[str, Any]) -> Any:
+    """Make the value of a parameter or field from those of all options; None leaves the default."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
-        return given[name]
+        return values[name]
     hints = get_type_hints(kind)
-    values = {each.name: _made(each.name, hints[each.name], given) for each in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if value is not None})
+    arguments = {member.name: _make_value(member.name, hints[member.name], values) for member in fields(kind)}
+    return kind(**{name: value for name, value in arguments.items() if value is not None})

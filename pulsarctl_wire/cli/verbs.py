@@ -82,7 +82,7 @@ _SHARED_MODULES: Final = {
 
 
 def load(name: str) -> Any:
-    """Typer's command for a verb, with its options."""
+    """Load typer's command for a verb, with its options."""
     package = next(package for package, verbs in _PACKAGES.items() if name in verbs)
     module = import_module(f"pulsarctl_wire.cli.{package}.{_SHARED_MODULES.get(name, name)}")
     if hasattr(module, "app"):
@@ -115,8 +115,8 @@ class Verbs(HelpPage, TyperGroup):
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
         """Load the verb that the command line names. Overrides the parent's method."""
-        name, command, rest = super().resolve_command(context, arguments)
-        return name, command and load(str(name)), rest
+        name, command, remaining = super().resolve_command(context, arguments)
+        return name, command and load(str(name)), remaining
 
 
 app = typer.Typer(
@@ -129,8 +129,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(value: bool) -> None:
+    if value:
         frame = find_spec("pulsarctl_wire.wire.frame")
         compiled = " (compiled)" if frame and not (frame.origin or "").endswith(".py") else ""
         sys.stdout.write(f"pwire {__version__}{compiled}\n")

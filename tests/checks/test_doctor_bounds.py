@@ -4,7 +4,7 @@ from pulsarctl_wire.checks.doctor import MAX_FINDINGS, Doctor
 from pulsarctl_wire.checks.facts import MAX_NAMES, MAX_SENDS, Facts, Send
 from pulsarctl_wire.checks.finding import CERTAIN, MAX_EVIDENCE, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.rules.producers import BacklogQuotaExceeded
-from pulsarctl_wire.cli.findings import verdict
+from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
@@ -17,7 +17,7 @@ def test_findings_beyond_the_bound_are_counted() -> None:
     for number in range(MAX_FINDINGS + 5):
         doctor.report(rule, state, Subject(producer_id=number), [], "", CERTAIN)
     assert len(doctor.findings) == MAX_FINDINGS
-    assert "; 5 more findings are left out" in verdict(doctor)
+    assert "; 5 more findings are left out" in summarize(doctor)
     for number in range(20):
         rows = [Evidence(Sighting(CONNECTION, True, number), "")]
         doctor.report(rule, state, Subject(producer_id=0), rows, "", CERTAIN)

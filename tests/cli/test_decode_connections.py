@@ -168,7 +168,7 @@ def written(order: list[int], *, count: int = -1, waiting: int = 100) -> list[in
         [lambda each: each.connection.index != 3],
         lambda line: lines.append(line[0] - 1),
         count=count,
-        waiting=waiting,
+        max_waiting=waiting,
     )
     for index in order:
         listing.add(ending(index))

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from pulsarctl_wire.cli.console import EXIT_OUTPUT
-from pulsarctl_wire.cli.proxy.keeping import RESTARTED, Start, Watch, Watcher
+from pulsarctl_wire.cli.proxy.keeper import RESTARTED, Start, Watch, Watcher
 from pulsarctl_wire.net.proxy.tap import NOTE, TapRecord, TapRing
 
 
@@ -38,7 +38,7 @@ class Kept:
 
 def notes(kept: Kept, start: Start) -> int:
     """Say what comes; fail as it asks for."""
-    os.write(kept.say, f"<{start.why}>".encode())
+    os.write(kept.say, f"<{start.reason}>".encode())
     start.ready()
     for record in kept.ring.records(0.05):
         if record is not None and record.kind == NOTE:
@@ -78,7 +78,7 @@ def test_one_that_fails_is_followed_by_another_that_goes_on_behind(how: str, why
         kept.ring.note("a")
         kept.ring.note(how)
         kept.ring.note("b")
-        assert kept.watcher.news() == RESTARTED
+        assert kept.watcher.read_news() == RESTARTED
         kept.ring.note("c")
         code, said = kept.end()
     assert code == EXIT_OUTPUT
@@ -97,7 +97,7 @@ def test_those_that_fail_again_and_again_wait_longer_and_longer() -> None:
     with ExitStack() as stack:
         kept = Kept(stack, fails)
         began = time.monotonic()
-        code, said = kept.end() if kept.watcher.news() else (0, "")
+        code, said = kept.end() if kept.watcher.read_news() else (0, "")
         assert time.monotonic() - began < 60  # nobody waited here
     assert code == EXIT_OUTPUT
     assert "0 0 1 2 4 8 16 32 60 ".startswith(said)

@@ -23,7 +23,7 @@ from pulsarctl_wire import __version__
 from pulsarctl_wire.cli import metrics
 from pulsarctl_wire.cli.console import EXIT_USAGE
 from pulsarctl_wire.cli.metrics import SnapshotCollector
-from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.cli.options import parse_address
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.live import Live
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -93,7 +93,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     ],
 )
 def test_a_port_alone_is_one_of_the_loopback_address(address: str, found: tuple[str, int]) -> None:
-    assert host_port("--metrics", address) == found
+    assert parse_address("--metrics", address) == found
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_port_alone_is_one_of_the_loopback_address(address: str, found: tuple[
 )
 def test_what_is_no_address_is_said(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        host_port("--metrics", address)
+        parse_address("--metrics", address)
     assert ended.value.code == EXIT_USAGE
     said = capsys.readouterr().err
     assert said.startswith("pwire: --metrics ")

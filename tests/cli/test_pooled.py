@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from pwire_run import SAMPLES, pwire
 
-from pulsarctl_wire.cli.capture import pooled
+from pulsarctl_wire.cli.capture import pool
 
 BUSY = [str(SAMPLES / name) for name in ("java-nack-dlq.pcap", "java-simple.pcap", "errors.pcap")]
 
 
 @pytest.fixture(autouse=True)
 def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooled, "SPLIT", 10_000)
+    monkeypatch.setattr(pool, "SPLIT", 10_000)
 
 
 def jobs(number: int) -> list[str]:
@@ -24,9 +24,9 @@ def jobs(number: int) -> list[str]:
 
 
 def test_several_jobs_share_a_file() -> None:
-    assert pooled.splittable(BUSY, 2)
-    assert not pooled.splittable(BUSY, 1)
-    assert not pooled.splittable(["-"], 2)
+    assert pool.plan_inputs(BUSY, 2)
+    assert not pool.plan_inputs(BUSY, 1)
+    assert not pool.plan_inputs(["-"], 2)
 
 
 @pytest.mark.parametrize("sources", [BUSY[:1], BUSY], ids=["one", "several"])

@@ -16,7 +16,7 @@ from segments import build, message, receipt
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.cli.session.replay import Report, recorded_events
+from pulsarctl_wire.cli.session.replay import Report, read_events
 from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.replay.comparison import ReplayTotals
@@ -43,7 +43,7 @@ def recorded(path: Path) -> list[list[Step]]:
     """What there is to be played of a capture, by connection."""
     connections: dict[int, list[Step]] = {}
     with ExitStack() as stack:
-        for event in recorded_events(Sources([str(path)], stack, bar=False)):
+        for event in read_events(Sources([str(path)], stack, bar=False)):
             index = event.connection.index
             if isinstance(event, Frame) and event.to_broker:
                 first = event.type == NUMBERS["CONNECT"]
@@ -271,7 +271,7 @@ def test_what_follows_from_a_difference_is_counted_for_it(capsys: pytest.Capture
     for output in ("text", "json"):
         report = Report(output)
         for each in found:
-            report.difference(each)
+            report.add(each)
         report.close(totals)
         if output == "text":
             assert capsys.readouterr().out.splitlines() == [

@@ -34,7 +34,7 @@ from net.scripted import (
 from pwire_run import pwire as pwire_here
 
 from pulsarctl_wire.cli.session.cluster import ClusterOptions, cluster
-from pulsarctl_wire.cli.session.last import start_of_last
+from pulsarctl_wire.cli.session.last import find_start
 from pulsarctl_wire.cli.session.verb import ConnectOptions, Session
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.net.session.receive_queue import LATEST
@@ -338,7 +338,7 @@ def test_where_the_last_messages_begin(ledgers: dict[int, list[int]], count: int
         async with ScriptedBroker() as broker, broker.client() as client:
             topic = Topic(broker, dict(sorted(ledgers.items())))
             expected = topic.messages[-count:][:1] or [LATEST]
-            assert await start_of_last(client, TOPIC, count) == expected[0]
+            assert await find_start(client, TOPIC, count) == expected[0]
 
     run(whole())
 

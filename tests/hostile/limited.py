@@ -182,7 +182,7 @@ if __name__ == "__main__":
         *("hexview", "jsonl", "line", "permits", "permits_page", "sequence_svg", "sequence_text"),
         *("stats_page", "tree"),
     )
-    rooms = {"cli.capture": verbs, "cli.session": ("consume", "consuming", "send"), "render": views}
+    rooms = {"cli.capture": verbs, "cli.session": ("consume", "consume_run", "send"), "render": views}
     for room, names in rooms.items():  # what each run finds imported
         for name in names:
             importlib.import_module(f"pulsarctl_wire.{room}.{name}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.broker.basics.settings import Settings
     from pulsarctl_wire.broker.cluster.cluster import Broker
     from pulsarctl_wire.broker.shell.running import Plan, Running, Sockets
-    from pulsarctl_wire.cli.proxy.watching import Watched
+    from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.faults.lanes import Faults
 
 WHERE, DATA, SETTINGS = "Where", "Topics and data", "Settings"
@@ -103,25 +103,27 @@ def broker(
     context: typer.Context,
     place: PlaceOptions,
     data: DataOptions,
-    watching: WatchOptions,
-    injecting: InjectOptions,
+    watch_options: WatchOptions,
+    inject_options: InjectOptions,
 ) -> None:
     """Run an embedded Pulsar broker, for tests and development."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            raise SystemExit(_run(place, data, watching, injecting.faults))
+            raise SystemExit(_run(place, data, watch_options, inject_options.faults))
 
 
 app.callback(invoke_without_command=True)(takes(broker))
 
 
-def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
+def _run(
+    place: PlaceOptions, data: DataOptions, watch_options: WatchOptions, fault_options: FaultOptions
+) -> int:
     """Check everything, and serve until a signal comes; returns the exit code."""
     parent = os.getppid()
-    check(watching)
+    check(watch_options)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_serve` handles them
     settings = _settings(data)
-    faults = injecting.make_faults() if injecting.fault or injecting.scenario else None
+    faults = fault_options.make_faults() if fault_options.fault or fault_options.scenario else None
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
         from pulsarctl_wire.broker.shell.running import bind, close_all
@@ -129,23 +131,23 @@ def _run(place: PlaceOptions, data: DataOptions, watching: WatchOptions, injecti
 
         allow_many_sockets()
         sockets = bind(plan)
-        watched = None
-        if watching.is_needed:
-            from pulsarctl_wire.cli.proxy.watching import Watched
+        watched_ring = None
+        if watch_options.is_needed:
+            from pulsarctl_wire.cli.proxy.watcher import WatchedRing
 
-            watched = stack.enter_context(Watched(watching, partial(close_all, sockets)))
+            watched_ring = stack.enter_context(WatchedRing(watch_options, partial(close_all, sockets)))
         import asyncio
 
-        run = _Run(plan, sockets, place, injecting, parent)
-        asyncio.run(_serve(run, faults, watched))
-    return watched.code if watched is not None else 0
+        run = _Run(plan, sockets, place, fault_options, parent)
+        asyncio.run(_serve(run, faults, watched_ring))
+    return watched_ring.code if watched_ring is not None else 0
 
 
 # -- what the options mean
 
 
 def _settings(options: DataOptions) -> Settings:
-    """The settings of --conf, --set and --no-auto-create. Notes on them are printed. Raises SettingsError."""
+    """Read --conf, --set and --no-auto-create, and print notes on them. Raises SettingsError."""
     from pulsarctl_wire.broker.basics.settings import notes_on, parse_settings, read_conf
 
     lines: dict[str, object] = {}
@@ -166,7 +168,7 @@ def _settings(options: DataOptions) -> Settings:
 def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: ExitStack) -> Plan:
     from pulsarctl_wire.broker.shell.running import Plan
 
-    given = vars(settings)
+    values = vars(settings)
     if data.memory and data.data is not None:
         console.fail("--data cannot be combined with --memory")
     tls_port = settings.brokerServicePortTls if place.tls_port is None else place.tls_port
@@ -175,7 +177,7 @@ def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: Exi
         console.warn("tlsCertificateFilePath has no effect without --tls-port or --https-port")
     return Plan(
         settings=settings,
-        host=place.host or given.get("bindAddress") or LOOPBACK,
+        host=place.host or values.get("bindAddress") or LOOPBACK,
         port=_port(place.port, settings.brokerServicePort),
         http_port=_port(place.http_port, settings.webServicePort),
         tls_port=tls_port,
@@ -186,12 +188,12 @@ def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: Exi
     )
 
 
-def _port(given: int | None, setting: int | None) -> int:
-    return (setting or 0) if given is None else given
+def _port(option: int | None, setting: int | None) -> int:
+    return (setting or 0) if option is None else option
 
 
 def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
-    """Where the data is; None: in memory."""
+    """Return the directory of the data; None: in memory."""
     if options.memory:
         return None
     if options.data is not None:
@@ -204,7 +206,7 @@ def _directory(options: DataOptions, stack: ExitStack) -> Path | None:
 def _partitions(texts: list[str]) -> dict[str, int]:
     from pulsarctl_wire.broker.shell.running import MAX_PARTITIONS
 
-    found = {}
+    counts = {}
     for text in texts:
         topic, _, number = text.rpartition("=")
         if (
@@ -214,8 +216,8 @@ def _partitions(texts: list[str]) -> dict[str, int]:
             or not 0 < int(number[:7]) <= MAX_PARTITIONS
         ):
             console.fail(f"--partitions {text}: use TOPIC=N, as in orders=3")
-        found[topic] = int(number)
-    return found
+        counts[topic] = int(number)
+    return counts
 
 
 # -- running
@@ -227,78 +229,78 @@ class _Run(NamedTuple):
     plan: Plan
     sockets: list[Sockets]
     place: PlaceOptions
-    injecting: FaultOptions
+    fault_options: FaultOptions
     parent: int
 
 
-async def _serve(run: _Run, faults: Faults | None, watched: Watched | None) -> None:
+async def _serve(run: _Run, faults: Faults | None, watched_ring: WatchedRing | None) -> None:
     """Serve until a signal comes, or the parent ends."""
     import asyncio
 
     from pulsarctl_wire.broker.shell.running import Running, tls_context
 
     plan, place = run.plan, run.place
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop, end_event = asyncio.get_running_loop(), asyncio.Event()
     for number in ENDING:
-        loop.add_signal_handler(number, over.set)
+        loop.add_signal_handler(number, end_event.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if place.exit_with_parent:
-        _end_with(run.parent, over)
+        _end_with(run.parent, end_event)
     tap, note = None, console.warn
-    if watched is not None:
+    if watched_ring is not None:
         from pulsarctl_wire.net.proxy.tap import RingTap
 
-        tap, note = RingTap(watched.ring), watched.ring.note
-        watched.follow(tap.restart, "the broker")
-    running = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
-    running.server.faults = faults
-    running.server.new_faults = run.injecting.make_faults
-    listening = None
+        tap, note = RingTap(watched_ring.ring), watched_ring.ring.note
+        watched_ring.follow(tap.restart, "the broker")
+    cluster = Running(plan, run.sockets, tls=tls_context(plan), tap=tap, note=note)
+    cluster.server.faults = faults
+    cluster.server.new_faults = run.fault_options.make_faults
+    server = None
     try:
-        await running.open()
-        listening = await _control(running, run.injecting.control)
+        await cluster.open()
+        server = await _control(cluster, run.fault_options.control)
         with suppress(OSError):  # stdout or stderr may be closed
-            _announce(running, place)
+            _announce(cluster, place)
         gc.freeze()
         gc.set_threshold(10_000, 20, 100)  # SENDs come and go, and make no cycles
-        await over.wait()
+        await end_event.wait()
         for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
     finally:
-        if listening is not None:
-            await listening.close()
-        await running.close()
+        if server is not None:
+            await server.close()
+        await cluster.close()
 
 
-async def _control(running: Running, given: str | None) -> Any:
-    """The socket for `ctl`, which listens; None if there is to be none. Raises SettingsError."""
-    if given == "":
+async def _control(cluster: Running, control: str | None) -> Any:
+    """Open the socket for `ctl`; returns None if `control` is empty. Raises SettingsError."""
+    if control == "":
         return None
     from pulsarctl_wire.broker.shell.control import answer
     from pulsarctl_wire.net.control import Control, ensure_directory
 
-    path = given or str(ensure_directory(os.environ) / f"broker-{running.port}.sock")
-    listening = Control(Path(path), partial(answer, running.server), "broker")
-    await listening.open()
-    return listening
+    path = control or str(ensure_directory(os.environ) / f"broker-{cluster.port}.sock")
+    server = Control(Path(path), partial(answer, cluster.server), "broker")
+    await server.open()
+    return server
 
 
-def _announce(running: Running, place: PlaceOptions) -> None:
+def _announce(cluster: Running, place: PlaceOptions) -> None:
     """Print where the brokers are."""
     if place.json:
         import json
 
-        first, *_ = all_ = [_urls(broker) for broker in running.brokers]
-        more = {"brokers": all_} if len(all_) > 1 else {}
-        sys.stdout.write(json.dumps({**first, "pid": os.getpid(), **more}) + "\n")
+        first, *_ = records = [_urls(broker) for broker in cluster.brokers]
+        extra = {"brokers": records} if len(records) > 1 else {}
+        sys.stdout.write(json.dumps({**first, "pid": os.getpid(), **extra}) + "\n")
         sys.stdout.flush()
-    for broker in running.brokers:
+    for broker in cluster.brokers:
         urls = " and ".join(filter(None, (broker.service_url, broker.service_url_tls)))
         admin = " and ".join(filter(None, (broker.http_url, broker.https_url)))
         console.warn(f"broker at {urls}, admin API at {admin}")
     from pulsarctl_wire.net.sockets import ANY_HOST
 
-    plan = running.plan
+    plan = cluster.plan
     if place.host is None and plan.host in ANY_HOST:
         console.warn(
             f"bindAddress={plan.host}: other machines can connect, unless --host {LOOPBACK} is given"
@@ -307,8 +309,8 @@ def _announce(running: Running, place: PlaceOptions) -> None:
         from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
         console.warn(f"clients have to trust {ensure_ca(find_ca_directory(os.environ))[0]}")
-    if running.server.faults is not None:
-        announce_faults(running.server.faults)
+    if cluster.server.faults is not None:
+        announce_faults(cluster.server.faults)
     console.warn("ready; Ctrl-C ends it")
 
 
@@ -321,18 +323,18 @@ def _urls(broker: Broker) -> dict[str, str | None]:
     }
 
 
-def _end_with(parent: int, over: Event) -> None:
-    """Set `over` when the process `parent`, which started this one, ends."""
+def _end_with(parent: int, end_event: Event) -> None:
+    """Set `end_event` when the process `parent`, which started this one, ends."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     if os.getppid() != parent:
-        over.set()
+        end_event.set()
     elif hasattr(os, "pidfd_open"):
         with suppress(ProcessLookupError):
-            ended = os.pidfd_open(parent)
-            loop.add_reader(ended, over.set)
+            descriptor = os.pidfd_open(parent)
+            loop.add_reader(descriptor, end_event.set)
             return
-        over.set()
+        end_event.set()
     else:
-        loop.call_later(_LOOK, _end_with, parent, over)
+        loop.call_later(_LOOK, _end_with, parent, end_event)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import typer
 
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.ctl import RunningBroker, fault_commands, write
+from pulsarctl_wire.cli.ctl import RunningBroker, make_fault_commands, write
 from pulsarctl_wire.cli.signature import argument, takes
 
 app = typer.Typer(
@@ -31,9 +31,9 @@ class Duration:
     seconds: float = argument("SECONDS", "By how much.", min=0)
 
 
-def advance(by: Duration, running: RunningBroker) -> None:
+def advance(duration: Duration, running: RunningBroker) -> None:
     """Move the broker's clock forward; what is due by then happens."""
-    running.ask("advance", seconds=by.seconds)
+    running.ask("advance", seconds=duration.seconds)
 
 
 def housekeeping(running: RunningBroker) -> None:
@@ -48,19 +48,19 @@ class Topic:
     topic: str = argument("TOPIC", "A topic, short or full.")
 
 
-def compact(of: Topic, running: RunningBroker) -> None:
+def compact(topic: Topic, running: RunningBroker) -> None:
     """Compact a topic now."""
-    running.ask("compact", topic=of.topic)
+    running.ask("compact", topic=topic.topic)
 
 
-def unload(of: Topic, running: RunningBroker) -> None:
+def unload(topic: Topic, running: RunningBroker) -> None:
     """Close a topic: its clients are told to connect again."""
-    running.ask("unload", topic=of.topic)
+    running.ask("unload", topic=topic.topic)
 
 
-def terminate(of: Topic, running: RunningBroker) -> None:
+def terminate(topic: Topic, running: RunningBroker) -> None:
     """Let a topic take no more messages, and print the id of the last one."""
-    write(":".join(map(str, running.ask("terminate", topic=of.topic).get("last", ()))) + "\n")
+    write(":".join(map(str, running.ask("terminate", topic=topic.topic).get("last", ()))) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +72,9 @@ class Connection:
     )
 
 
-def cut(which: Connection, running: RunningBroker) -> None:
+def cut(connection: Connection, running: RunningBroker) -> None:
     """End connections without a word, and print how many."""
-    write(f"{running.ask('cut', connection=which.connection).get('connections')}\n")
+    write(f"{running.ask('cut', connection=connection.connection).get('connections')}\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,9 @@ class Broker:
     broker: int = argument("BROKER", "The number of a broker, from 0.")
 
 
-def move(of: Topic, to: Broker, running: RunningBroker) -> None:
+def move(topic: Topic, broker: Broker, running: RunningBroker) -> None:
     """Give a topic's bundle to another broker of the cluster; its clients are told."""
-    running.ask("move", topic=of.topic, broker=to.broker)
+    running.ask("move", topic=topic.topic, broker=broker.broker)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,21 +96,21 @@ class OtherCluster:
     urls: list[str] = argument("URL...", "Its service URLs: pulsar://HOST:PORT, pulsar+ssl://HOST:PORT.")
 
 
-def migrate(of: Topic, to: OtherCluster, running: RunningBroker) -> None:
+def migrate(topic: Topic, cluster: OtherCluster, running: RunningBroker) -> None:
     """Tell the clients of a topic that it has moved to another cluster."""
-    tls = [url for url in to.urls if url.startswith("pulsar+ssl:")]
-    plain = [url for url in to.urls if url not in tls]
-    running.ask("migrate", topic=of.topic, service_url=",".join(plain), service_url_tls=",".join(tls))
+    tls = [url for url in cluster.urls if url.startswith("pulsar+ssl:")]
+    plain = [url for url in cluster.urls if url not in tls]
+    running.ask("migrate", topic=topic.topic, service_url=",".join(plain), service_url_tls=",".join(tls))
 
 
-def kill(which: Broker, running: RunningBroker) -> None:
+def kill(broker: Broker, running: RunningBroker) -> None:
     """Have a broker of the cluster die: its connections end, and others take its topics."""
-    running.ask("kill", broker=which.broker)
+    running.ask("kill", broker=broker.broker)
 
 
-def start(which: Broker, running: RunningBroker) -> None:
+def start(broker: Broker, running: RunningBroker) -> None:
     """Start a broker again that was killed, at the same ports."""
-    running.ask("start", broker=which.broker)
+    running.ask("start", broker=broker.broker)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +120,9 @@ class BrokerOrFirst:
     broker: int = argument("[BROKER]", "The number of a broker, from 0. Default: 0.", default=0)
 
 
-def restart(which: BrokerOrFirst, running: RunningBroker) -> None:
+def restart(broker: BrokerOrFirst, running: RunningBroker) -> None:
     """Have a broker die and start again at once: its connections end, its topics are loaded anew."""
-    running.ask("restart", broker=which.broker)
+    running.ask("restart", broker=broker.broker)
 
 
 for _command in (
@@ -140,4 +140,4 @@ for _command in (
     restart,
 ):
     app.command(_command.__name__, cls=Command)(takes(_command))
-app.add_typer(fault_commands(RunningBroker), name="fault")
+app.add_typer(make_fault_commands(RunningBroker), name="fault")

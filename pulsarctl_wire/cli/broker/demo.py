@@ -29,21 +29,21 @@ def demo(options: DemoOptions) -> int:
     with console.errors_reported():
         import asyncio
 
-        from pulsarctl_wire.cli.broker.demo_clients import Shown, run_demo
+        from pulsarctl_wire.cli.broker.demo_clients import DemoTrace, run_demo
         from pulsarctl_wire.cli.recording import RecordingSink
         from pulsarctl_wire.wire.session.sinks import Follower
 
         path = options.record or _new_file()
         recording = RecordingSink(path, console.warn, "the demo", show_secrets=False, at_once=True)
-        shown = Shown(options.output, show_secrets=False, stream=sys.stdout)
-        follower = Follower([shown, recording])
+        trace = DemoTrace(options.output, show_secrets=False, stream=sys.stdout)
+        follower = Follower([trace, recording])
         try:
             asyncio.run(run_demo(follower))
         finally:
             follower.finish()
             console.warn(f"the traffic is in {path}; look at it with: pwire decode -o tree {quote(path)}")
-        if shown.error is not None:
-            raise shown.error
+        if trace.error is not None:
+            raise trace.error
     return console.EXIT_OUTPUT if follower.failed else 0
 
 

@@ -40,7 +40,7 @@ class Group:
         return sum(map(len, self.received.values()))
 
 
-class Shown(Trace):
+class DemoTrace(Trace):
     """Shows the frames until the output fails, with `error`: the broker must not notice that."""
 
     error: OSError | None = None
@@ -51,7 +51,7 @@ class Shown(Trace):
             super().events(events)
         except OSError as error:
             self.error, self.wants_events = error, False
-            console.give_up_stdout()  # it may still hold something
+            console.give_up_stdout()  # its buffer may not be empty
 
 
 async def run_demo(follower: Follower) -> None:
@@ -91,7 +91,7 @@ class Clients:
         return await self._stack.enter_async_context(Client(self._settings, warn=console.warn))
 
     async def _join(self, group: Group, name: str) -> None:
-        """A consumer subscribes."""
+        """Subscribe a consumer."""
         console.warn(f"{group.type} consumer {name} subscribes")
         kind = CommandSubscribe.SubType.Value(group.type)
         options = ConsumerOptions(group.name, type=kind, name=name, queue_size=10)

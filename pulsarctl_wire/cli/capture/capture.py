@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import BUFFER, RotateOptions, only_interface, size_of
+from pulsarctl_wire.cli.options import BUFFER, RotateOptions, parse_size, take_interface
 from pulsarctl_wire.cli.signature import group, option
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.render.text import count_of
@@ -28,7 +28,7 @@ class CaptureOptions:
     count: int | None = option("-c --count N", "Stop after N packets.", min=1)
     duration: float | None = option("--duration SECONDS", "Stop after this time.", min=0)
     buffer: str = BUFFER()
-    rotating: RotateOptions = group(RotateOptions)
+    rotation: RotateOptions = group(RotateOptions)
 
 
 def capture(options: CaptureOptions) -> None:
@@ -36,9 +36,9 @@ def capture(options: CaptureOptions) -> None:
     from pulsarctl_wire.capture.rotation import RotatingFiles
     from pulsarctl_wire.cli.capture.interface import open_interface
 
-    interface = only_interface(options.interfaces) or ""
-    size = size_of("--buffer", options.buffer)
-    turns = options.rotating.rotation()
+    interface = take_interface(options.interfaces) or ""
+    size = parse_size("--buffer", options.buffer)
+    turns = options.rotation.parse_rotation()
     write = options.write
     if write == "-" and any(turns.values()):
         console.fail("--rotate-… needs --write FILE")
@@ -46,23 +46,23 @@ def capture(options: CaptureOptions) -> None:
         with ExitStack() as stack:
             stream: BinaryIO = sys.stdout.buffer
             files = None
-            opened = open_interface(
+            context = open_interface(
                 interface,
                 options.capture_filter,
                 size,
                 before_wait=lambda: stream.flush(),
                 seconds=options.duration,
             )
-            live = stack.enter_context(opened)
+            live = stack.enter_context(context)
             if write != "-":  # an existing file is truncated only after the interface was opened
                 files = RotatingFiles(Path(write), time.time_ns(), **turns)
                 stream = cast(BinaryIO, stack.enter_context(closing(files)))
             _record(live, stream, files, options.count)
     except CaptureError as error:
-        damaged = isinstance(error, DamagedCapture)
-        console.fail(str(error), console.EXIT_DAMAGED if damaged else console.EXIT_SOURCE)
+        is_damaged = isinstance(error, DamagedCapture)
+        console.fail(str(error), console.EXIT_DAMAGED if is_damaged else console.EXIT_SOURCE)
     except BrokenPipeError:
-        console.end_of_pipe()
+        console.end_quietly()
     except OSError as error:
         console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
 
@@ -98,7 +98,7 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
     write_counters()
     stream.flush()
     dropped = "an unknown number" if live.dropped is None else live.dropped
-    captured = count_of(writer.count, "packet")
-    sys.stderr.write(f"{captured} captured, {dropped} dropped by the kernel\n")
+    packets = count_of(writer.count, "packet")
+    sys.stderr.write(f"{packets} captured, {dropped} dropped by the kernel\n")
     if damage is not None:
         raise damage

@@ -13,9 +13,9 @@ def decode(options: DecodeOptions) -> int:
     """Decode Pulsar traffic from captures, hex dumps, raw frames, pipes and live interfaces."""
     _check(options)
     from pulsarctl_wire.cli.capture.job import DecodeJob
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     if options.first_error:
         options = replace(options, count=1)
     with console.errors_reported(), ExitStack() as stack:
@@ -35,18 +35,18 @@ def _check(options: DecodeOptions) -> None:
         console.fail("decode: --buffer needs --interface")
     if interface and (options.sources or options.two_pass or options.doctor):
         console.fail("decode: a live interface cannot be combined with other sources, --two-pass or --doctor")
-    options.checking.check(options.doctor)
+    options.checks.check(options.doctor)
     of_frames = {
         "--output tree or hex": options.output in ("tree", "hex"),
-        "--command": options.selecting.commands,
-        "--topic": options.selecting.topics,
+        "--command": options.selection.commands,
+        "--topic": options.selection.topics,
         "--first-error": options.first_error,
         "--two-pass": options.two_pass,
         "--doctor": options.doctor,
-        "--schema": options.showing.schema,
+        "--schema": options.display.schema,
         "--write": options.write,
     }
-    odd = next((name for name, given in of_frames.items() if given), "")
-    if options.list_connections and odd:
-        console.fail(f"decode: --connections shows no frames, so it cannot be combined with {odd}")
+    flag = next((name for name, value in of_frames.items() if value), "")
+    if options.list_connections and flag:
+        console.fail(f"decode: --connections shows no frames, so it cannot be combined with {flag}")
     _ = options.buffer_bytes  # may end the command too

@@ -15,8 +15,8 @@ from pulsarctl_wire.cli.options import (
     DisplayOptions,
     Output,
     SelectOptions,
-    only_interface,
-    size_of,
+    parse_size,
+    take_interface,
 )
 from pulsarctl_wire.cli.signature import argument, flag, group, option, several
 
@@ -35,7 +35,7 @@ class DecodeOptions:
     )
     output: Output = OUTPUT(SHOW, default="line")
     quiet: bool = flag("-q --quiet", "Print only the summary.", SHOW)
-    selecting: SelectOptions = group(SelectOptions, SELECT)
+    selection: SelectOptions = group(SelectOptions, SELECT)
     time_range: str | None = option(
         "--time-range FROM..TO", "ISO 8601, epoch seconds, or +seconds from the first event.", SELECT
     )
@@ -52,7 +52,7 @@ class DecodeOptions:
     )
     two_pass: bool = flag("-2 --two-pass", "Read twice, so that requests show their answers too.", READ)
     doctor: bool = flag("--doctor", "Read twice, and mark the frames that prove findings of doctor.", READ)
-    checking: CheckOptions = group(CheckOptions, CHECK)
+    checks: CheckOptions = group(CheckOptions, CHECK)
     interfaces: list[str] = several("-i --interface NAME", "Decode a live interface.", READ)
     capture_filter: str | None = option(
         "--capture-filter BPF", "With -i: packets to capture, such as 'tcp port 6650'.", READ
@@ -66,16 +66,16 @@ class DecodeOptions:
     max_frame_size: int | None = MAX_FRAME_SIZE(READ)
     payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
     write: str | None = option("-w --write FILE", "Write the packets of the shown frames as pcapng.", SHOW)
-    showing: DisplayOptions = group(DisplayOptions, SHOW)
+    display: DisplayOptions = group(DisplayOptions, SHOW)
     jobs: int | None = JOBS(READ)
     wide: bool = WIDE()
 
     @property
     def interface(self) -> str | None:
         """The interface to read, or None. Several interfaces end the command."""
-        return only_interface(self.interfaces)
+        return take_interface(self.interfaces)
 
     @property
     def buffer_bytes(self) -> int:
         """Memory for packets that wait. A text that is not a size ends the command."""
-        return size_of("--buffer", self.buffer or DEFAULT_BUFFER)
+        return parse_size("--buffer", self.buffer or DEFAULT_BUFFER)

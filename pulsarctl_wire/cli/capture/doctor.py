@@ -24,13 +24,13 @@ def doctor(options: DoctorOptions) -> int:
     if options.write == "-":
         console.fail("doctor: --write -: stdout shows the findings; name a file")
     if options.is_live and (options.tree or options.write):
-        what = "--tree" if options.tree else "--write"
-        console.fail(f"doctor: {what} reads the source twice: save it to a file first (pwire capture)")
+        flag = "--tree" if options.tree else "--write"
+        console.fail(f"doctor: {flag} reads the source twice: save it to a file first (pwire capture)")
     if options.tree and options.output in ("json", "sarif"):
         console.fail(f"doctor: --tree cannot be combined with -o {options.output}")
     from pulsarctl_wire.cli.capture.doctor_job import DoctorJob
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return DoctorJob(options, stack).run()

@@ -15,7 +15,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.cli.findings import Sayer, exit_code, verdict
+from pulsarctl_wire.cli.findings import FindingPrinter, choose_exit_code, summarize
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.events import renderer
@@ -36,12 +36,12 @@ class DoctorJob:
         self.code = 0
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
-        paint = Paint(console.use_colour(sys.stdout))
+        paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
-        self.sayer = Sayer(options.output, paint, self.clock, self._put, width)
-        self.rules = options.checking.rules()
+        self.sayer = FindingPrinter(options.output, paint, self.clock, self._write_out, width)
+        self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
-        self.doctor = options.checking.doctor(
+        self.doctor = options.checks.make_doctor(
             live=bool(options.interface), on_finding=self.sayer if self.at_once else None
         )
 
@@ -71,14 +71,14 @@ class DoctorJob:
             self._show(findings)
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn(verdict(doctor))
-        return self.code or exit_code(findings, self.options.fail_on)
+        console.warn(summarize(doctor))
+        return self.code or choose_exit_code(findings, self.options.fail_on)
 
     # -- reading
 
     def _batches(self, decoder: Decoder) -> Iterator[list[Event]]:
         if self.options.interface:
-            yield from self._live(decoder, self.options.interface)
+            yield from self._read_live(decoder, self.options.interface)
             return
         sources = self._sources()
         try:
@@ -90,7 +90,7 @@ class DoctorJob:
         bar = console.is_terminal(sys.stderr)
         return Sources(self.options.sources, self.stack, bar=bar, flush=sys.stdout.flush)
 
-    def _live(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
+    def _read_live(self, decoder: Decoder, interface: str) -> Iterator[list[Event]]:
         options = self.options
         try:
             with open_interface(
@@ -109,8 +109,8 @@ class DoctorJob:
         sys.stdout.flush()
         self.doctor.tick(time.time_ns())
 
-    def _again(self) -> Iterator[Event]:
-        """The events of the files, once more."""
+    def _read_again(self) -> Iterator[Event]:
+        """Read the files again; returns their events."""
         decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
@@ -126,31 +126,31 @@ class DoctorJob:
         elif output == "markdown":
             out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
         elif output == "json":
-            out = b"".join(self.sayer.shown(finding, lines) for finding in findings)
+            out = b"".join(self.sayer.format(finding, lines) for finding in findings)
         else:
-            chosen, more = limit_findings(findings)
-            texts = [*(self.sayer.shown(finding, lines) for finding in chosen), more.encode()]
+            top, note = limit_findings(findings)
+            texts = [*(self.sayer.format(finding, lines) for finding in top), note.encode()]
             out = b"\n".join(filter(None, texts))
-        self._put(out)
+        self._write_out(out)
 
-    def _put(self, out: bytes) -> None:
+    def _write_out(self, out: bytes) -> None:
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
 
     def _lines(self, findings: Iterable[Finding]) -> dict[int, str]:
-        """The frames of the evidence as text, by number; none where a source cannot be read again."""
-        wanted = {each.sighting.number for finding in findings for each in finding.evidence} - {0}
+        """Return the frames of the evidence as text, by number; none where a source cannot be read again."""
+        numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         if self.options.is_live:
             return {}
         recorder = Recorder()
         output = "tree" if self.options.tree else "line"
-        colour = self.options.output == "text" and console.use_colour(sys.stdout)
+        colour = self.options.output == "text" and console.has_colour(sys.stdout)
         render = renderer(output, recorder, Paint(colour), self.clock)
         lines: dict[int, str] = {}
-        for event in self._again():
-            if isinstance(event, Frame) and event.number in wanted:
+        for event in self._read_again():
+            if isinstance(event, Frame) and event.number in numbers:
                 lines[event.number] = b"".join(render([event])).decode("utf-8", "replace").strip()
-                if len(lines) == len(wanted):
+                if len(lines) == len(numbers):
                     break
         return lines
 
@@ -159,26 +159,26 @@ class DoctorJob:
     def _write(self, path: str, findings: list[Finding]) -> None:
         """Write the packets of all connections that findings name."""
         console.refuse_source("--write", path, self.options.sources)
-        wanted = {str(finding.connection) for finding in findings}
-        wanted |= {str(each.sighting.connection) for finding in findings for each in finding.evidence}
+        connections = {str(finding.connection) for finding in findings}
+        connections |= {str(entry.sighting.connection) for finding in findings for entry in finding.evidence}
         try:
             with open(path, "wb") as stream:
-                count = self._copy(wanted, stream)
+                count = self._copy(connections, stream)
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
-        text = f"{count_of(count, 'packet')} of {count_of(len(wanted), 'connection')}"
+        text = f"{count_of(count, 'packet')} of {count_of(len(connections), 'connection')}"
         console.warn(f"{text} written to {path}")
 
-    def _copy(self, wanted: set[str], stream: BinaryIO) -> int:
+    def _copy(self, connections: set[str], stream: BinaryIO) -> int:
         writer, dissector = PcapngWriter(stream), Dissector()
-        chosen: dict[bytes, bool] = {}
+        decisions: dict[bytes, bool] = {}
 
         def is_wanted(key: bytes) -> bool:
-            if key not in chosen:
-                one, other = address_of(key), address_of(reverse(key))
-                chosen[key] = f"{one}-{other}" in wanted or f"{other}-{one}" in wanted
-                bound(chosen, MAX_PENDING)
-            return chosen.get(key, False)
+            if key not in decisions:
+                client, server = address_of(key), address_of(reverse(key))  # or the other way round
+                decisions[key] = f"{client}-{server}" in connections or f"{server}-{client}" in connections
+                bound(decisions, MAX_PENDING)
+            return decisions.get(key, False)
 
         def see(number: int, packet: RawPacket) -> None:
             _, link, data, length = packet

@@ -13,8 +13,8 @@ from pulsarctl_wire.cli.options import (
     SOURCES,
     WIDE,
     TimeFormat,
-    only_interface,
-    size_of,
+    parse_size,
+    take_interface,
 )
 from pulsarctl_wire.cli.signature import flag, group, option, several
 
@@ -27,7 +27,7 @@ class DoctorOptions:
 
     sources: list[str] = SOURCES(default=list)
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
-    checking: CheckOptions = group(CheckOptions, RULES)
+    checks: CheckOptions = group(CheckOptions, RULES)
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
@@ -45,7 +45,7 @@ class DoctorOptions:
     @property
     def interface(self) -> str | None:
         """The interface to read, or None. Several interfaces end the command."""
-        return only_interface(self.interfaces)
+        return take_interface(self.interfaces)
 
     @property
     def is_live(self) -> bool:
@@ -55,4 +55,4 @@ class DoctorOptions:
     @property
     def buffer_bytes(self) -> int:
         """Memory for packets that wait. A text that is not a size ends the command."""
-        return size_of("--buffer", self.buffer)
+        return parse_size("--buffer", self.buffer)

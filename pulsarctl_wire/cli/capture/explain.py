@@ -40,58 +40,58 @@ def explain(options: ExplainOptions) -> None:
     """
     from pulsarctl_wire.manual.explanations import everything, explanations_of, names
 
-    found: list[Explanation] = []
-    for term in _joined(options.terms):
-        explanations = explanations_of(term)
-        if not explanations:
+    entries: list[Explanation] = []
+    for term in _join_terms(options.terms):
+        matches = explanations_of(term)
+        if not matches:
             hint = did_you_mean(term, names()) or "; pwire explain lists what is known"
             console.fail(f"explain: {term[:100]} is unknown{hint}")
-        found += explanations
+        entries += matches
     with console.errors_reported():
         if options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
-            out = b"".join(json_line(_record(each)) for each in found or everything())
+            out = b"".join(json_line(_record(entry)) for entry in entries or everything())
         else:
-            paint = Paint(console.use_colour(sys.stdout))
+            paint = Paint(console.has_colour(sys.stdout))
             width = min(console.terminal_width(sys.stdout) or _WIDTH, _WIDTH)
-            texts = [_text(each, paint, width) for each in found] or [_list(everything(), paint, width)]
+            texts = [_text(entry, paint, width) for entry in entries] or [_list(everything(), paint, width)]
             out = "\n".join(texts).encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()
 
 
-def _joined(words: list[str]) -> Iterator[str]:
-    """The terms. A number may belong to the words before it, as in `command 7` and `protocol version 12`."""
+def _join_terms(words: list[str]) -> Iterator[str]:
+    """Yield the terms. A number may belong to the words before it: `command 7`, `protocol version 12`."""
     from pulsarctl_wire.manual.explanations import explanations_of
 
-    at = 0
-    while at < len(words):
-        ends = [end for end in (at + 3, at + 2) if words[at:end][-1].isdigit()]
-        term = next((" ".join(words[at:end]) for end in ends), "")
+    index = 0
+    while index < len(words):
+        ends = [end for end in (index + 3, index + 2) if words[index:end][-1].isdigit()]
+        term = next((" ".join(words[index:end]) for end in ends), "")
         if not explanations_of(term):
-            term = words[at]
+            term = words[index]
         yield term
-        at += term.count(" ") + 1
+        index += term.count(" ") + 1
 
 
-def _record(found: Explanation) -> dict[str, object]:
-    """A line of `-o json`."""
-    return {**found._asdict(), "members": [each._asdict() for each in found.members]}
+def _record(explanation: Explanation) -> dict[str, object]:
+    """Return a line of `-o json`."""
+    return {**explanation._asdict(), "members": [member._asdict() for member in explanation.members]}
 
 
-def _text(found: Explanation, paint: Paint, width: int) -> str:
-    """An explanation as lines."""
-    kind = found.kind if found.number is None else f"{found.kind} {found.number}"
-    lines = [f"{paint('bold', found.name)}  {kind}", *_wrapped(found.about, 2, width)]
-    margin = max(map(len, found.sections), default=0) + 4
-    for label, text in found.sections.items():
-        first, *rest = _wrapped(text, margin, width)
-        lines += [f"  {paint('dim', label)}{first[len(label) + 2 :]}", *rest]
-    for each in found.members:
-        about = ". ".join(filter(None, (each.type, each.about)))
-        first, *rest = _wrapped(f"{each.name}: {about}" if about else each.name, 7, width)
-        lines += [f"{each.number:>6} {paint('cyan', each.name)}{first[7 + len(each.name) :]}", *rest]
+def _text(explanation: Explanation, paint: Paint, width: int) -> str:
+    """Format an explanation as lines."""
+    kind = explanation.kind if explanation.number is None else f"{explanation.kind} {explanation.number}"
+    lines = [f"{paint('bold', explanation.name)}  {kind}", *_wrap(explanation.about, 2, width)]
+    margin = max(map(len, explanation.sections), default=0) + 4
+    for label, text in explanation.sections.items():
+        first, *tail = _wrap(text, margin, width)
+        lines += [f"  {paint('dim', label)}{first[len(label) + 2 :]}", *tail]
+    for member in explanation.members:
+        about = ". ".join(filter(None, (member.type, member.about)))
+        first, *tail = _wrap(f"{member.name}: {about}" if about else member.name, 7, width)
+        lines += [f"{member.number:>6} {paint('cyan', member.name)}{first[7 + len(member.name) :]}", *tail]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -102,17 +102,17 @@ _TOO_MANY: Final = {
 """Kinds that are not listed -> how to name them."""
 
 
-def _list(known: list[Explanation], paint: Paint, width: int) -> str:
-    """The names of what can be explained, by kind."""
+def _list(explanations: list[Explanation], paint: Paint, width: int) -> str:
+    """List what can be explained, by kind."""
     lines = []
-    ordered = sorted(known, key=lambda each: (each.kind, each.number or 0))
-    for kind, found in groupby(ordered, lambda each: each.kind):
-        names = _TOO_MANY.get(kind) or ", ".join(each.name for each in found)
-        lines += [paint("bold", f"{kind}s"), *_wrapped(names, 2, width)]
+    ordered = sorted(explanations, key=lambda entry: (entry.kind, entry.number or 0))
+    for kind, group in groupby(ordered, lambda entry: entry.kind):
+        names = _TOO_MANY.get(kind) or ", ".join(entry.name for entry in group)
+        lines += [paint("bold", f"{kind}s"), *_wrap(names, 2, width)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _wrapped(text: str, margin: int, width: int) -> list[str]:
+def _wrap(text: str, margin: int, width: int) -> list[str]:
     indent = " " * margin
     return wrap(
         text,

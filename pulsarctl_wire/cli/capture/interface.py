@@ -21,7 +21,7 @@ def open_interface(
     before_wait: Callable[[], object],
     seconds: float | None = None,
 ) -> Iterator[Live]:
-    """The packets of an interface until SIGINT, SIGTERM or SIGHUP comes, or for `seconds`.
+    """Open an interface, to read packets until SIGINT, SIGTERM or SIGHUP comes, or for `seconds`.
 
     SIGINT ends it even if it was ignored, as shells do for commands that a script starts with &. SIGHUP does
     not if it was ignored: nohup does so on purpose. A second signal ends the process at once. The other
@@ -41,7 +41,7 @@ def open_interface(
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, on_signal) for number in numbers}
+    handlers = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         live = Live(
             name,
@@ -54,5 +54,5 @@ def open_interface(
         with closing(live):
             yield live
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -18,7 +18,7 @@ from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.summary import Summary
-from pulsarctl_wire.cli.findings import verdict
+from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
 from pulsarctl_wire.record import CONNECTION_NAMES, Record, Recorder, connection_record
@@ -41,8 +41,8 @@ _GATHERED: Final = 64  # events that are counted and shown together
 class ConnectionLines:
     """Writes the connections that pass all `tests`, in the order of their first packets.
 
-    A line waits until all earlier connections have ended; if more than `waiting` lines wait, all are written.
-    `count` more lines are to be written, -1: all. `seen` counts all connections, `chosen` those that pass.
+    A line waits until all earlier connections have ended; if more than `max_waiting` do, all are written.
+    `count` more lines are to be written, -1: all. `total` counts all connections, `matches` those that pass.
     """
 
     render: Callable[[Record], bytes]
@@ -50,9 +50,9 @@ class ConnectionLines:
     write: Callable[[bytes], object]
     _: KW_ONLY
     count: int
-    waiting: int = MAX_WAITING_LINES
-    seen: int = field(default=0, init=False)
-    chosen: int = field(default=0, init=False)
+    max_waiting: int = MAX_WAITING_LINES
+    total: int = field(default=0, init=False)
+    matches: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._waiting: dict[int, bytes] = {}
@@ -66,10 +66,10 @@ class ConnectionLines:
     def add(self, ending: EndedConnection) -> None:
         """Add a connection that has ended."""
         index = ending.connection.index
-        chosen = all(test(ending) for test in self.tests)
-        self.seen += 1
-        self.chosen += chosen
-        line = self.render(connection_record(ending)) if chosen else b""
+        is_match = all(test(ending) for test in self.tests)
+        self.total += 1
+        self.matches += is_match
+        line = self.render(connection_record(ending)) if is_match else b""
         if index < self._next:
             self._put(line)  # `flush` has already written later ones
             return
@@ -77,7 +77,7 @@ class ConnectionLines:
         while self._next in self._waiting:
             self._put(self._waiting.pop(self._next))
             self._next += 1
-        if len(self._waiting) > self.waiting:
+        if len(self._waiting) > self.max_waiting:
             self.flush()
 
     def flush(self) -> None:
@@ -102,7 +102,7 @@ class DecodeJob:
         self.sources = options.sources
         self.out = sys.stdout.buffer
         self.origin = Origin()
-        self.clock = Clock(options.showing.time_format, self.origin)
+        self.clock = Clock(options.display.time_format, self.origin)
         self.summary = Summary()
         self.answers: Any = None
         self.findings: dict[int, list[str]] = {}  # ids of rules by frame number
@@ -111,22 +111,22 @@ class DecodeJob:
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
         recorder = Recorder(
-            show_secrets=options.showing.show_secrets,
-            schema=schema_of(options.showing.schema),
+            show_secrets=options.display.show_secrets,
+            schema=schema_of(options.display.schema),
             answers=options.two_pass,
             budget=self.budget,
         )
-        text = options.selecting.expression
-        self.expression = None if text is None else self._expression(text, recorder)
+        text = options.selection.expression
+        self.expression = None if text is None else self._make_expression(text, recorder)
         self.first_error = select.FirstError(recorder) if options.first_error else None
-        self.tests = self._tests()
+        self.tests = self._make_tests()
         frames_shown = not (options.quiet or options.list_connections)
         self.render: Render | None = None
         if frames_shown:
-            before = None if self.first_error is None else self.first_error.before
-            self.render = console.event_renderer(sys.stdout, options.output, recorder, self.clock, before)
-        self.listing = self._listing() if options.list_connections else None
-        self.writer = None if options.write is None else self._writer(options.write)
+            prefix = None if self.first_error is None else self.first_error.prefix
+            self.render = console.make_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
+        self.listing = self._make_listing() if options.list_connections else None
+        self.writer = None if options.write is None else self._make_writer(options.write)
         # chunks are kept in memory until they can be joined: only where messages are shown
         self.join_chunks = not options.list_connections and (
             bool(text or options.first_error) or (frames_shown and options.output in ("json", "tree"))
@@ -134,29 +134,29 @@ class DecodeJob:
 
     # -- before
 
-    def _expression(self, text: str, recorder: Recorder) -> select.Expression:
+    def _make_expression(self, text: str, recorder: Recorder) -> select.Expression:
         if self.options.list_connections:
             return select.Expression(text, connection_record, names=CONNECTION_NAMES)
         return select.Expression(text, recorder)
 
-    def _listing(self) -> ConnectionLines:
+    def _make_listing(self) -> ConnectionLines:
         options = self.options
         return ConnectionLines(
-            self._connection_renderer(),
+            self._make_connection_renderer(),
             self.tests,
             (lambda line: None) if options.quiet else self.out.write,
             count=-1 if options.count is None else options.count,
-            waiting=MAX_WAITING_LINES if self._may_delay_output() else 0,
+            max_waiting=MAX_WAITING_LINES if self._may_delay_output() else 0,
         )
 
-    def _connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:
+    def _make_connection_renderer(self) -> Callable[[dict[str, Any]], bytes]:
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
             return json_line
         from pulsarctl_wire.render.connections import connection_line
 
-        paint = Paint(console.use_colour(sys.stdout))
+        paint = Paint(console.has_colour(sys.stdout))
 
         def line(record: dict[str, Any]) -> bytes:
             text = connection_line(record, paint, self.clock, console.terminal_width(sys.stdout))
@@ -164,12 +164,12 @@ class DecodeJob:
 
         return line
 
-    def _tests(self) -> list[select.Test]:
-        """Make tests of the selecting options, the cheap ones first."""
+    def _make_tests(self) -> list[select.Test]:
+        """Make tests of the selection options, the cheap ones first."""
         options = self.options
-        tests = select.tests(options.selecting)
+        tests = select.tests(options.selection)
         if options.time_range:
-            local = options.showing.time_format == "local"
+            local = options.display.time_format == "local"
             tests.append(select.by_time(options.time_range, self.origin, local=local))
         if self.expression is not None:
             tests.append(self.expression)
@@ -177,7 +177,7 @@ class DecodeJob:
             tests.append(self.first_error)
         return tests
 
-    def _writer(self, path: str) -> EventWriter:
+    def _make_writer(self, path: str) -> EventWriter:
         if path == "-":
             raise FilterError("--write -: stdout shows the frames; name a file")
         console.refuse_source("--write", path, self.sources)
@@ -193,8 +193,8 @@ class DecodeJob:
         collect_rarely()
         try:
             if self.options.two_pass or self.options.doctor:
-                self._first_pass()
-            inputs = self._splittable()
+                self._run_first_pass()
+            inputs = self._plan_inputs()
             if inputs:
                 self._count(inputs)
             else:
@@ -206,20 +206,20 @@ class DecodeJob:
         self._report()
         return self.code
 
-    def _splittable(self) -> list[Any]:
-        """The inputs that several processes can share: none unless events are only counted."""
+    def _plan_inputs(self) -> list[Any]:
+        """Return the inputs that several processes can share: none unless events are only counted."""
         options = self.options
         looked_at = self.tests or self.listing or self.writer or self.render or options.two_pass
         looked_at = looked_at or options.doctor
         if looked_at or options.interface or options.count is not None:
             return []
-        from pulsarctl_wire.cli.capture.pooled import splittable
+        from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        return splittable(self.sources, options.jobs)
+        return plan_inputs(self.sources, options.jobs)
 
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
-        from pulsarctl_wire.cli.capture.pooled import Pool
+        from pulsarctl_wire.cli.capture.pool import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
 
         options = self.options
@@ -236,12 +236,12 @@ class DecodeJob:
             self.summary.totals["chosen"] = sum(self.summary.commands.values())
 
     def _may_delay_output(self) -> bool:
-        """Whether all sources are files: then output may be delayed to write more at a time."""
+        """Return whether all sources are files: then output may be delayed to write more at a time."""
         return not self.options.interface and all(map(os.path.isfile, self.sources))
 
-    def _first_pass(self) -> None:
+    def _run_first_pass(self) -> None:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
-        doctor = self.options.checking.doctor() if self.options.doctor else None
+        doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             join_chunks=False,
@@ -258,7 +258,7 @@ class DecodeJob:
         else:
             doctor.conclude(decoder.last_ns, decoder.finish())
             self.findings = doctor.map_frames_to_rules()
-            self.verdict = verdict(doctor)
+            self.verdict = summarize(doctor)
         self.answers = decoder.knowledge.answers
 
     def _spool(self) -> str:
@@ -271,72 +271,72 @@ class DecodeJob:
         file.flush()
         return file.name
 
-    def _tee(self) -> Callable[[int, RawPacket], None] | None:
+    def _make_tee(self) -> Callable[[int, RawPacket], None] | None:
         if self.listing is not None:  # the first connection to end may not be the first to begin
             return lambda number, packet: self._note_origin(packet[0])
         return None if self.writer is None else self.writer.see
 
-    def _ended(self, ending: EndedConnection) -> None:
-        """Callback: a connection has ended, or is not followed any further."""
+    def _end(self, ending: EndedConnection) -> None:
+        """Count a connection that has ended, or is not followed any further."""
         self.summary.without_data.add(ending)
         if self.listing is not None:
             self.listing.add(ending)
 
-    def _new_state(self) -> type[State]:
-        """The class that follows each connection: the cheapest one that suffices."""
+    def _choose_state(self) -> type[State]:
+        """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
-        shown = self.render is not None or self.expression is not None or self.first_error is not None
-        if shown or self.options.two_pass:
+        shows_frames = self.render is not None or self.expression is not None or self.first_error is not None
+        if shows_frames or self.options.two_pass:
             return ExchangeState
-        return TopicState if self.options.selecting.topics else State
+        return TopicState if self.options.selection.topics else State
 
     def _decode(self) -> None:
         """Decode and show."""
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             join_chunks=self.join_chunks,
-            tee=self._tee(),
+            tee=self._make_tee(),
             sort=self.options.doctor,
-            new_state=self._new_state(),
-            on_end=self._ended,
+            new_state=self._choose_state(),
+            on_end=self._end,
         )
         batches = self._batches(decoder)
         try:
             if self.listing is not None:
                 self._list(decoder, batches, self.listing)
             else:
-                self._show(self._gathered(chain(batches, decoder.finish())))
+                self._show(self._gather(chain(batches, decoder.finish())))
         finally:
             self.summary.finish(decoder, self.budget.unopened)
 
-    def _gathered(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
-        """The events, in larger batches where output may be delayed."""
+    def _gather(self, batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
+        """Join batches of events to larger ones where output may be delayed."""
         enough = _GATHERED if self.options.count is None and self._may_delay_output() else 1
-        gathered: list[Event] = []
+        batch: list[Event] = []
         for events in batches:
-            gathered += events
-            if len(gathered) >= enough:
-                yield gathered
-                gathered = []
-        yield gathered
+            batch += events
+            if len(batch) >= enough:
+                yield batch
+                batch = []
+        yield batch
 
     def _show(self, batches: Iterable[list[Event]]) -> None:
-        left = self.options.count if self.options.count is not None else -1
+        remaining = self.options.count if self.options.count is not None else -1
         for events in batches:
             self._note_origin(events[0].time_ns if events else None)
             self.summary.add(events)
-            chosen = self._chosen(events)
-            self.summary.totals["chosen"] += len(chosen)
-            if left >= 0:
-                chosen = chosen[:left]
-                left -= len(chosen)
-            if self.render is not None and chosen:
-                self.out.writelines(self.render(chosen))
+            matches = self._select(events)
+            self.summary.totals["chosen"] += len(matches)
+            if remaining >= 0:
+                matches = matches[:remaining]
+                remaining -= len(matches)
+            if self.render is not None and matches:
+                self.out.writelines(self.render(matches))
             if self.writer is not None:
-                for event in chosen:
+                for event in matches:
                     self.writer.take(event)
-            if left == 0:
+            if remaining == 0:
                 return
 
     def _list(self, decoder: Decoder, batches: Iterable[list[Event]], listing: ConnectionLines) -> None:
@@ -355,8 +355,8 @@ class DecodeJob:
         if self.origin.time_ns is None:
             self.origin.time_ns = time_ns
 
-    def _chosen(self, events: list[Event]) -> list[Event]:
-        """The events that pass all tests. After a first pass, requests get their answers here."""
+    def _select(self, events: list[Event]) -> list[Event]:
+        """Return the events that pass all tests. After a first pass, requests get their answers here."""
         if self.answers is not None:
             for event in events:
                 if isinstance(event, Frame) and event.number < len(self.answers):
@@ -370,7 +370,7 @@ class DecodeJob:
         return events
 
     def _batches(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
-        """The events of all sources. Errors of sources set the exit code, and are printed if `say`."""
+        """Read all sources. Their errors set the exit code, and are printed if `say`."""
         if self.options.interface:
             yield from self._live_batches(decoder, self.options.interface)
         sources = Sources(
@@ -401,13 +401,13 @@ class DecodeJob:
     # -- after
 
     def _say_nothing_matched(self, tested: str) -> None:
-        options, selecting = self.options, self.options.selecting
+        options, selection = self.options, self.options.selection
         chosen_by = {
-            "--command": selecting.commands,
-            "--connection": selecting.connections,
-            "--topic": selecting.topics,
+            "--command": selection.commands,
+            "--connection": selection.connections,
+            "--topic": selection.topics,
             "--time-range": options.time_range,
-            "--filter": selecting.expression,
+            "--filter": selection.expression,
         }
         flags = ", ".join(flag for flag, value in chosen_by.items() if value)
         if flags and not options.quiet:
@@ -417,7 +417,7 @@ class DecodeJob:
             console.warn(text)
 
     def _report(self) -> None:
-        paint = Paint(console.use_colour(sys.stderr))
+        paint = Paint(console.has_colour(sys.stderr))
         if self.code == console.EXIT_SOURCE and self.summary.is_empty():
             return
         if self.live is not None:
@@ -430,8 +430,8 @@ class DecodeJob:
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"
             )
-        elif self.listing is not None and not self.listing.chosen:
-            self._say_nothing_matched(count_of(self.listing.seen, "connection"))
+        elif self.listing is not None and not self.listing.matches:
+            self._say_nothing_matched(count_of(self.listing.total, "connection"))
         if self.first_error is not None and not self.first_error.passed:
             console.warn(f"no errors in {count_of(self.first_error.looked_at, 'frame')}")
         elif self.listing is None and not self.summary.totals["chosen"]:

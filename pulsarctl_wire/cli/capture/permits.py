@@ -58,32 +58,32 @@ def permits(options: PermitsOptions) -> int:
     """Show each consumer's permits, deliveries, acknowledgements and redeliveries over time."""
     if not options.sources:
         console.fail("permits: name a SOURCE (a file, or - for stdin); see pwire permits --help")
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     with console.errors_reported():
-        found, code, end_ns, origin = _read(options)
-        if not found.consumers:
-            return _say_nothing_found(options, found, code)
-        _warn(options, found)
-        _show(options, _shown(options, found, end_ns), origin)
+        ledger, code, end_ns, origin = _read(options)
+        if not ledger.consumers:
+            return _say_nothing_found(options, ledger, code)
+        _warn(options, ledger)
+        _show(options, _make_reports(options, ledger, end_ns), origin)
         return code
 
 
 def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
-    """The consumers, the exit code, when the capture ends (ns), and when it begins."""
+    """Return the consumers, the exit code, when the capture ends (ns), and when it begins."""
     from pulsarctl_wire.capture.sources import Decoder, collect_rarely
     from pulsarctl_wire.cli.capture.reading import Sources
     from pulsarctl_wire.stats.permits import Permits
 
     collect_rarely()
     origin = Origin()
-    found = Permits(_choice(options))
+    ledger = Permits(_make_test(options))
     decoder = Decoder(
         max_frame_size=options.max_frame_size,
         join_chunks=False,
-        new_state=found.new_state,
-        on_end=found.ended,
+        new_state=ledger.new_state,
+        on_end=ledger.ended,
     )
     with ExitStack() as stack:
         sources = Sources(options.sources, stack, bar=console.is_terminal(sys.stderr))
@@ -93,11 +93,11 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
                     origin.time_ns = events[0].time_ns
         except KeyboardInterrupt:
             sources.code = console.EXIT_INTERRUPTED
-    return found, sources.code, decoder.last_ns, origin
+    return ledger, sources.code, decoder.last_ns, origin
 
 
-def _choice(options: PermitsOptions) -> Any:
-    """Whether the frame that opens a consumer, or is its first one, is of a consumer that was asked for."""
+def _make_test(options: PermitsOptions) -> Any:
+    """Return a test of a consumer's first frame: whether the options select the consumer."""
     from pulsarctl_wire.cli.capture.select import by_connection, by_topic
     from pulsarctl_wire.stats.permits import id_of
 
@@ -111,14 +111,14 @@ def _choice(options: PermitsOptions) -> Any:
     if options.topics:
         tests.append(by_topic(options.topics))
 
-    def chosen(frame: Frame) -> bool:
+    def is_chosen(frame: Frame) -> bool:
         return all(test(frame) for test in tests)
 
-    return chosen
+    return is_chosen
 
 
-def _say_nothing_found(options: PermitsOptions, found: Permits, code: int) -> int:
-    _unknown(options, found, console.fail if not code else console.warn)
+def _say_nothing_found(options: PermitsOptions, ledger: Permits, code: int) -> int:
+    _say_unknown(options, ledger, console.fail if not code else console.warn)
     chosen_by = {
         "--subscription": options.subscriptions,
         "--topic": options.topics,
@@ -128,71 +128,71 @@ def _say_nothing_found(options: PermitsOptions, found: Permits, code: int) -> in
     flags = ", ".join(flag for flag, value in chosen_by.items() if value)
     if code != console.EXIT_SOURCE:
         text = f"{flags}: no consumer matched" if flags else "permits: there is no consumer"
-        console.warn(f"{text}{_of_unknown(found)}")
+        console.warn(f"{text}{_describe_unknown(ledger)}")
     return code
 
 
-def _unknown(options: PermitsOptions, found: Permits, say: Any) -> None:
+def _say_unknown(options: PermitsOptions, ledger: Permits, say: Any) -> None:
     """Say which of the subscriptions that were asked for are not in the capture."""
-    known = sorted(found.subscriptions)
-    some = ", ".join([*known[:5], *(["…"] if len(known) > 5 else [])])
+    subscriptions = sorted(ledger.subscriptions)
+    examples = ", ".join([*subscriptions[:5], *(["…"] if len(subscriptions) > 5 else [])])
     for name in options.subscriptions:
-        if name not in known:
-            hint = did_you_mean(name, known) or (some and f"; there is {some}")
-            say(f"--subscription {name}: not in the capture{hint}{_of_unknown(found)}")
+        if name not in subscriptions:
+            hint = did_you_mean(name, subscriptions) or (examples and f"; there is {examples}")
+            say(f"--subscription {name}: not in the capture{hint}{_describe_unknown(ledger)}")
 
 
-def _of_unknown(found: Permits) -> str:
-    """How many consumers might have been meant, but could not be recognized."""
-    if not found.unknown:
+def _describe_unknown(ledger: Permits) -> str:
+    """Say how many consumers might have been meant, but could not be recognized."""
+    if not ledger.unknown:
         return ""
-    return f"; the SUBSCRIBE of {count_of(found.unknown, 'consumer')} was not captured"
+    return f"; the SUBSCRIBE of {count_of(ledger.unknown, 'consumer')} was not captured"
 
 
-def _warn(options: PermitsOptions, found: Permits) -> None:
+def _warn(options: PermitsOptions, ledger: Permits) -> None:
     from pulsarctl_wire.stats.permits import MAX_CONSUMERS
 
-    _unknown(options, found, console.warn)
-    if found.left_out:
+    _say_unknown(options, ledger, console.warn)
+    if ledger.left_out:
         console.warn(
-            f"only the first {MAX_CONSUMERS} consumers are shown, {found.left_out} more are not: "
+            f"only the first {MAX_CONSUMERS} consumers are shown, {ledger.left_out} more are not: "
             "choose with --subscription, --topic, --connection, --consumer"
         )
 
 
-def _shown(options: PermitsOptions, found: Permits, end_ns: int) -> list[ConsumerReport]:
+def _make_reports(options: PermitsOptions, ledger: Permits, end_ns: int) -> list[ConsumerReport]:
     from pulsarctl_wire.render.permits import ConsumerReport
     from pulsarctl_wire.stats.permits import MAX_ROWS, consumer_records, ordered
 
     width = round(options.every * 1e9)
-    usual = _TABLE_ROWS if options.output == "table" and not width else MAX_ROWS
-    most = min(options.rows or usual, MAX_ROWS)
-    shown = []
-    for consumer in ordered(found.consumers.values()):
-        total, *rows = consumer_records(consumer, end_ns, most, width)
-        shown.append(ConsumerReport(total, rows))
-    return shown
+    default = _TABLE_ROWS if options.output == "table" and not width else MAX_ROWS
+    limit = min(options.rows or default, MAX_ROWS)
+    reports = []
+    for consumer in ordered(ledger.consumers.values()):
+        total, *rows = consumer_records(consumer, end_ns, limit, width)
+        reports.append(ConsumerReport(total, rows))
+    return reports
 
 
-def _show(options: PermitsOptions, shown: list[ConsumerReport], origin: Origin) -> None:
+def _show(options: PermitsOptions, reports: list[ConsumerReport], origin: Origin) -> None:
     from pulsarctl_wire.render.line import Clock
 
     clock = Clock(options.time_format, origin)
     if options.html or options.output == "html":
         from pulsarctl_wire.render.permits_page import html_page
 
-        text = html_page(shown, ", ".join(options.sources), clock)
+        text = html_page(reports, ", ".join(options.sources), clock)
         console.write_page(options.html, text, options.sources)
     elif options.output == "json":
         from pulsarctl_wire.render.jsonl import json_line
 
-        lines = (json_line(each) for one in shown for each in (one.consumer, *one.rows))
+        lines = (json_line(record) for report in reports for record in (report.consumer, *report.rows))
         sys.stdout.buffer.writelines(lines)
     else:
         from pulsarctl_wire.render.permits import page, rows_table
         from pulsarctl_wire.render.permits_plot import plot
 
         detail = partial(plot if options.output == "plot" else rows_table, clock=clock)
-        width, colour = console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
-        sys.stdout.buffer.write(page(shown, width, colour, detail).encode("utf-8", "backslashreplace"))
+        width, colour = console.terminal_width(sys.stdout), console.has_colour(sys.stdout)
+        sys.stdout.buffer.write(page(reports, width, colour, detail).encode("utf-8", "backslashreplace"))
     sys.stdout.buffer.flush()

@@ -15,7 +15,7 @@ LARGE: Final = 50_000_000
 _LINE_EVERY: Final = 60.0  # seconds
 
 
-class Watched(io.RawIOBase):
+class FlushingStream(io.RawIOBase):
     """Wraps a source's stream: calls `flush` before each read, and updates the progress bar after it.
 
     It ends after `size` bytes, if given.
@@ -30,7 +30,7 @@ class Watched(io.RawIOBase):
         self._left = size
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes, as soon as some are available."""
+        """Return the next bytes, as soon as some are available."""
         self._flush()
         if self._left is not None:
             size = min(size, self._left) if size >= 0 else self._left
@@ -58,7 +58,7 @@ class Progress:
         )
         self._bar = stack.enter_context(
             progress.Progress(
-                *columns, console=console.rich_console(sys.stderr), transient=True, auto_refresh=False
+                *columns, console=console.make_console(sys.stderr), transient=True, auto_refresh=False
             )
         )
         self._task = self._bar.add_task(clean(name), total=size)
@@ -79,10 +79,10 @@ class JobProgress:
     """
 
     def __init__(
-        self, size: int, stack: ExitStack, done: int = 0, clock: Callable[[], float] = time.monotonic
+        self, size: int, stack: ExitStack, done_bytes: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._size = size
-        self._done = done
+        self._done = done_bytes
         self._clock = clock
         self._bar: Any = None
         self.start()
@@ -95,8 +95,8 @@ class JobProgress:
             progress.DownloadColumn(),
             progress.TextColumn("{task.fields[said]}"),
         )
-        bar = progress.Progress(*columns, console=console.rich_console(sys.stderr), transient=True)
-        self._task = bar.add_task("", total=size, completed=done, said="")
+        bar = progress.Progress(*columns, console=console.make_console(sys.stderr), transient=True)
+        self._task = bar.add_task("", total=size, completed=done_bytes, said="")
         self._bar = stack.enter_context(bar)
 
     def wait(self, reason: str) -> None:
@@ -111,13 +111,13 @@ class JobProgress:
 
     def show(self, read: int, frames: int) -> None:
         """Show that so many bytes are read, and how many frames were in them."""
-        said = f"{frames:,} frames{self._left(read)}"
+        text = f"{frames:,} frames{self._left(read)}"
         if self._bar is not None:
-            self._bar.update(self._task, completed=read, said=said)
+            self._bar.update(self._task, completed=read, said=text)
         elif self._clock() >= self._next:
             self._next = self._clock() + _LINE_EVERY
             share = read / self._size if self._size else 1
-            sys.stderr.write(f"{share:.0%}: {human_bytes(read)} of {human_bytes(self._size)}, {said}\n")
+            sys.stderr.write(f"{share:.0%}: {human_bytes(read)} of {human_bytes(self._size)}, {text}\n")
             sys.stderr.flush()
 
     def _left(self, read: int) -> str:

@@ -10,12 +10,12 @@ from typing import BinaryIO, cast
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
 from pulsarctl_wire.capture.sources import Decoder, Source, open_source
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.progress import LARGE, Progress, Watched
+from pulsarctl_wire.cli.capture.progress import LARGE, FlushingStream, Progress
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event
 
 
-def captures_of(sources: list[str]) -> list[str]:
+def find_captures(sources: list[str]) -> list[str]:
     """Return the sources, with the captures below a directory in its place; notes name other files there.
 
     Ends the command if a directory holds no captures or cannot be read.
@@ -28,7 +28,7 @@ def captures_of(sources: list[str]) -> list[str]:
     with console.errors_reported():
         for source in sources:
             inside = list_inputs([source], console.warn) if os.path.isdir(source) else None
-            paths += [source] if inside is None else [each.path for each in inside]
+            paths += [source] if inside is None else [entry.path for entry in inside]
     return list(dict.fromkeys(paths))
 
 
@@ -50,10 +50,10 @@ class Sources:
     code: int = field(default=0, init=False)
 
     def read(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
-        """The events of all sources, in order of time. Problems are printed if `say`."""
+        """Read all sources, in order of time. Problems are printed if `say`."""
 
         def problem(error: CaptureError) -> None:
-            self.code = console.worse_source(self.code, damaged=isinstance(error, DamagedCapture))
+            self.code = console.worsen_code(self.code, damaged=isinstance(error, DamagedCapture))
             if say:
                 self.flush()
                 console.warn(str(error))
@@ -66,20 +66,18 @@ class Sources:
         order = arrange(self.paths, spans_of(self.paths))
         for text in order.notes:
             note(text)
-        return read_all(
-            decoder, order.turns, lambda given: self._opened(self.paths[given], say), problem, note
-        )
+        return read_all(decoder, order.turns, lambda index: self._open(self.paths[index], say), problem, note)
 
     @contextmanager
-    def _opened(self, path: str, bar: bool) -> Iterator[Source]:
+    def _open(self, path: str, bar: bool) -> Iterator[Source]:
         source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
         with source.stream if path != "-" else nullcontext():
-            yield self._watched(source, bar)
+            yield self._watch(source, bar)
 
-    def _watched(self, source: Source, bar: bool) -> Source:
+    def _watch(self, source: Source, bar: bool) -> Source:
         progress = None
         if bar and self.bar and source.size > LARGE:
             progress = Progress(source.name, source.size, self.stack)
         stream = source.stream if self.buffered else getattr(source.stream, "raw", source.stream)
-        watched = Watched(stream, self.flush, progress, None)
-        return source._replace(stream=cast(BinaryIO, watched))
+        wrapper = FlushingStream(stream, self.flush, progress, None)
+        return source._replace(stream=cast(BinaryIO, wrapper))

@@ -32,44 +32,44 @@ _LONGEST: Final = 2_048
 
 
 def by_command(names: list[str]) -> Test:
-    """Frames whose command is one of `names`: any case, separated by commas, with * and ? as in a shell."""
+    """Test for frames of the commands `names`: any case, separated by commas, * and ? as in a shell."""
     patterns = [name.strip().upper() for text in names for name in text.split(",") if name.strip()]
     numbers: set[int] = set()
     for pattern in patterns:
-        found = commands_like(pattern)
-        if not found:
+        matches = commands_like(pattern)
+        if not matches:
             hint = did_you_mean(pattern, NUMBERS) or f"; one of {', '.join(NAMES.values())}"
             raise FilterError(f"--command {pattern}: no such command{hint}")
-        numbers |= found
+        numbers |= matches
     return lambda event: isinstance(event, Frame) and event.type in numbers
 
 
 def by_topic(patterns: list[str]) -> Test:
-    """Frames about one of the topics or their partitions: short or full names, or patterns with * and ?."""
+    """Test for frames about the topics or their partitions: short or full names, or patterns with * and ?."""
     plain = {full_topic(pattern) for pattern in patterns if not re.search(r"[*?\[]", pattern)}
     globs = [pattern for pattern in patterns if re.search(r"[*?\[]", pattern)]
     globs = [pattern if "://" in pattern else f"*://*{pattern}" for pattern in globs]
-    known: dict[str, bool] = {}
+    cache: dict[str, bool] = {}
 
     def test(event: Event) -> bool:
         topic = event.topic if isinstance(event, Frame) else None
         if topic is None:
             return False
-        if topic not in known:
-            if len(known) > 10_000:
-                known.clear()
-            known[topic] = bool({topic, without_partition(topic)} & plain) or any(
+        if topic not in cache:
+            if len(cache) > 10_000:
+                cache.clear()
+            cache[topic] = bool({topic, without_partition(topic)} & plain) or any(
                 fnmatchcase(topic, pattern) for pattern in globs
             )
-        return known[topic]
+        return cache[topic]
 
     return test
 
 
-def by_connection(wanted: list[str]) -> Test:
-    """Events of connections that match a number, a port, or a part of "client:port-server:port"."""
-    numbers = {int(text) for text in wanted if text.isdecimal()}
-    parts = [text for text in wanted if not text.isdecimal()]
+def by_connection(texts: list[str]) -> Test:
+    """Test for events of connections that match a number, a port, or a part of "client:port-server:port"."""
+    numbers = {int(text) for text in texts if text.isdecimal()}
+    parts = [text for text in texts if not text.isdecimal()]
     ports = {str(number) for number in numbers if number > 1023}
     return lambda event: (
         event.connection.index in numbers
@@ -79,7 +79,7 @@ def by_connection(wanted: list[str]) -> Test:
 
 
 def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
-    """Events in the range "FROM..TO" (either may be omitted), both ends included.
+    """Test for events in the range "FROM..TO" (either may be omitted), both ends included.
 
     Each is a time in ISO 8601, or as pwire prints it. Without a zone it is UTC, or local time if `local`;
     docs/cli.md has the rest. If TO has no digits below the microsecond, all of its microsecond is included.
@@ -90,19 +90,19 @@ def by_time(text: str, origin: Origin, *, local: bool = False) -> Test:
             f"--time-range {text}: give FROM..TO, as in 2026-11-20T10:00..2026-11-20T10:05 or +1..+2.5"
         )
     zone = None if local else timezone.utc
-    start_of, end_of = _moment(start.strip(), zone), _moment(stop.strip(), zone)
+    start_of, end_of = _parse_moment(start.strip(), zone), _parse_moment(stop.strip(), zone)
     finest = 0 if re.search(r"\.\d{7,}|\d{17}", stop) else 999
-    known: list[tuple[float, float]] = []
+    bounds: list[tuple[float, float]] = []
 
     def test(event: Event) -> bool:
         if event.time_ns is None:
             return False
-        if not known:
+        if not bounds:
             first = origin.time_ns or 0
             low = -math.inf if start_of is None else start_of(first)
             high = math.inf if end_of is None else end_of(first) + finest
-            known.append((low, high + _DAY if high < low and _TIME_OF_DAY.fullmatch(stop.strip()) else high))
-        low, high = known[0]
+            bounds.append((low, high + _DAY if high < low and _TIME_OF_DAY.fullmatch(stop.strip()) else high))
+        low, high = bounds[0]
         return low <= event.time_ns <= high
 
     return test
@@ -114,26 +114,26 @@ _RECENT: Final = 10**8
 """Numbers from here on are seconds since 1970; smaller ones are seconds since the first event."""
 
 
-def _moment(text: str, zone: timezone | None) -> Callable[[int], int] | None:
-    """One end of a range: a function from the first event's time to the end's time, both in ns since 1970."""
+def _parse_moment(text: str, zone: timezone | None) -> Callable[[int], int] | None:
+    """Parse an end of a range: a function from the first event's time to the end's, both in ns since 1970."""
     if not text:
         return None
     if match := re.fullmatch(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?", text):
         sign, seconds, fraction = match.groups()
-        after = _nanoseconds(int(seconds), fraction)
+        time_ns = _nanoseconds(int(seconds), fraction)
         if not sign and len(seconds) > 16:  # time_ns of the JSON output
-            return lambda first: after // 10**9
-        if sign or after < _RECENT * 10**9:
-            return lambda first: first + (-after if sign == "-" else after)
-        return lambda first: after
+            return lambda first: time_ns // 10**9
+        if sign or time_ns < _RECENT * 10**9:
+            return lambda first: first + (-time_ns if sign == "-" else time_ns)
+        return lambda first: time_ns
     if match := _TIME_OF_DAY.fullmatch(text):
         hour, minute, second = (int(part or 0) for part in match.groups()[:3])
         if hour < 24 and minute < 60 and second < 60:
             return lambda first: _near(first, (hour, minute, second), _nanoseconds(0, match[4]), zone)
     try:
         finer = re.search(r"(?<=:\d\d)\.(\d{1,9})", text)
-        whole = text.replace(finer[0], "", 1) if finer else text
-        moment = datetime.fromisoformat(whole.replace("Z", "+00:00"))
+        coarse = text.replace(finer[0], "", 1) if finer else text
+        moment = datetime.fromisoformat(coarse.replace("Z", "+00:00"))
         if moment.tzinfo is None and zone is not None:
             moment = moment.replace(tzinfo=zone)
         exact = _nanoseconds(int(moment.timestamp()), finer and finer[1])
@@ -148,15 +148,15 @@ def _nanoseconds(seconds: int, fraction: str | None) -> int:
     return seconds * 10**9 + int(f"{fraction or '':0<9}")
 
 
-def _near(first: int, time: tuple[int, int, int], rest: int, zone: timezone | None) -> int:
-    """The time of day on the first event's day, or on the next day if it is over 12 hours before `first`."""
+def _near(first: int, time: tuple[int, int, int], fraction_ns: int, zone: timezone | None) -> int:
+    """Return a time of day on the first event's day, or on the next if it is over 12 hours before `first`."""
     hour, minute, second = time
     try:
         day = datetime.fromtimestamp(first // 10**9, zone)
-        same = int(day.replace(hour=hour, minute=minute, second=second).timestamp()) * 10**9 + rest
+        same_day = int(day.replace(hour=hour, minute=minute, second=second).timestamp()) * 10**9 + fraction_ns
     except (ValueError, OverflowError, OSError):  # the capture's times are not valid dates
-        same = first // _DAY * _DAY + _nanoseconds((hour * 60 + minute) * 60 + second, None) + rest
-    return same + _DAY if same < first - _DAY // 2 else same
+        same_day = first // _DAY * _DAY + _nanoseconds((hour * 60 + minute) * 60 + second, None) + fraction_ns
+    return same_day + _DAY if same_day < first - _DAY // 2 else same_day
 
 
 class FirstError:
@@ -170,48 +170,48 @@ class FirstError:
         self._recorder = recorder
 
     def __call__(self, event: Event) -> bool:
-        """Whether `event` has an error."""
-        wrong = bool(self.what(event))
+        """Return whether `event` has an error."""
+        has_error = bool(self.describe(event))
         self.looked_at += isinstance(event, Frame)
-        self.passed += wrong
-        return wrong
+        self.passed += has_error
+        return has_error
 
-    def before(self, event: Event) -> str:
-        """The prefix of the lines of `event`."""
-        return f"{clean(self.what(event))} | "
+    def prefix(self, event: Event) -> str:
+        """Return the prefix of the lines of `event`."""
+        return f"{clean(self.describe(event))} | "
 
-    def what(self, event: Event) -> str:
-        """The error of `event`; "" if none."""
+    def describe(self, event: Event) -> str:
+        """Return the error of `event`; "" if none."""
         if isinstance(event, Gap):
             return f"{event.size} bytes were not captured" if event.size else ""
         if isinstance(event, Malformed):
             return event.reason
-        return _refusal(event) or next(iter(self._recorder.notes(event)), "")
+        return _read_error(event) or next(iter(self._recorder.notes(event)), "")
 
 
-def _refusal(frame: Frame) -> str:
-    """The error that a frame reports: its name, and the broker's message; "" if none."""
-    said = frame.command if frame.type in _ERRORS else ""
+def _read_error(frame: Frame) -> str:
+    """Return the error that a frame reports: its name, and the broker's message; "" if none."""
+    name = frame.command if frame.type in _ERRORS else ""
     body: Any = frame.body
     for field, value in () if body is None else body.ListFields():  # an error field comes after `response`
         failed = field.name == "response" and value == FAILED.get(frame.type)
         if failed or field.name in ("error", "error_code", "validation_error"):
-            said = field.enum_type.values_by_number[value].name
+            name = field.enum_type.values_by_number[value].name
     message = getattr(body, "message", "") or getattr(body, "error_message", "")
-    return f"{said}: {as_text(message)}" if said and message else said
+    return f"{name}: {as_text(message)}" if name and message else name
 
 
-def tests(selecting: SelectOptions) -> list[Test]:
-    """Tests of the options other than the expression: all must hold, the cheap ones come first.
+def tests(selection: SelectOptions) -> list[Test]:
+    """Make the tests of the options other than the expression: all must hold, the cheap ones come first.
 
     Raises FilterError.
     """
-    given = (
-        (by_command, selecting.commands),
-        (by_connection, selecting.connections),
-        (by_topic, selecting.topics),
+    makers = (
+        (by_command, selection.commands),
+        (by_connection, selection.connections),
+        (by_topic, selection.topics),
     )
-    return [test_of(names) for test_of, names in given if names]
+    return [test_of(names) for test_of, names in makers if names]
 
 
 class Rule:
@@ -227,18 +227,18 @@ class Rule:
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="rule_engine")
         self._error = rule_engine.errors.EngineError
         try:
-            self._rule = self._parsed(text)
+            self._rule = self._parse(text)
         except self._error as error:
             suggestion = getattr(error, "suggestion", None)
             hint = f"; did you mean {suggestion}?" if suggestion else f"; see {names_in} for the fields"
             raise FilterError(
-                f"{flag} {text}: {_explain(error)}{self._meant(text, names) or hint}"
+                f"{flag} {text}: {_explain(error)}{self._suggest(text, names) or hint}"
             ) from error
         context = self._rule.context
-        own = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
-        unknown = set(context.symbols) - names - set(context.builtins) - own
+        bindings = set(re.findall(r"\bfor\s+(\w+)\s+in\b", text))  # of [m for m in messages]
+        unknown = set(context.symbols) - names - set(context.builtins) - bindings
         if unknown:
-            hint = _meant_text(min(unknown), text, names) or f"; {names_in} lists the fields"
+            hint = _suggest_for(min(unknown), text, names) or f"; {names_in} lists the fields"
             raise FilterError(f"{flag} {text}: there is no field {min(unknown)}{hint}")
         self._fields = sorted(set(context.symbols) & names)
         self._changes = not _CHANGING.isdisjoint(context.symbols)
@@ -247,30 +247,30 @@ class Rule:
         self.failed = 0
         """Records on which the expression raised an error (it compared a text with a number, say)."""
 
-    def _parsed(self, text: str) -> Any:
+    def _parse(self, text: str) -> Any:
         import rule_engine
 
         return rule_engine.Rule(text, context=rule_engine.Context(resolver=_resolve, default_value=None))
 
-    def _meant(self, text: str, names: frozenset[str]) -> str:
-        """A suggestion for `=` instead of `==` and for texts without quotes: "; did you mean …?", or ""."""
-        better = _COMPARED.sub(lambda found: found["quoted"] or _compared(found, names), text)
+    def _suggest(self, text: str, names: frozenset[str]) -> str:
+        """Suggest `==` for `=`, and quotes for texts without: "; did you mean …?", or ""."""
+        better = _COMPARED.sub(lambda match: match["quoted"] or _correct(match, names), text)
         try:
-            self._parsed(better)
+            self._parse(better)
         except self._error:
             return ""
         return f"; did you mean {better}?"
 
     def matches(self, record: Record) -> bool:
-        """Whether the expression holds for `record`."""
+        """Return whether the expression holds for `record`."""
         values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
         try:
-            known = self._outcomes.get(values)
+            outcome = self._outcomes.get(values)
         except TypeError:  # a field has parts
             holds, fails = self._outcome(record)
         else:
-            holds, fails = known or self._outcome(record)
-            if known is None and not self._changes:
+            holds, fails = outcome or self._outcome(record)
+            if outcome is None and not self._changes:
                 self._remember(values, (holds, fails))
         self.tried += 1
         self.failed += fails
@@ -284,7 +284,7 @@ class Rule:
         self._outcomes[values] = outcome
 
     def _outcome(self, record: Record) -> tuple[bool, bool]:
-        """Whether the expression holds, and whether it failed."""
+        """Return whether the expression holds, and whether it failed."""
         try:
             return bool(self._rule.matches(record)), False
         except self._error:
@@ -315,19 +315,19 @@ class Expression(Rule):
             self._outline = recorder.outline if INSIDE.isdisjoint(self._fields) else None
         self._asks_messages = "messages" in self._fields
 
-    def _parsed(self, text: str) -> Any:
+    def _parse(self, text: str) -> Any:
         import rule_engine
 
         # rule-engine converts each mapping completely, but not objects
-        some = rule_engine.DataType.UNDEFINED
+        any_type = rule_engine.DataType.UNDEFINED
         payload = rule_engine.DataType.OBJECT(
-            "payload", attributes=dict.fromkeys(PAYLOAD_NAMES, some), accessor=_of_part
+            "payload", attributes=dict.fromkeys(PAYLOAD_NAMES, any_type), accessor=_of_part
         )
-        attributes = dict.fromkeys(MESSAGE_NAMES, some) | {"payload": payload}
+        attributes = dict.fromkeys(MESSAGE_NAMES, any_type) | {"payload": payload}
         message = rule_engine.DataType.OBJECT("message", attributes=attributes, accessor=_of_part)
         types = {"messages": rule_engine.DataType.ARRAY(message)}
         context = rule_engine.Context(
-            resolver=_resolve, type_resolver=lambda name: types.get(name, some), default_value=None
+            resolver=_resolve, type_resolver=lambda name: types.get(name, any_type), default_value=None
         )
         try:
             return rule_engine.Rule(text, context=context)
@@ -335,17 +335,17 @@ class Expression(Rule):
             raise
         except rule_engine.errors.EvaluationError:  # objects do not support m["size"]
             self._cost = _WHOLE_COST
-            return super()._parsed(text)
+            return super()._parse(text)
 
     def __call__(self, event: Any) -> bool:
-        """Whether the expression holds for the record of `event`."""
+        """Return whether the expression holds for the record of `event`."""
         if self._outline is not None and isinstance(event, Frame):
             self._budget.read(len(event.raw))  # the renderer may spend it
             return self.matches(self._outline(event))
         return self.matches(self._recorder(event))
 
     def matches(self, record: Record) -> bool:
-        """Whether the expression holds for `record`."""
+        """Return whether the expression holds for `record`."""
         if self._asks_messages and record.get("messages"):
             record = {**record, "messages": self._messages(record["messages"])}
         return super().matches(record)
@@ -386,14 +386,14 @@ _VALUE: Final = re.compile(r"-?[\d.]+|true|false|null|\$.*|")
 """A word that needs no quotes."""
 
 
-def _compared(found: re.Match[str], names: frozenset[str]) -> str:
-    sign, space, word = found["sign"], found["space"], found["word"]
-    known = _VALUE.fullmatch(word) or word.partition(".")[0] in names
-    return f"{'==' if sign == '=' else sign}{space}" + (word if known else f'"{word}"')
+def _correct(match: re.Match[str], names: frozenset[str]) -> str:
+    sign, space, word = match["sign"], match["space"], match["word"]
+    is_plain = _VALUE.fullmatch(word) or word.partition(".")[0] in names
+    return f"{'==' if sign == '=' else sign}{space}" + (word if is_plain else f'"{word}"')
 
 
-def _meant_text(word: str, text: str, names: frozenset[str]) -> str:
-    """The suggestion for a word that is not a field: a command, a text without quotes, or a typo."""
+def _suggest_for(word: str, text: str, names: frozenset[str]) -> str:
+    """Suggest what a word is that is not a field: a command, a text without quotes, or a typo."""
     if word.upper() in NUMBERS and "command" in names and text.strip() == word:
         return f"; did you mean command == '{word.upper()}'?"
     if word.upper() in NUMBERS or re.search(rf"[=!<>~]\s*{re.escape(word)}\b", text):

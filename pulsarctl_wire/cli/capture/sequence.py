@@ -29,7 +29,7 @@ class SequenceOptions:
     sources: list[str] = SOURCES()
     output: Literal["text", "svg", "html"] = OUTPUT(default="text")
     html: str | None = option("--html FILE", "Write the diagram as an HTML page.")
-    selecting: SelectOptions = group(SelectOptions)
+    selection: SelectOptions = group(SelectOptions)
     time_range: str | None = option(
         "--time-range FROM..TO", "ISO 8601, epoch seconds, or +seconds from the first event."
     )
@@ -48,9 +48,9 @@ class SequenceOptions:
 
 def sequence(options: SequenceOptions) -> int:
     """Draw captured sessions as a sequence diagram: who sent what to whom, and how long it took."""
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, sources=captures_of(options.sources))
+    options = replace(options, sources=find_captures(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return SequenceJob(options, stack).run()
 
@@ -65,20 +65,20 @@ class SequenceJob:
         from pulsarctl_wire.render.sequence import Diagram
         from pulsarctl_wire.render.text import Origin, Paint
 
-        selecting = options.selecting
+        selection = options.selection
         self.options = options
         self.stack = stack
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         self.frames = self.code = 0
-        self.tests: list[Callable[[Any], bool]] = [*select.tests(selecting)]
-        self.selects = bool(selecting.topics or selecting.commands or selecting.expression or options.around)
+        self.tests: list[Callable[[Any], bool]] = [*select.tests(selection)]
+        self.selects = bool(selection.topics or selection.commands or selection.expression or options.around)
         if options.time_range:
             self.selects = True
             local = options.time_format == "local"
             self.tests.append(select.by_time(options.time_range, self.origin, local=local))
-        if selecting.expression is not None:
-            self.tests.append(select.Expression(selecting.expression, Recorder()))
+        if selection.expression is not None:
+            self.tests.append(select.Expression(selection.expression, Recorder()))
         self.ended: list[EndedConnection] = []
         around = None if options.around is None else (options.around, options.context)
         self.diagram = Diagram(
@@ -93,7 +93,7 @@ class SequenceJob:
         collect_rarely()
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
-            join_chunks=bool(self.options.selecting.expression),
+            join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
@@ -149,7 +149,7 @@ class SequenceJob:
             sys.stdout.write(sequence_svg.svg(diagram.rows, self.clock, diagram.note))
         else:
             width = None if console.screen.wide else console.terminal_width(sys.stdout) or _WIDTH
-            paint = Paint(console.use_colour(sys.stdout))
+            paint = Paint(console.has_colour(sys.stdout))
             for line in sequence_text.text(diagram.rows, paint, self.clock, width, diagram.note):
                 sys.stdout.write(f"{line}\n")
 

@@ -51,14 +51,14 @@ def stats(options: StatsOptions) -> int:
     """Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors."""
     if not options.sources:
         console.fail("stats: name a SOURCE (a file, or - for stdin); see pwire stats --help")
-    kinds = [kind.strip().lower() for each in options.by for kind in each.split(",")]
+    kinds = [kind.strip().lower() for text in options.by for kind in text.split(",")]
     for kind in kinds:
         if kind not in NAMES:
             hint = did_you_mean(kind, NAMES) or f"; use one of {', '.join(NAMES)}"
             console.fail(f"--by {kind}: unknown{hint}")
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
 
-    options = replace(options, by=list(dict.fromkeys(kinds)), sources=captures_of(options.sources))
+    options = replace(options, by=list(dict.fromkeys(kinds)), sources=find_captures(options.sources))
     with console.errors_reported(), ExitStack() as stack:
         return StatsJob(options, stack).run()
 
@@ -74,8 +74,8 @@ class StatsJob:
         self.stats = Stats()
         self.counting = self.stopped = False
         self.code = 0
-        self.findings: Callable[[], list[Any]] = list
-        self.found: list[Finding] = []
+        self.find_findings: Callable[[], list[Any]] = list
+        self.findings: list[Finding] = []
 
     def run(self) -> int:
         """Count and show; returns the exit code."""
@@ -85,7 +85,7 @@ class StatsJob:
         try:
             self._count()
             if self.code != console.EXIT_INTERRUPTED:
-                self.found = self.findings()
+                self.findings = self.find_findings()
         finally:
             if self.code == console.EXIT_INTERRUPTED:
                 from pulsarctl_wire.pipeline.decoding.counting import stop_processes
@@ -98,19 +98,19 @@ class StatsJob:
 
     def _count(self) -> None:
         """Count the sources, until Ctrl-C."""
-        from pulsarctl_wire.cli.capture.pooled import splittable
+        from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        inputs = splittable(self.options.sources, self.options.jobs)
-        before = signal.signal(signal.SIGINT, self._interrupt)
-        counted, read, count = self._together(inputs) if inputs else self._alone()
+        inputs = plan_inputs(self.options.sources, self.options.jobs)
+        handler = signal.signal(signal.SIGINT, self._interrupt)
+        counter, reader, count = self._together(inputs) if inputs else self._alone()
         try:
             count()
-            self.code = read.code
+            self.code = reader.code
         except KeyboardInterrupt:
             self.code = console.EXIT_INTERRUPTED
         finally:
-            signal.signal(signal.SIGINT, before)
-        self.stats.finish(counted)
+            signal.signal(signal.SIGINT, handler)
+        self.stats.finish(counter)
 
     def _alone(self) -> tuple[Any, Any, Callable[[], object]]:
         """Count in this process: the counter, the reader, and the function that runs both."""
@@ -140,21 +140,21 @@ class StatsJob:
             self._add(decoder.finish())
             doctor.finish()
 
-        self.findings = lambda: list(doctor.findings.values())
+        self.find_findings = lambda: list(doctor.findings.values())
         return decoder, sources, count
 
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
         """Count in several processes: the counter, the reader, and the function that runs both."""
-        from pulsarctl_wire.cli.capture.pooled import Pool
+        from pulsarctl_wire.cli.capture.pool import Pool
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats
 
         limit = self.options.max_frame_size
         if self.options.is_examined:
-            from pulsarctl_wire.cli.capture.examining import examine_beside
+            from pulsarctl_wire.cli.capture.examination import examine_beside
 
-            examined = examine_beside(self.stack, self.options.sources, limit)
-            self.findings = lambda: examined().findings
+            wait = examine_beside(self.stack, self.options.sources, limit)
+            self.find_findings = lambda: wait().findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
         self.stats = counting.counts
@@ -177,15 +177,15 @@ class StatsJob:
             raise KeyboardInterrupt
 
     def _add(self, batches: Iterable[list[Event]]) -> None:
-        gathered: list[Event] = []
+        batch: list[Event] = []
         try:
             for events in batches:
-                gathered += events
-                if len(gathered) >= _GATHERED:
-                    self._add_all(gathered)
-                    gathered = []
+                batch += events
+                if len(batch) >= _GATHERED:
+                    self._add_all(batch)
+                    batch = []
         finally:
-            self._add_all(gathered)
+            self._add_all(batch)
 
     def _add_all(self, events: list[Event]) -> None:
         self.counting = True
@@ -201,25 +201,25 @@ class StatsJob:
         from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats.report import records, total_record
 
-        total, findings = total_record(self.stats), self.found
+        total, findings = total_record(self.stats), self.findings
         kinds = self.options.by or [kind for kind in NAMES if self.stats.rows[kind]]
         tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
-            found = [{"by": "finding", **finding_record(each)} for each in findings]
-            out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values()), *found]))
+            finding_records = [{"by": "finding", **finding_record(finding)} for finding in findings]
+            out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values()), *finding_records]))
         else:
             from pulsarctl_wire.render.stats_page import page
 
             sizes = {kind: sum(1 for key in self.stats.rows[kind] if key) for kind in kinds}
-            shown = page(
-                total, tables, sizes, console.terminal_width(sys.stdout), console.use_colour(sys.stdout)
+            text = page(
+                total, tables, sizes, console.terminal_width(sys.stdout), console.has_colour(sys.stdout)
             )
-            paint, width = Paint(console.use_colour(sys.stdout)), console.terminal_width(sys.stdout)
-            text = FindingText(paint, Clock(), width)
-            chosen, more = limit_findings(findings)
-            shown += "".join(f"\n{text(each, {})}" for each in chosen) + (more and f"\n{more}")
-            out = shown.encode("utf-8", "backslashreplace")
+            paint, width = Paint(console.has_colour(sys.stdout)), console.terminal_width(sys.stdout)
+            format_finding = FindingText(paint, Clock(), width)
+            top, note = limit_findings(findings)
+            text += "".join(f"\n{format_finding(finding, {})}" for finding in top) + (note and f"\n{note}")
+            out = text.encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(out)
         sys.stdout.buffer.flush()

@@ -68,8 +68,8 @@ class Summary:
         self._span([event.time_ns for event in events])
 
     def _span(self, times: list[int | None]) -> None:
-        known = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]
-        self.first_ns, self.last_ns = min(known, default=None), max(known, default=None)
+        all_times = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]
+        self.first_ns, self.last_ns = min(all_times, default=None), max(all_times, default=None)
 
     def _add_damage(self, event: Event) -> None:
         self.totals.update(damage_of(event))
@@ -109,33 +109,33 @@ class Summary:
         return sum(self.commands.values()) + self.totals["unknown"]
 
     def is_empty(self) -> bool:
-        """Whether nothing was read."""
+        """Return whether nothing was read."""
         return not (self.packets or self.connections)
 
     def lines(self, paint: Paint) -> Iterator[str]:
-        """The summary as lines."""
+        """Format the summary as lines."""
         totals = self.totals
         span = ""
         if self.first_ns is not None and self.last_ns is not None and self.commands:
             span = f" in {(self.last_ns - self.first_ns) / 1e9:.3f} s"
         with_frames = len(self._seen)
-        others = self.connections - with_frames
-        other = f" (and {others} without Pulsar frames{_named(self.other_traffic)})" if others else ""
+        silent = self.connections - with_frames
+        note = f" (and {silent} without Pulsar frames{_list_counts(self.other_traffic)})" if silent else ""
         packets = f"{count_of(self.packets, 'packet')}, " if self.packets else ""
         frames = self.frames
         yield paint(
             "bold",
-            f"{packets}{count_of(with_frames, 'connection')}{other}, "
+            f"{packets}{count_of(with_frames, 'connection')}{note}, "
             f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
         if self.commands:
-            ranked = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
-            named = [f"{command_name(number)} {count}" for number, count in ranked if number in BODIES]
-            unknown = [(number, count) for number, count in ranked if number not in BODIES]
-            named += [f"{command_name(number)} {count}" for number, count in unknown[:_UNKNOWN_SHOWN]]
-            if rest := sum(count for _, count in unknown[_UNKNOWN_SHOWN:]) + totals["unknown"]:
-                named.append(f"other unknown commands {rest}")
-            yield "  commands   " + ", ".join(named)
+            counts = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
+            commands = [f"{command_name(number)} {count}" for number, count in counts if number in BODIES]
+            unknown = [(number, count) for number, count in counts if number not in BODIES]
+            commands += [f"{command_name(number)} {count}" for number, count in unknown[:_UNKNOWN_SHOWN]]
+            if other_count := sum(count for _, count in unknown[_UNKNOWN_SHOWN:]) + totals["unknown"]:
+                commands.append(f"other unknown commands {other_count}")
+            yield "  commands   " + ", ".join(commands)
         if totals["sent"] or totals["delivered"]:
             yield f"  messages   {totals['sent']} sent, {totals['delivered']} delivered"
         if self.checksums:
@@ -158,7 +158,7 @@ class Summary:
         totals = self.totals
         if totals["malformed"]:
             size = totals["malformed_bytes"]
-            yield f"{totals['malformed']} malformed ({size} bytes{_named(self.protocols)})"
+            yield f"{totals['malformed']} malformed ({size} bytes{_list_counts(self.protocols)})"
         if totals["gaps"]:
             yield f"{count_of(totals['gaps'], 'gap')} ({totals['gap_bytes']} bytes)"
         if totals["partial"]:
@@ -171,5 +171,5 @@ class Summary:
             yield "packets dropped by the kernel are not counted on this system"
 
 
-def _named(counts: Counter[str]) -> str:
+def _list_counts(counts: Counter[str]) -> str:
     return f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""

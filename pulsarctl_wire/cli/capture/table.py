@@ -10,7 +10,7 @@ from typing import Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.table_options import TableOptions
-from pulsarctl_wire.cli.options import parse_time, partition_by, size_of
+from pulsarctl_wire.cli.options import parse_size, parse_time, partition_by
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
 
@@ -22,31 +22,31 @@ def table(options: TableOptions) -> int:
     """Write captured traffic as Parquet tables: of frames, gaps and connections."""
     console.require(*TABLE_LIBRARIES)
     verb, *tables = options.sources
-    usual = TableOptions(sources=options.sources)
-    given = {
-        each.name for each in fields(options) if getattr(options, each.name) != getattr(usual, each.name)
+    bare = TableOptions(sources=options.sources)
+    flags = {
+        field.name for field in fields(options) if getattr(options, field.name) != getattr(bare, field.name)
     }
     if verb in _VERBS:
-        if len(tables) != 1 or given - _VERBS[verb]:
-            own = " and ".join(map(_flag, sorted(_VERBS[verb])))
-            console.fail(f"table {verb}: takes one TABLE, {own}; ./{verb} is a capture of that name")
-        return _changed(tables[0], partial(_optimize if verb == "optimize" else _delete, tables[0], options))
-    for other, names in _VERBS.items():
-        for name in sorted(given & names):
-            console.fail(f"table: {_flag(name)} needs {other}")
+        if len(tables) != 1 or flags - _VERBS[verb]:
+            flag_names = " and ".join(map(_flag, sorted(_VERBS[verb])))
+            console.fail(f"table {verb}: takes one TABLE, {flag_names}; ./{verb} is a capture of that name")
+        return _change(tables[0], partial(_optimize if verb == "optimize" else _delete, tables[0], options))
+    for action, names in _VERBS.items():
+        for name in sorted(flags & names):
+            console.fail(f"table: {_flag(name)} needs {action}")
     if options.out is None:
         console.fail("table: missing option --out (pwire table --help)")
     if options.findings and "-" in options.sources:
         console.fail(
             "--findings: reads the sources twice, and stdin can be read once; save it to a file first"
         )
-    from pulsarctl_wire.cli.capture.reading import captures_of
+    from pulsarctl_wire.cli.capture.reading import find_captures
     from pulsarctl_wire.cli.capture.table_job import TableJob
 
-    captured = replace(options, sources=captures_of(options.sources))
+    table_options = replace(options, sources=find_captures(options.sources))
     try:
         with ExitStack() as stack:
-            return TableJob(captured, options.out, stack).run()
+            return TableJob(table_options, options.out, stack).run()
     except WireError as error:
         console.fail(str(error), console.EXIT_SOURCE)
     except OSError as error:
@@ -57,21 +57,21 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _changed(table: str, change: Callable[[], str]) -> int:
+def _change(table: str, change: Callable[[], str]) -> int:
     """Change a table, and say what was done."""
     try:
-        done = change()
+        result = change()
     except WireError as error:
-        console.fail(str(error), console.code_of(error))
+        console.fail(str(error), console.find_code(error))
     except OSError as error:
         console.fail(f"{table}: {error.strerror or error}", console.EXIT_OUTPUT)
-    sys.stderr.write(f"{clean(table)}: {done}\n")
+    sys.stderr.write(f"{clean(table)}: {result}\n")
     return 0
 
 
 def _optimize(table: str, options: TableOptions) -> str:
     """Merge the small files of a table, after it was partitioned by other columns if that is wanted."""
-    size = size_of("--size", options.size or "128MiB")
+    size = parse_size("--size", options.size or "128MiB")
     if not size:
         console.fail(f"--size {options.size}: must be at least 1 byte")
     from pulsarctl_wire.pipeline.files.filesystems import is_file
@@ -80,19 +80,19 @@ def _optimize(table: str, options: TableOptions) -> str:
 
     if is_file(table):
         if options.size or options.partition_by:
-            why = "is a file; --size and --partition-by are for directories"
-            console.fail(f"table optimize: {clean(table)} {why}")
-        before, after = rewrite(table)
+            reason = "is a file; --size and --partition-by are for directories"
+            console.fail(f"table optimize: {clean(table)} {reason}")
+        previous, current = rewrite(table)
         return (
-            f"{count_of(before.files, 'row group')} ({human_bytes(before.size)}) before, "
-            f"{after.files:,} ({human_bytes(after.size)}) now"
+            f"{count_of(previous.files, 'row group')} ({human_bytes(previous.size)}) before, "
+            f"{current.files:,} ({human_bytes(current.size)}) now"
         )
     moved = repartition(table, partition_by(options.partition_by)) if options.partition_by else None
-    before, after = optimize(table, size)
-    before = moved or before
+    previous, current = optimize(table, size)
+    previous = moved or previous
     return (
-        f"{count_of(before.files, 'file')} ({human_bytes(before.size)}) before, "
-        f"{after.files:,} ({human_bytes(after.size)}) now"
+        f"{count_of(previous.files, 'file')} ({human_bytes(previous.size)}) before, "
+        f"{current.files:,} ({human_bytes(current.size)}) now"
     )
 
 
@@ -100,20 +100,20 @@ def _delete(table: str, options: TableOptions) -> str:
     """Delete old rows."""
     if options.before is None:
         console.fail("table delete: missing option --before (pwire table --help)")
-    before = parse_time(options.before)
+    limit_ns = parse_time(options.before)
     from pulsarctl_wire.pipeline.upkeep.retention import delete
 
-    done = delete(table, before, exact=options.exact, dry_run=options.dry_run)
-    what = "would be deleted" if options.dry_run else "deleted"
-    moment = datetime.fromtimestamp(before // 10**9, timezone.utc)
-    said = (
-        f"{count_of(done.rows, 'row')} before {moment:%Y-%m-%dT%H:%M:%SZ} {what}: "
-        f"{count_of(done.files, 'file')}, {human_bytes(done.size)}"
+    result = delete(table, limit_ns, exact=options.exact, dry_run=options.dry_run)
+    verb = "would be deleted" if options.dry_run else "deleted"
+    moment = datetime.fromtimestamp(limit_ns // 10**9, timezone.utc)
+    text = (
+        f"{count_of(result.rows, 'row')} before {moment:%Y-%m-%dT%H:%M:%SZ} {verb}: "
+        f"{count_of(result.files, 'file')}, {human_bytes(result.size)}"
     )
-    if done.rewritten:
-        said += f", and {count_of(done.rewritten, 'file')} rewritten"
-    if done.left:
-        said += f"; {count_of(done.left, 'older row')} stay in files with newer ones (--exact deletes them)"
-    if done.untimed:
-        said += f"; {count_of(done.untimed, 'row')} have no time, and stay"
-    return said
+    if result.rewritten:
+        text += f", and {count_of(result.rewritten, 'file')} rewritten"
+    if result.left:
+        text += f"; {count_of(result.left, 'older row')} stay in files with newer ones (--exact deletes them)"
+    if result.untimed:
+        text += f"; {count_of(result.untimed, 'row')} have no time, and stay"
+    return text

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.checks.finding import rows_of
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.capture.examining import Examined, examine_beside
-from pulsarctl_wire.cli.capture.pooled import Pool, splittable
+from pulsarctl_wire.cli.capture.examination import Examination, examine_beside
+from pulsarctl_wire.cli.capture.pool import Pool, plan_inputs
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.capture.table_options import TableOptions
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
@@ -45,7 +45,7 @@ class TableJob:
     def __init__(self, options: TableOptions, out: str, stack: ExitStack) -> None:
         self._options = options
         self._out = out
-        self._work: Options = options.rows.work(SPLIT_SIZE)
+        self._work: Options = options.rows.make_options(SPLIT_SIZE)
         self._stack = stack
         self._code = 0
         self._tables: dict[str, _Part] = {}
@@ -63,7 +63,7 @@ class TableJob:
             if name != "messages" or self._work.messages
         }
         findings = self._findings_beside() if self._options.findings else None
-        inputs = splittable(self._options.sources, self._options.jobs)
+        inputs = plan_inputs(self._options.sources, self._options.jobs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
@@ -78,30 +78,31 @@ class TableJob:
                     os.remove(beside(self._out, name))  # of another table that was there
         return self._code
 
-    def _findings_beside(self) -> Callable[[], Examined]:
+    def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
         limit = self._work.max_frame_size
         return examine_beside(self._stack, self._options.sources, limit, places=True)
 
-    def _write_findings(self, examined: Examined) -> None:
+    def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
 
         Here they are numbered by the first packets in the file, there by the first ones in time.
         """
-        connections = [each.connection for each in examined.findings]
-        connections += [each.sighting.connection for found in examined.findings for each in found.evidence]
-        named = {uid_of(each): each for each in connections}
-        uids = [uid for uid in named if uid is not None]
+        findings = examined.findings
+        connections = [finding.connection for finding in findings]
+        connections += [entry.sighting.connection for finding in findings for entry in finding.evidence]
+        by_uid = {uid_of(connection): connection for connection in connections}
+        uids = [uid for uid in by_uid if uid is not None]
         for uid, number in self._numbers(uids) if uids else ():
-            named[uid].index = number
-        rows = rows_of(examined.findings, examined.left_out, self._work.cluster, examined.files)
+            by_uid[uid].index = number
+        rows = rows_of(findings, examined.left_out, self._work.cluster, examined.files)
         part = _Part(beside(self._out, "findings"), FINDINGS, self._stack)
         part.write(pa.Table.from_pylist(list(rows), FINDINGS))
         part.note(NOTE, note({name: part.rows for name, part in self._tables.items()}, self._work.cluster))
         part.close()
 
     def _numbers(self, uids: list[str]) -> Iterator[tuple[str, int]]:
-        """The numbers of connections, by `uid`."""
+        """Return pairs of `uid` and the connection's number."""
         columns = ["uid", "connection"]
         rows = pq.read_table(beside(self._out, "connections"), columns=columns, filters=[("uid", "in", uids)])
         return zip(*(rows[name].to_pylist() for name in columns), strict=True)
@@ -112,7 +113,7 @@ class TableJob:
                 part.write(rows[name])
 
     def _batches(self) -> Iterator[dict[str, Any]]:
-        """Batches of rows, by table."""
+        """Decode in this process; yields batches of rows, by table."""
 
         def end(ending: EndedConnection) -> None:
             for rows in builder.ended(ending):
@@ -132,10 +133,10 @@ class TableJob:
         self._say_dropped(decoder.dropped_packets)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
-        """The same, decoded by several processes that share the inputs."""
+        """Decode in several processes that share the inputs; yields batches of rows, by table."""
         options = self._options
-        beside = os.path.dirname(os.path.abspath(self._out))
-        drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=beside))
+        directory = os.path.dirname(os.path.abspath(self._out))
+        drafts = self._stack.enter_context(TemporaryDirectory(prefix=".pwire-", dir=directory))
         pool = Pool(inputs, options.jobs, self._stack)
         settings = Settings(drafts, replace(self._work, split_size=pool.split_size))
         progress = new_progress(settings, pool.inputs)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import JobProgress
-from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, partition_by, settings_of, size_of
+from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, parse_conf, parse_size, partition_by
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
 from pulsarctl_wire.render.text import clean, count_of, human_bytes
@@ -56,7 +56,7 @@ def analyze(options: AnalyzeOptions) -> int:
     """Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new."""
     needs_spark = options.follow or options.master or options.conf
     console.require(*TABLE_LIBRARIES, *(["pyspark"] if needs_spark else []))
-    split, settings = size_of("--split-size", options.split_size), settings_of(options.conf)
+    split, settings = parse_size("--split-size", options.split_size), parse_conf(options.conf)
     if not split:
         console.fail(f"--split-size {options.split_size}: must be at least 1 byte")
     if options.follow and len(options.inputs) != 1:
@@ -69,31 +69,31 @@ def analyze(options: AnalyzeOptions) -> int:
         name = "--mirror" if options.mirror else "--rebuild"
         console.fail(f"analyze: {name} cannot be combined with --follow")
     if options.follow and is_connect(options.master or ""):
-        why = "by Spark Connect the server would finish its batches, where nobody sees them"
-        console.fail(f"analyze: --follow needs a driver of its own: {why}")
+        reason = "by Spark Connect the server would finish its batches, where nobody sees them"
+        console.fail(f"analyze: --follow needs a driver of its own: {reason}")
     try:
         from pulsarctl_wire.pipeline.storage.store import Store
 
-        before = Store(options.out).outline()
-        work = replace(options.rows.work(split), partition_by=_partition_by(options, before))
+        outline = Store(options.out).outline()
+        work = replace(options.rows.make_options(split), partition_by=_partition_by(options, outline))
         if options.follow:
             return _code(_follow(options, work, settings))
-        return _code(_run(options, work, settings, before.inputs if before else []))
+        return _code(_run(options, work, settings, outline.inputs if outline else []))
     except WireError as error:
-        console.fail(str(error), console.code_of(error))
+        console.fail(str(error), console.find_code(error))
     except OSError as error:
         console.fail(f"--out {options.out}: {error.strerror or error}", console.EXIT_OUTPUT)
 
 
-def _partition_by(options: AnalyzeOptions, before: Any) -> tuple[str, ...]:
-    """What the table is to be partitioned by: as it was before, if nothing else is wanted."""
+def _partition_by(options: AnalyzeOptions, outline: Any) -> tuple[str, ...]:
+    """Return the columns of --partition-by, by default those of the existing table."""
     if options.partition_by is not None:
         return partition_by(options.partition_by)
-    return before.options.partition_by if before else ()
+    return outline.options.partition_by if outline else ()
 
 
-def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: list[Any]) -> Any:
-    """Analyze the inputs, some of which are `known` from before; returns the totals."""
+def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], previous: list[Any]) -> Any:
+    """Analyze the inputs, of which the table has `previous` already; returns the totals."""
     started = time.monotonic()
     from concurrent.futures import ThreadPoolExecutor
 
@@ -102,27 +102,27 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: li
     from pulsarctl_wire.pipeline.storage.tasks import Pool
     from pulsarctl_wire.spark.session import session
 
-    found = find_inputs(options.inputs, console.warn, known)
-    options.rows.check_host(each.name for each in found)
-    if sum(each.size for each in found) - sum(each.size for each in known) >= _SMALL:
+    inputs = find_inputs(options.inputs, console.warn, previous)
+    options.rows.check_host(file.name for file in inputs)
+    if sum(file.size for file in inputs) - sum(file.size for file in previous) >= _SMALL:
         console.require("pyspark")
     with ExitStack() as stack:
         run = Run(
-            *(found, options.out),
+            *(inputs, options.out),
             options=work,
             mirror=options.mirror,
             rebuild=options.rebuild,
             format=options.format,
         )
         _announce(run, options.out)
-        progress = JobProgress(sum(each.size for each in run.inputs), stack, run.totals.read)
+        progress = JobProgress(sum(file.size for file in run.inputs), stack, run.totals.read)
 
         def show(totals: Any) -> None:
             progress.show(totals.read, max(totals.seen, totals.frames))
 
-        left = sum(each.size for each in run.inputs[run.resumed :])
+        remaining = sum(file.size for file in run.inputs[run.resumed :])
         is_default = options.master is None and not settings
-        if is_default and left < _SMALL:
+        if is_default and remaining < _SMALL:
             totals = run.run(Pool(stack.enter_context(ThreadPoolExecutor(1))), show)
         else:
             progress.wait("starting Spark")
@@ -132,7 +132,7 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], known: li
             progress.start()
             totals = run.run(SparkWorkers(spark), show)
     _report(totals, len(run.inputs), run.resumed, options.out, time.monotonic() - started)
-    if is_default and _SMALL <= left < _MIDDLING:
+    if is_default and _SMALL <= remaining < _MIDDLING:
         sys.stderr.write("pwire table is quicker for inputs of this size: it does not start Spark\n")
     return totals
 
@@ -153,16 +153,16 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
     """Add files as they become complete; returns the totals."""
     from pulsarctl_wire.spark.session import session
 
-    said = 0
+    count = 0
 
     def show(totals: Any) -> None:
-        nonlocal said
-        for name, problem, _ in totals.problems[said:]:
+        nonlocal count
+        for name, problem, _ in totals.problems[count:]:
             console.warn(f"{name}: {problem}")
-        said = len(totals.problems)
+        count = len(totals.problems)
         sys.stderr.write(
             f"{human_bytes(totals.read)}, {totals.packets:,} packets, "
-            f"{totals.connections:,} connections{_dropped(totals)}\n"
+            f"{totals.connections:,} connections{_describe_drops(totals)}\n"
         )
         sys.stderr.flush()
 
@@ -188,20 +188,20 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
     for name, problem, _ in totals.problems:
         console.warn(f"{name}: {problem}")
-    before = f", {resumed} of them before" if resumed else ""
+    note = f", {resumed} of them before" if resumed else ""
     rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
     sys.stderr.write(
-        f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){before}, "
+        f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){note}, "
         f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps"
-        f"{_dropped(totals)} in {seconds:.1f} s{rate}\n"
+        f"{_describe_drops(totals)} in {seconds:.1f} s{rate}\n"
         f"{clean(out)}: {human_bytes(totals.size)}; "
         f"see pwire report summary {clean(out)}\n"
     )
 
 
-def _dropped(totals: Any) -> str:
-    many = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
-    return f", {many} dropped by the kernel while capturing" if totals.dropped else ""
+def _describe_drops(totals: Any) -> str:
+    packets = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
+    return f", {packets} dropped by the kernel while capturing" if totals.dropped else ""
 
 
 def _code(totals: Any) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.data.report import SourceOptions, is_chosen, opened
+from pulsarctl_wire.cli.data.report import SourceOptions, is_chosen, open_tables
 from pulsarctl_wire.cli.signature import argument, flag, option, several
 
 TableName = Literal["frames", "messages", "gaps", "connections"]
@@ -31,8 +31,8 @@ def extract(options: ExtractOptions) -> int:
         console.fail("extract: say which frames: --where \"command = 'SEND'\", --topic, --since, --until")
     if options.table in ("gaps", "connections") and not options.whole:
         console.fail(f"extract: --table {options.table} needs --connections: these rows are no frames")
-    with opened(options.sources, options) as tables:
-        from pulsarctl_wire.cli.data.extract_job import ExtractJob, Wanted
+    with open_tables(options.sources, options) as tables:
+        from pulsarctl_wire.cli.data.extract_job import ExtractJob, Selection
 
-        wanted = Wanted(**{name: getattr(options, name) for name in Wanted._fields})
-        return ExtractJob(wanted, tables.engine).run()
+        selection = Selection(**{name: getattr(options, name) for name in Selection._fields})
+        return ExtractJob(selection, tables.engine).run()

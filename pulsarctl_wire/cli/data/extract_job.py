@@ -22,7 +22,7 @@ _TRIED: Final = 8  # windows by which a capture is recognized
 _WAY_OUT: Final = "; --captures PATH says where captures are now"
 
 
-class Wanted(NamedTuple):
+class Selection(NamedTuple):
     """What to write, and where: the packets of rows of a table, or of their whole connections.
 
     `sources` are the tables, `captures` where captures are now.
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
 class ExtractJob:
     """One run."""
 
-    def __init__(self, options: Wanted, engine: Engine) -> None:
+    def __init__(self, options: Selection, engine: Engine) -> None:
         self._options = options
         self._engine = engine
         self._captures = Captures(options.sources, options.captures)
@@ -66,39 +66,39 @@ class ExtractJob:
                 stream.truncate(0)
         writer, checker, size = PcapngWriter(stream), Checker(), 0
 
-        def written() -> Iterator[tuple[RawPacket, int]]:
+        def write_packets() -> Iterator[tuple[RawPacket, int]]:
             nonlocal size
             for packet, ending in merged(self._copies):
                 writer.write(packet)
                 size += len(packet[2])
                 yield packet, ending
 
-        checker.check(written())
+        checker.check(write_packets())
         stream.flush()
-        frames = sum(each.found for each in self._copies)
+        frames = sum(part.found for part in self._copies)
         sys.stderr.write(
             f"{count_of(frames, 'frame')} in {count_of(writer.count, 'packet')} ({human_bytes(size)}) "
             f"of {count_of(len(self._read), 'file')}, {count_of(self._connections, 'connection')}\n"
         )
         unclear = max(frames - checker.frames, 0) if self._options.whole else checker.missing
         if unclear:
-            more = "" if self._options.whole else "; --connections writes also what came before"
-            console.warn(f"{count_of(unclear, 'frame')} cannot be decoded from these packets{more}")
+            hint = "" if self._options.whole else "; --connections writes also what came before"
+            console.warn(f"{count_of(unclear, 'frame')} cannot be decoded from these packets{hint}")
 
     # -- what is wanted
 
     def _plan(self) -> list[tuple[str, int]]:
         """Let the engine find out what is wanted of which capture; returns their names and frames."""
-        table, where = self._options.table, self._options.where or "true"
+        table, condition = self._options.table, self._options.where or "true"
         try:
-            found = self._engine.rows(packets.counted(table, where))
+            counts = self._engine.rows(packets.counted(table, condition))
         except QueryError as error:
             raise QueryError(f"--where: {error}") from None
-        self._connections = int(found[0]["connections"])
+        self._connections = int(counts[0]["connections"])
         if self._options.whole:
-            self._engine.keep(packets.WINDOWS, packets.connections(table, where))
+            self._engine.keep(packets.WINDOWS, packets.connections(table, condition))
         else:
-            self._engine.keep(packets.PICKED, packets.picked(table, where))
+            self._engine.keep(packets.PICKED, packets.picked(table, condition))
             self._engine.keep(packets.WINDOWS, packets.windows())
         rows = self._engine.rows(packets.totals())
         if not rows:
@@ -112,7 +112,7 @@ class ExtractJob:
 
     def _copy(self, file: str, frames: int, temporary: str) -> None:
         """Copy what is wanted of a capture, wherever it is now; say what is missing."""
-        probes = list(islice((each for each in self._windows(file) if each.at is not None), _TRIED))
+        probes = list(islice((probe for probe in self._windows(file) if probe.at is not None), _TRIED))
         problem = f"{file}: no such file" if not self._options.captures else f"{file}: not in --captures"
         for path in self._candidates(file, probes):
             problem = self._try(file, path, temporary, probes)
@@ -132,18 +132,18 @@ class ExtractJob:
         return ""
 
     def _recognize(self, path: str, probes: list[Window], temporary: str) -> bool | None:
-        """Whether only parts of a capture need to be read; None if it is not the one of these windows."""
-        is_it = not probes
+        """Return whether reading parts of a capture is enough; None if it is not the one of these windows."""
+        is_same = not probes
         for can_seek in (True, False):
             copied = Copied(temporary)
             try:
                 copy(path, probes, copied, can_seek=can_seek)
             finally:
                 copied.delete()
-            is_it = is_it or copied.matched > 0
+            is_same = is_same or copied.matched > 0
             if not copied.lost or not copied.is_odd:
                 break
-        return can_seek if is_it else None
+        return can_seek if is_same else None
 
     def _candidates(self, file: str, probes: list[Window]) -> Iterator[str]:
         yield from self._captures.named(file)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pulsarctl_wire.cli.data import plots
-from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.cli.data.values import render
 from pulsarctl_wire.render import figure
 from pulsarctl_wire.render.page import document, escape, section, table
 from pulsarctl_wire.reports.engine import Row
@@ -12,7 +12,7 @@ from pulsarctl_wire.reports.overview import LINES, SERIES, Overview
 
 
 def summary_page(overview: Overview, title: str) -> str:
-    """The page of the summary report."""
+    """Format the summary report as a page."""
     pair = plots.publish_lines(overview) + plots.heat_map(overview)
     latency = f'<div class="pair">{pair}</div>' if pair else ""
     largest = f"the {LINES} with the most bytes, in the order in which they began"
@@ -31,7 +31,7 @@ def summary_page(overview: Overview, title: str) -> str:
 
 
 def table_page(rows: Sequence[Row], columns: Sequence[str], title: str) -> str:
-    """The page of any other report: its rows as a table."""
+    """Format any other report as a page: its rows as a table."""
     return document("report", title, f"{len(rows)} rows", section("", "", _table(rows, columns)), _STYLE)
 
 
@@ -41,7 +41,7 @@ def table_page(rows: Sequence[Row], columns: Sequence[str], title: str) -> str:
 def _span(totals: dict[str, Any]) -> str:
     if totals["first_ns"] is None:
         return "the capture has no times"
-    return f"{shown('first_ns', totals['first_ns'])} to {shown('last_ns', totals['last_ns'])} UTC"
+    return f"{render('first_ns', totals['first_ns'])} to {render('last_ns', totals['last_ns'])} UTC"
 
 
 def _cards(overview: Overview) -> str:
@@ -49,25 +49,25 @@ def _cards(overview: Overview) -> str:
     span = (totals["last_ns"] or 0) - (totals["first_ns"] or 0)
     sends = sum(row["count"] for row in overview.publish_over_time)
     p99 = [row["p99_ns"] for row in overview.publish_over_time]
-    worst = shown("p99_ns", max(p99)) if p99 else "none"
+    worst = render("p99_ns", max(p99)) if p99 else "none"
     damage = totals["gaps"] + totals["malformed"]
-    damaged = "warn" if damage else "good"
-    refused, broken = ("bad" if totals[name] else "good" for name in ("errors", "bad_checksums"))
+    damage_kind = "warn" if damage else "good"
+    error_kind, checksum_kind = ("bad" if totals[name] else "good" for name in ("errors", "bad_checksums"))
 
     def total(name: str) -> str:
-        return shown("n", totals[name])
+        return render("n", totals[name])
 
     cards = [
-        ("Frames", total("frames"), shown("bytes", totals["bytes"]), ""),
-        ("Time", shown("life_ns", span), f"buckets of {plots.bucket(overview)}", ""),
+        ("Frames", total("frames"), render("bytes", totals["bytes"]), ""),
+        ("Time", render("life_ns", span), f"buckets of {plots.bucket(overview)}", ""),
         ("Connections", total("connections"), f"{total('producers')} producers", ""),
         ("Topics", total("topics"), f"{total('subscriptions')} subscriptions", ""),
         ("Published", total("published"), "messages", ""),
         ("Delivered", total("delivered"), "messages", ""),
-        ("Worst p99", worst, f"of {shown('n', sends)} publishes, by bucket", ""),
-        ("Errors", total("errors"), "by brokers", refused),
-        ("Bad checksums", total("bad_checksums"), "CRC32-C of SEND and MESSAGE", broken),
-        ("Damage", shown("n", damage), f"{total('gaps')} gaps, {total('malformed')} malformed", damaged),
+        ("Worst p99", worst, f"of {render('n', sends)} publishes, by bucket", ""),
+        ("Errors", total("errors"), "by brokers", error_kind),
+        ("Bad checksums", total("bad_checksums"), "CRC32-C of SEND and MESSAGE", checksum_kind),
+        ("Damage", render("n", damage), f"{total('gaps')} gaps, {total('malformed')} malformed", damage_kind),
     ]
     return '<section class="cards">{}</section>'.format(
         "".join(
@@ -110,7 +110,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 def _cell(name: str, value: Any) -> str:
     kind = ' class="n"' if isinstance(value, _NUMERIC) and not isinstance(value, bool) else ""
-    text = escape(shown(name, value))
+    text = escape(render(name, value))
     if not kind and len(text) < 32:
         kind = ' class="w"'
     bar = f' style="--share:{min(1.0, value):.4f}"' if name == "share" and value is not None else ""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from pulsarctl_wire.cli.data.values import shown
+from pulsarctl_wire.cli.data.values import render
 from pulsarctl_wire.render.figure import (
     PALETTE,
     UNIT,
@@ -37,15 +37,15 @@ _LABELS: Final = {
 """Spans in ns at which a latency axis may have a label."""
 
 
-def short(topic: object, most: int = 48) -> str:
-    """A topic's name for a legend: without `persistent://`, and shortened in the middle to `most`."""
+def shorten(topic: object, limit: int = 48) -> str:
+    """Shorten a topic's name for a legend: no `persistent://`, and at most `limit` characters."""
     text = str(topic).removeprefix("persistent://")
-    half = most // 2
-    return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def latency_axis(lowest: float, highest: float) -> Axis:
-    """A logarithmic axis of spans, in ns."""
+    """Return a logarithmic axis of spans, in ns."""
     low, high = math.log10(max(1.0, lowest)) - 0.05, math.log10(max(1.0, highest)) + 0.05
     high = max(high, low + 0.5)
     all_of_them = high - low < 2.5
@@ -58,14 +58,14 @@ def latency_axis(lowest: float, highest: float) -> Axis:
 
 
 def _span(overview: Overview) -> Axis:
-    """The axis of all plots over time: from the first bucket to the end of the last one."""
+    """Return the axis of all plots over time: from the first bucket to the end of the last one."""
     width, totals = overview.bucket_ns, overview.totals
     start, stop = totals["first_ns"] or 0, totals["last_ns"] or 0
     return time_axis(start // width * width, (stop // width + 1) * width)
 
 
 def publish_lines(overview: Overview) -> str:
-    """Percentiles of publish latency over time. Buckets without publishes have no line."""
+    """Plot percentiles of publish latency over time. Buckets without publishes have no line."""
     rows, width = overview.publish_over_time, overview.bucket_ns
     values = [row[key] for row in rows for key in _PERCENTILES]
     if not values:
@@ -78,8 +78,8 @@ def publish_lines(overview: Overview) -> str:
     )
     tooltips = {
         row["time_ns"]: [
-            shown("time_ns", row["time_ns"]),
-            *(f"{name} {shown(key, row[key])}" for key, name in _PERCENTILES.items()),
+            render("time_ns", row["time_ns"]),
+            *(f"{name} {render(key, row[key])}" for key, name in _PERCENTILES.items()),
         ]
         for row in rows
     }
@@ -88,7 +88,7 @@ def publish_lines(overview: Overview) -> str:
 
 
 def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
-    """A step line, one step per bucket, that is interrupted where a bucket is missing."""
+    """Draw a line with one step per bucket, interrupted where a bucket is missing."""
     parts: list[str] = []
     end = None
     for row in rows:
@@ -100,26 +100,26 @@ def _steps(rows: Sequence[Row], key: str, x: Axis, y: Axis, width: int) -> str:
 
 
 def heat_map(overview: Overview) -> str:
-    """A heat map of publishes by time and latency."""
+    """Plot a heat map of publishes by time and latency."""
     if not overview.heat:
         return ""
     bins = [row["bin"] for row in overview.heat]
     x = _span(overview)
     y = latency_axis(10 ** (min(bins) / BINS), 10 ** ((max(bins) + 1) / BINS))
-    most = max(row["count"] for row in overview.heat)
-    bounds = sorted({max(1, round(most ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
+    highest = max(row["count"] for row in overview.heat)
+    bounds = sorted({max(1, round(highest ** (step / len(_HEAT)))) for step in range(len(_HEAT))})
     cells: list[str] = []
     wide = to_x(x.place(overview.bucket_ns) - x.place(0))
     for row in sorted(overview.heat, key=lambda row: (row["time_ns"], row["bin"])):
-        low, high = (10 ** ((row["bin"] + more) / BINS) for more in (0, 1))
+        low, high = (10 ** ((row["bin"] + step) / BINS) for step in (0, 1))
         level = sum(row["count"] >= bound for bound in bounds) - 1
         top, size = to_y(y.place(high)), f"{UNIT * (y.place(high) - y.place(low)):.1f}"
-        tooltip = f"{shown('count', row['count'])} took {shown('p_ns', low)} to {shown('p_ns', high)}"
+        tooltip = f"{render('count', row['count'])} took {render('p_ns', low)} to {render('p_ns', high)}"
         cells.append(
             f'<rect class="cell" fill="{_HEAT[level]}" x="{to_x(x.place(row["time_ns"]))}" y="{top}" '
-            f'width="{wide}" height="{size}">{title_of(shown("time_ns", row["time_ns"]), tooltip)}</rect>'
+            f'width="{wide}" height="{size}">{title_of(render("time_ns", row["time_ns"]), tooltip)}</rect>'
         )
-    tops = [*(bound - 1 for bound in bounds[1:]), most]
+    tops = [*(bound - 1 for bound in bounds[1:]), highest]
     legend = [
         Key(colour, f"{low:,}" if low == high else f"{low:,} to {high:,}")
         for colour, low, high in zip(_HEAT, bounds, tops, strict=False)
@@ -136,102 +136,102 @@ class Series(NamedTuple):
 
 
 def throughput(overview: Overview) -> str:
-    """Bytes per second, stacked by topic."""
+    """Plot bytes per second, stacked by topic."""
     seconds = overview.bucket_ns / _SECOND
-    named = [row["topic"] for row in overview.topics[:SERIES]]
-    keys = [Key(PALETTE[number], short(name)) for number, name in enumerate(named)]
+    topics = [row["topic"] for row in overview.topics[:SERIES]]
+    keys = [Key(PALETTE[number], shorten(name)) for number, name in enumerate(topics)]
     series = {
         name: Series(key, {})
-        for name, key in zip([*named, None], [*keys, Key(PALETTE[-1], "all others")], strict=True)
+        for name, key in zip([*topics, None], [*keys, Key(PALETTE[-1], "all others")], strict=True)
     }
     for row in overview.throughput:
         series[row["topic"]].values[row["time_ns"]] = row["bytes"] / seconds
 
     def rate(value: float) -> str:
-        return shown("bytes_per_s", value).replace(".0 ", " ")
+        return render("bytes_per_s", value).replace(".0 ", " ")
 
-    return _stacked(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
+    return _stack_bars(overview, "Bytes per second", "bytes per second", list(series.values()), rate)
 
 
 def errors(overview: Overview) -> str:
-    """Errors over time, stacked by name."""
+    """Plot errors over time, stacked by name."""
     series: dict[str, Series] = {}
     for row in overview.errors_over_time:
         name = str(row["error"])
         colour = PALETTE[len(series) % SERIES]
-        series.setdefault(name, Series(Key(colour, short(name)), {})).values[row["time_ns"]] = row["count"]
+        series.setdefault(name, Series(Key(colour, shorten(name)), {})).values[row["time_ns"]] = row["count"]
 
     def number(value: float) -> str:
-        return shown("count", round(value))
+        return render("count", round(value))
 
     title = f"errors in {bucket(overview)}"
-    return _stacked(overview, "Errors over time", title, list(series.values()), number, whole=True)
+    return _stack_bars(overview, "Errors over time", title, list(series.values()), number, is_whole=True)
 
 
 def bucket(overview: Overview) -> str:
-    """The width of the buckets, as text."""
-    return shown("life_ns", overview.bucket_ns).replace(".00 ", " ")
+    """Return the width of the buckets, as text."""
+    return render("life_ns", overview.bucket_ns).replace(".00 ", " ")
 
 
-def _stacked(
+def _stack_bars(
     overview: Overview,
     caption: str,
     title: str,
     series: list[Series],
     text: Callable[[float], str],
     *,
-    whole: bool = False,
+    is_whole: bool = False,
 ) -> str:
-    """Stacked bars over time."""
-    series = [each for each in series if each.values]
-    times = sorted({time for each in series for time in each.values})
+    """Plot stacked bars over time."""
+    series = [bars for bars in series if bars.values]
+    times = sorted({time for bars in series for time in bars.values})
     if not times:
         return ""
     width = overview.bucket_ns
-    sums = {time: sum(each.values.get(time, 0) for each in series) for time in times}
+    sums = {time: sum(bars.values.get(time, 0) for bars in series) for time in times}
     tooltips = {
         time: [
-            shown("time_ns", time),
-            *(f"{each.key.text}: {text(each.values[time])}" for each in series if time in each.values),
+            render("time_ns", time),
+            *(f"{bars.key.text}: {text(bars.values[time])}" for bars in series if time in bars.values),
         ]
         for time in times
     }
-    x, y = _span(overview), amount_axis(title, max(sums.values()), text, is_whole=whole)
-    below = dict.fromkeys(times, 0.0)
+    x, y = _span(overview), amount_axis(title, max(sums.values()), text, is_whole=is_whole)
+    bases = dict.fromkeys(times, 0.0)
     drawn = []
-    for each in series:
+    for bars in series:
         path = []
-        for time, value in sorted(each.values.items()):
-            low, high = to_y(y.place(below[time])), to_y(y.place(below[time] + value))
+        for time, value in sorted(bars.values.items()):
+            low, high = to_y(y.place(bases[time])), to_y(y.place(bases[time] + value))
             path.append(f"M{to_x(x.place(time))} {low}V{high}H{to_x(x.place(time + width))}V{low}Z")
-            below[time] += value
-        drawn.append(f'<path fill="{each.key.colour}" d="{"".join(path)}"/>')
-    legend = [each.key for each in reversed(series)]
+            bases[time] += value
+        drawn.append(f'<path fill="{bars.key.colour}" d="{"".join(path)}"/>')
+    legend = [bars.key for bars in reversed(series)]
     return figure(caption, x, y, "".join(drawn) + hovers(x, width, tooltips), legend)
 
 
 def timeline(rows: Sequence[Row]) -> str:
-    """Connections as bars from beginning to end."""
+    """Plot connections as bars from beginning to end."""
     rows = [row for row in rows if row["first_ns"] is not None]
     if not rows:
         return ""
     x = time_axis(min(row["first_ns"] for row in rows), max(row["last_ns"] for row in rows))
     labels: dict[float, str] = {
-        number: f"#{row['connection']} {short(row['client'], 24)}" for number, row in enumerate(rows)
+        number: f"#{row['connection']} {shorten(row['client'], 24)}" for number, row in enumerate(rows)
     }
     y = Axis("connection, client", labels, lambda number: 1 - (number + 0.5) / len(rows))
     bars = []
     for number, row in enumerate(rows):
         tooltip = title_of(
             f"{labels[number]}, {row['ended']}",
-            f"{shown('first_ns', row['first_ns'])}, {shown('life_ns', row['last_ns'] - row['first_ns'])}",
-            short(row["client_version"] or "unknown client"),
-            f"{shown('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
+            f"{render('first_ns', row['first_ns'])}, {render('life_ns', row['last_ns'] - row['first_ns'])}",
+            shorten(row["client_version"] or "unknown client"),
+            f"{render('bytes', row['bytes_to_broker'] + row['bytes_from_broker'])}, {row['errors']} errors",
         )
-        from_, to = (to_x(x.place(row[key])) for key in ("first_ns", "last_ns"))
+        start, stop = (to_x(x.place(row[key])) for key in ("first_ns", "last_ns"))
         bars.append(
             f'<path class="bar" stroke="{_colour(row["ended"])}" '
-            f'd="M{from_} {to_y(y.place(number))}H{to}">{tooltip}</path>'
+            f'd="M{start} {to_y(y.place(number))}H{stop}">{tooltip}</path>'
         )
     legend = [Key(_colour(end), end) for end in sorted({str(row["ended"]) for row in rows})]
     return figure("Connections over time", x, y, "".join(bars), legend, rows=len(rows))

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.data.values import shown
-from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_time, settings_of
+from pulsarctl_wire.cli.data.values import render
+from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_conf, parse_time
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, QueryError, SettingsError
 from pulsarctl_wire.render.text import clean, count_of, did_you_mean, human_bytes, narrow
@@ -98,11 +98,11 @@ def report(options: ReportOptions) -> None:
         console.require(*TABLE_LIBRARIES)
         from pulsarctl_wire.pipeline.cache import clear
 
-        many, size = clear()
-        sys.stderr.write(f"{count_of(many, 'kept result')} deleted, {human_bytes(size)}\n")
+        count, size = clear()
+        sys.stderr.write(f"{count_of(count, 'kept result')} deleted, {human_bytes(size)}\n")
         return
     if name is None:
-        sys.stdout.writelines(f"{each.name:16} {each.about}\n" for each in REPORTS.values())
+        sys.stdout.writelines(f"{entry.name:16} {entry.about}\n" for entry in REPORTS.values())
         return
     if name not in REPORTS:
         hint = f"; name it before the source: pwire report summary {name}" if os.path.exists(name) else ""
@@ -118,23 +118,23 @@ def report(options: ReportOptions) -> None:
         console.fail("report compare: name two sources, the earlier one first, or a --window")
     if name == "unusual" and not windows:
         console.fail("report unusual: name the time to look at: --window FROM..TO, or a date")
-    with opened(sources, options, apart=name == "compare" and not windows) as tables:
+    with open_tables(sources, options, apart=name == "compare" and not windows) as tables:
         lacks = sorted(tables.lacks)
         if lacks:
-            more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
+            note = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
             names = ", ".join(lacks[:_NAMED])
-            console.warn(f"report: the table lacks {names}{more}: reports that need them are incomplete")
+            console.warn(f"report: the table lacks {names}{note}: reports that need them are incomplete")
         _show(tables, name, options, ", ".join(sources))
 
 
 @contextmanager
-def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
-    """Tables of `sources`; errors within the block become one line on stderr and an exit code."""
+def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool = False) -> "Iterator[Tables]":
+    """Open `sources` as tables; errors within the block become one line on stderr and an exit code."""
     console.require(*TABLE_LIBRARIES)
     times = {name: getattr(options, name) for name in ("since", "until")}
-    chosen: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
-    chosen |= {name: _moment(name, text) for name, text in times.items() if text is not None}
-    settings = settings_of(options.conf)
+    choice: dict[str, Any] = {name: getattr(options, name) for name in _NAMED_BY}
+    choice |= {name: _moment(name, text) for name, text in times.items() if text is not None}
+    settings = parse_conf(options.conf)
     with console.errors_reported():
         from pulsarctl_wire import data
         from pulsarctl_wire.capture.sources import collect_rarely
@@ -142,7 +142,7 @@ def opened(sources: Sequence[str], options: SourceOptions, *, apart: bool = Fals
         collect_rarely()
         with data.tables(
             *sources,
-            choice=data.Choice(**chosen),
+            choice=data.Choice(**choice),
             engine=options.engine,
             master=options.master,
             conf=settings,
@@ -186,7 +186,7 @@ def _span(name: str, text: str) -> tuple[int, int]:
 
 
 def _width(options: ReportOptions) -> int | None:
-    """The width of time buckets, in ns."""
+    """Return the width of time buckets, in ns."""
     from pulsarctl_wire.reports.sql import nanoseconds
 
     try:
@@ -209,7 +209,7 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
         else:
             print_overview(overview)
         return
-    made = tables.report(
+    result = tables.report(
         name,
         bucket=_width(options),
         top=options.top,
@@ -220,10 +220,10 @@ def _show(tables: "Tables", name: str, options: ReportOptions, title: str) -> No
     if wants_page:
         from pulsarctl_wire.cli.data.page import table_page
 
-        rows, columns, _ = _first(made, options.top or 1000)
+        rows, columns, _ = _first(result, options.top or 1000)
         console.write_page(html, table_page(rows, columns, f"{name}: {title}"), options.sources)
         return
-    write(made, output, options.top)
+    write(result, output, options.top)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ def sql(options: SqlOptions) -> None:
     """Query in SQL: pwire sql capture.pcap "select command, count(*) from frames group by 1"."""
     if options.ddl:
         console.require("sqlglot")
-        with opened(options.arguments, options) as tables:
+        with open_tables(options.arguments, options) as tables:
             sys.stdout.write(tables.ddl(options.ddl))
         return
     *sources, query = options.arguments
@@ -256,27 +256,27 @@ def sql(options: SqlOptions) -> None:
     if os.path.exists(query):
         text = f"sql: {query} is a file; the query comes last: SOURCE... 'select … from frames'"
         console.fail(text)
-    with opened(sources, options) as tables:
+    with open_tables(sources, options) as tables:
         write(tables.sql(query), options.output, options.top)
 
 
 # -- rows on stdout
 
 
-def write(made: "Result", output: Output, top: int | None) -> None:
-    """Write the rows of `made`: all rows with raw numbers, but as a table for people only the first ones."""
+def write(result: "Result", output: Output, top: int | None) -> None:
+    """Write the rows of `result`: all with raw numbers, but as a table for people only the first ones."""
     if output == "table":
-        rows, columns, more = _first(made, top or ROWS)
-        print_table("", rows, columns, more=more)
+        rows, columns, has_more = _first(result, top or ROWS)
+        print_table("", rows, columns, has_more=has_more)
         return
     if output == "parquet":
         import pyarrow.parquet as pq
 
         if console.is_terminal(sys.stdout):
             console.fail("-o parquet: is binary; send it to a file: > rows.parquet")
-        pq.write_table(made.arrow(), sys.stdout.buffer)
+        pq.write_table(result.arrow(), sys.stdout.buffer)
         return
-    answer = made.answer()
+    answer = result.answer()
     if output == "json":
         import orjson
 
@@ -288,11 +288,11 @@ def write(made: "Result", output: Output, top: int | None) -> None:
     writer.writerows(answer.values)
 
 
-def _first(made: "Result", most: int) -> tuple[list[dict[str, Any]], list[str], bool]:
-    """The first rows, the names of their columns, and whether there are more."""
-    answer = replace(made, most=most + 1).answer()
+def _first(result: "Result", limit: int) -> tuple[list[dict[str, Any]], list[str], bool]:
+    """Return the first rows, the names of their columns, and whether there are more."""
+    answer = replace(result, most=limit + 1).answer()
     rows = list(answer.rows())
-    return rows[:most], answer.columns, len(rows) > most
+    return rows[:limit], answer.columns, len(rows) > limit
 
 
 def print_overview(overview: "Overview") -> None:
@@ -300,7 +300,7 @@ def print_overview(overview: "Overview") -> None:
     totals = overview.totals
     first, last = totals["first_ns"], totals["last_ns"]
     shown_totals = [
-        {"": name.removesuffix("_ns").replace("_", " "), "total": shown(name, value)}
+        {"": name.removesuffix("_ns").replace("_", " "), "total": render(name, value)}
         for name, value in totals.items()
     ]
     if first is not None:
@@ -323,7 +323,7 @@ def print_overview(overview: "Overview") -> None:
 
 
 def print_table(
-    title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, more: bool = False
+    title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, has_more: bool = False
 ) -> None:
     """Print rows as a table, without cutting values; columns without any value are left out.
 
@@ -334,27 +334,27 @@ def print_table(
 
     from pulsarctl_wire.render.columns import GAP, grid
 
-    used = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
-    numbers = {name for name in used if any(isinstance(row.get(name), int | float) for row in rows)}
-    headings = [name.removesuffix("_ns").replace("_", " ") for name in used]
-    texts = [[clean(shown(name, row.get(name))) for name in used] for row in rows]
+    present = [name for name in columns if any(row.get(name) is not None for row in rows)] or list(columns)
+    numbers = {name for name in present if any(isinstance(row.get(name), int | float) for row in rows)}
+    headings = [name.removesuffix("_ns").replace("_", " ") for name in present]
+    texts = [[clean(render(name, row.get(name))) for name in present] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(headings, *texts, strict=True)]
     room = console.terminal_width(sys.stdout)
     if room is not None:
-        names = [at for at, name in enumerate(used) if name not in numbers]
+        names = [index for index, name in enumerate(present) if name not in numbers]
         narrow(widths, names, sum(widths) + GAP * (len(widths) - 1) - room, _LEAST)
     table = grid()
-    for name, heading, width in zip(used, headings, widths, strict=True):
+    for name, heading, width in zip(present, headings, widths, strict=True):
         side: Any = "right" if name in numbers else "left"
         table.add_column(Text(heading), justify=side, overflow="fold", width=width)
     for row in texts:
         table.add_row(*map(Text, row))
     width = max(sum(widths) + GAP * len(widths), 80)
-    terminal = console.rich_console(sys.stdout, width=width, soft_wrap=True)
+    terminal = console.make_console(sys.stdout, width=width, soft_wrap=True)
     if title:
         terminal.print(Text(f"\n{title}", style="bold"))
     terminal.print(table)
-    if more:
+    if has_more:
         terminal.print(Text("… and more: --top N shows N rows, -o json all of them", style="dim"))
     if not rows:
         terminal.print(Text("nothing", style="dim"))

@@ -12,7 +12,7 @@ _TIMES: Final = {
 _PLAIN: Final = re.compile(r"(^|_)(id|hash|connection|offset|port)$")
 
 
-def shown(name: str, value: Any) -> str:
+def render(name: str, value: Any) -> str:
     """Format a value of the column `name`, with its unit."""
     if value is None:
         return ""
@@ -34,5 +34,5 @@ def shown(name: str, value: Any) -> str:
 
 
 def _moment(time_ns: int) -> str:
-    seconds, rest = divmod(time_ns, 10**9)
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{rest // 1000:06}"
+    seconds, remainder = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S}.{remainder // 1000:06}"

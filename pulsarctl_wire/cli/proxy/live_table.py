@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.live import Live as Drawn
 
-from pulsarctl_wire.cli.console import rich_console
+from pulsarctl_wire.cli.console import make_console
 from pulsarctl_wire.render.live_page import page
 from pulsarctl_wire.render.text import rich_text
 from pulsarctl_wire.stats.snapshot import Snapshot
@@ -39,7 +39,7 @@ class LiveTable(Sink):
     ) -> None:
         self._snapshot = snapshot
         self._clock = clock
-        self._console = rich_console(sys.stderr)
+        self._console = make_console(sys.stderr)
         self._drawn: Drawn | None = None
         stack.callback(self._end)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -58,9 +58,9 @@ class LiveTable(Sink):
         """Redraw the page, on a terminal."""
         if self._drawn is not None:
             size = self._console.size
-            shown = page(self._snapshot(now_ns), size.width, size.height - 1, recent=True)
+            content = page(self._snapshot(now_ns), size.width, size.height - 1, recent=True)
             with suppress(OSError):
-                self._drawn.update(shown, refresh=True)
+                self._drawn.update(content, refresh=True)
 
     def _end(self) -> None:
         """Write the last page, which covers the whole time."""
@@ -69,7 +69,7 @@ class LiveTable(Sink):
             width = self._console.width
             with suppress(OSError):
                 self._drawn.stop()
-        shown = page(self._snapshot(self._clock()), width, 0, recent=False)
+        content = page(self._snapshot(self._clock()), width, 0, recent=False)
         with suppress(OSError):
-            sys.stderr.write(rich_text([shown], width, self._console.color_system))
+            sys.stderr.write(rich_text([content], width, self._console.color_system))
             sys.stderr.flush()

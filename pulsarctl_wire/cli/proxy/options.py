@@ -81,7 +81,7 @@ class ForwardOptions:
         "--client-ca FILE", "Require client certificates signed by one of these CAs, PEM.", TLS
     )
     ca_dir: str | None = option("--ca-dir DIR", "Directory of pwire's CA. Default ~/.local/share/pwire.", TLS)
-    trusting: TlsOptions = group(
+    trust: TlsOptions = group(
         TlsOptions,
         TLS,
         tls_ca="CA certificates to trust for brokers, PEM.",
@@ -90,11 +90,11 @@ class ForwardOptions:
     )
     keylog: str | None = option("--tls-keylog FILE", "Append TLS keys of both sides, for Wireshark.", TLS)
 
-    def settings(self) -> Settings:
-        """The settings of connections to brokers. Raises SettingsError."""
+    def make_settings(self) -> Settings:
+        """Return the settings of connections to brokers. Raises SettingsError."""
         from pulsarctl_wire.net.settings import gather, make_settings
 
-        flags = {"url": self.to, **self.trusting.flags()}
+        flags = {"url": self.to, **self.trust.collect_flags()}
         return make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
 
 
@@ -104,10 +104,10 @@ class WatchOptions:
 
     tap: bool = flag("--tap", "Show the decoded frames.", TAP)
     output: Output = option("-o --output", "Output format of the tap.", TAP, default="line")
-    selecting: SelectOptions = group(
+    selection: SelectOptions = group(
         SelectOptions, TAP, expression="Show matching frames, as in decode.", commands="As in decode."
     )
-    showing: DisplayOptions = group(
+    display: DisplayOptions = group(
         DisplayOptions,
         TAP,
         schema="Decode payloads by this schema, as in decode.",
@@ -116,11 +116,11 @@ class WatchOptions:
     )
     wide: bool = WIDE()
     record: str | None = option("--record -w FILE", "Record the traffic as pcapng.", WATCH)
-    rotating: RotateOptions = group(RotateOptions)
+    rotation: RotateOptions = group(RotateOptions)
     doctor: bool = flag(
         "--doctor", "Say what is wrong, as soon as it is known: on stdout, with --tap on stderr.", CHECK
     )
-    checking: CheckOptions = group(CheckOptions, CHECK)
+    checks: CheckOptions = group(CheckOptions, CHECK)
     stats: bool = flag("--stats", "Show a live table on the terminal (stderr).", WATCH)
     metrics: str | None = option("--metrics :PORT", "Serve metrics to Prometheus, on loopback: :9464.", WATCH)
 
@@ -160,8 +160,8 @@ class FaultOptions:
             try:
                 text = Path(path).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-                console.fail(f"--scenario {path}: {why}", console.EXIT_SOURCE)
+                reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+                console.fail(f"--scenario {path}: {reason}", console.EXIT_SOURCE)
             scenario = parse_scenario(text)
             seed = scenario.seed if seed is None else seed
             entries += scenario.faults
@@ -196,22 +196,22 @@ def announce_faults(faults: Faults) -> None:
 
 def check(options: WatchOptions) -> None:
     """End the command if options contradict each other."""
-    if any(options.rotating.rotation().values()) and not options.record:
+    if any(options.rotation.parse_rotation().values()) and not options.record:
         console.fail("--rotate-… needs --record FILE")
-    options.checking.check(options.doctor)
-    selecting, showing = options.selecting, options.showing
+    options.checks.check(options.doctor)
+    selection, display = options.selection, options.display
     of_the_tap = {
-        "--filter": selecting.expression,
-        "--command": selecting.commands,
-        "--topic": selecting.topics,
-        "--connection": selecting.connections,
-        "--schema": showing.schema,
+        "--filter": selection.expression,
+        "--command": selection.commands,
+        "--topic": selection.topics,
+        "--connection": selection.connections,
+        "--schema": display.schema,
         "--output": options.output != "line",
-        "--time": showing.time_format != "utc",
+        "--time": display.time_format != "utc",
     }
-    odd = next((name for name, given in of_the_tap.items() if given), None)
-    if odd and not (options.tap or (options.doctor and odd in _OF_FINDINGS)):
-        console.fail(f"{odd} needs --tap")
+    flag = next((name for name, value in of_the_tap.items() if value), None)
+    if flag and not (options.tap or (options.doctor and flag in _OF_FINDINGS)):
+        console.fail(f"{flag} needs --tap")
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text)

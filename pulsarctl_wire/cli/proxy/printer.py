@@ -79,18 +79,18 @@ class Printer:
                 self._bytes -= len(data)
 
     def _write_all(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
+        offset = 0
+        while offset < len(data):
             select.select([], [self._descriptor], [])  # another process may have made it non-blocking
             with suppress(BlockingIOError):
-                at += os.write(self._descriptor, data[at : at + 65_536])
+                offset += os.write(self._descriptor, data[offset : offset + 65_536])
 
 
 @dataclass
 class TapPrinter(Sink):
     """Shows the events that pass all tests. If the output fails, it reports that with `say`, and stops.
 
-    `refused` is called with the number of frames that the printer refused.
+    `count_refused` is called with the number of frames that the printer refused.
     """
 
     printer: Printer
@@ -98,7 +98,7 @@ class TapPrinter(Sink):
     tests: list[Test]
     origin: Origin
     say: Callable[[str], None]
-    refused: Callable[[int], None]
+    count_refused: Callable[[int], None]
 
     def events(self, events: list[Event]) -> None:
         """Show the events that pass the tests."""
@@ -106,12 +106,12 @@ class TapPrinter(Sink):
             self.origin.time_ns = events[0].time_ns
         for test in self.tests:
             events = list(filter(test, events))
-        refused = 0
+        refused_count = 0
         for event in events:
             if not self.printer.put(b"".join(self.render([event]))) and self.printer.error is None:
-                refused += isinstance(event, Frame)
-        if refused:
-            self.refused(refused)
+                refused_count += isinstance(event, Frame)
+        if refused_count:
+            self.count_refused(refused_count)
 
     def tick(self, now_ns: int) -> None:
         """Check whether the output has failed."""
@@ -120,11 +120,11 @@ class TapPrinter(Sink):
             return
         self.wants_events = False
         if isinstance(error, BrokenPipeError):
-            why = "the reader of the tap is gone"
+            reason = "the reader of the tap is gone"
         else:
-            why = f"the tap cannot be written: {error.strerror}"
+            reason = f"the tap cannot be written: {error.strerror}"
             self.failed = True
-        self.say(f"{why}; forwarding goes on")
+        self.say(f"{reason}; forwarding goes on")
 
     def finish(self) -> None:
         """Write the buffered output within `FLUSH` seconds."""

@@ -1,8 +1,8 @@
 """`pwire proxy`: forwards clients' connections to a cluster, shows the traffic and injects faults.
 
-This process forwards, and prints only before it starts. A fork of it, the watcher (`watching.py`), shows,
+This process forwards, and prints only before it starts. A fork of it, the watcher (`watcher.py`), shows,
 records and counts, and prints all messages. They share a ring buffer (`net/proxy/tap.py`) that never makes
-this process wait. A third process (`keeping.py`) restarts the watcher if it dies.
+this process wait. A third process (`keeper.py`) restarts the watcher if it dies.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.ctl import RunningProxy, fault_commands, write
-from pulsarctl_wire.cli.options import host_port
+from pulsarctl_wire.cli.ctl import RunningProxy, make_fault_commands, write
+from pulsarctl_wire.cli.options import parse_address
 from pulsarctl_wire.cli.proxy.options import (
     ENDING,
     FaultOptions,
@@ -35,7 +35,7 @@ from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.render.text import count_of, human_bytes
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.proxy.watching import Watched
+    from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import Socket
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="proxy", cls=Group)
 ctl = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_args_is_help=True)
-ctl.add_typer(fault_commands(RunningProxy), name="fault")
+ctl.add_typer(make_fault_commands(RunningProxy), name="fault")
 app.add_typer(ctl, name="ctl")
 
 
@@ -54,44 +54,44 @@ def faults() -> None:
     from pulsarctl_wire.faults.base import Fault
 
     def parameters(fault: type[Fault]) -> str:
-        listed = fault.list_parameters()
-        return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in listed)
+        rows = fault.list_parameters()
+        return "".join(f"    {f'{name}={default}':24} {text}\n" for name, default, text in rows)
 
-    listed = [f"{each.name}\n  {each.describe()}\n{parameters(each)}\n" for each in FAULTS]
-    write("".join(listed) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
+    texts = [f"{kind.name}\n  {kind.describe()}\n{parameters(kind)}\n" for kind in FAULTS]
+    write("".join(texts) + f"all faults take these parameters, which select frames:\n{parameters(Fault)}")
 
 
 def proxy(
-    context: typer.Context, forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions
+    context: typer.Context, options: ForwardOptions, watch_options: WatchOptions, fault_options: FaultOptions
 ) -> None:
     """Forward connections to a cluster, show the traffic, and inject faults."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            raise SystemExit(_run(forwarding, watching, injecting))
+            raise SystemExit(_run(options, watch_options, fault_options))
 
 
 app.callback(invoke_without_command=True)(takes(proxy))
 
 
-def _run(forwarding: ForwardOptions, watching: WatchOptions, injecting: FaultOptions) -> int:
+def _run(options: ForwardOptions, watch_options: WatchOptions, fault_options: FaultOptions) -> int:
     """Check everything, fork the watcher, forward until a signal comes; returns the exit code."""
     from pulsarctl_wire.net.sockets import allow_many_sockets
 
     allow_many_sockets()
-    faults = injecting.make_faults()
-    plan = _plan(forwarding)
-    check(watching)
+    faults = fault_options.make_faults()
+    plan = _plan(options)
+    check(watch_options)
     import asyncio
 
-    from pulsarctl_wire.cli.proxy.watching import Watched
+    from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Proxy
 
     sock = _listen(plan.listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_forward` handles them
-    with Watched(watching, sock.close) as watched:
-        proxy = Proxy(plan, faults, watched.ring)
-        asyncio.run(_forward(forwarding, injecting.control, proxy, sock, watched))
-    return watched.code
+    with WatchedRing(watch_options, sock.close) as watched_ring:
+        proxy = Proxy(plan, faults, watched_ring.ring)
+        asyncio.run(_forward(options, fault_options.control, proxy, sock, watched_ring))
+    return watched_ring.code
 
 
 def _listen(address: Address) -> Socket:
@@ -101,8 +101,8 @@ def _listen(address: Address) -> Socket:
     try:
         return bind_socket(address)
     except OSError as error:
-        why = error.strerror or error
-        console.fail(f"--listen {address}: {why}; name another with --listen")
+        reason = error.strerror or error
+        console.fail(f"--listen {address}: {reason}; name another with --listen")
 
 
 # -- what the options mean
@@ -119,7 +119,7 @@ def _plan(options: ForwardOptions) -> Plan:
     routing = (
         Routing.NONE if options.no_rewrite else Routing.CONNECT if options.through else Routing.LISTENERS
     )
-    listen = Address(*host_port("--listen", options.listen))
+    listen = Address(*parse_address("--listen", options.listen))
     mapped = _mapping("--map", options.map_)
     context = None
     if options.tls or options.listen_cert:
@@ -139,7 +139,7 @@ def _plan(options: ForwardOptions) -> Plan:
         )
     elif options.listen_key or options.client_ca:
         console.fail("--listen-key and --client-ca need --tls or --listen-cert")
-    settings = options.settings()
+    settings = options.make_settings()
     if options.keylog and context is None and not settings.url.tls:
         console.fail("--tls-keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
     return Plan(
@@ -159,22 +159,22 @@ def _plan(options: ForwardOptions) -> Plan:
 
 
 def _mapping(flag: str, texts: list[str]) -> dict[Address, Address]:
-    found = {}
+    addresses = {}
     for text in texts:
         broker, equals, address = text.partition("=")
         if not equals:
             console.fail(f"{flag} {text}: use BROKER=HOST:PORT")
-        found[_address(flag, text, broker)] = _address(flag, text, address)
-    return found
+        addresses[_address(flag, text, broker)] = _address(flag, text, address)
+    return addresses
 
 
-def _address(flag: str, whole: str, text: str) -> Address:
+def _address(flag: str, pair: str, text: str) -> Address:
     from pulsarctl_wire.net.settings import parse_url
 
     try:
         return parse_url(text).addresses[0]
     except SettingsError as error:
-        console.fail(f"{flag} {whole}: {error}")
+        console.fail(f"{flag} {pair}: {error}")
 
 
 def _ports(text: str | None) -> range:
@@ -190,7 +190,7 @@ def _ports(text: str | None) -> range:
 
 
 async def _forward(
-    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched: Watched
+    options: ForwardOptions, control: str | None, proxy: Proxy, sock: Socket, watched_ring: WatchedRing
 ) -> None:
     """Forward until a signal comes. `control` is the path of the socket for `ctl`; "": no socket."""
     import asyncio
@@ -198,39 +198,39 @@ async def _forward(
     from pulsarctl_wire.net.control import Control, ensure_directory
     from pulsarctl_wire.net.fault_control import answer_faults
 
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop, end_event = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(lambda loop, context: proxy.note(_bug(context)))
-    watched.follow(proxy.restart_tap, "forwarding")
+    watched_ring.follow(proxy.restart_tap, "forwarding")
     for number in ENDING:
-        loop.add_signal_handler(number, over.set)
+        loop.add_signal_handler(number, end_event.set)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     address = await proxy.open(sock)
     if control is None:
         control = str(ensure_directory(os.environ) / f"proxy-{address.port}.sock")
-    listening = Control(Path(control), partial(answer_faults, proxy, proxy.faults)) if control else None
-    if listening is not None:
-        await listening.open()
+    server = Control(Path(control), partial(answer_faults, proxy, proxy.faults)) if control else None
+    if server is not None:
+        await server.open()
     with suppress(OSError):  # stderr may be closed
         _announce(proxy, address, options)
     try:
-        await over.wait()
+        await end_event.wait()
         for number in ENDING:
             loop.remove_signal_handler(number)  # a second one ends it at once
         await proxy.close(options.drain)
     finally:
-        if listening is not None:
-            await listening.close()
+        if server is not None:
+            await server.close()
     to_clients, to_brokers = map(human_bytes, proxy.carried)
-    refused = "".join(f"; {number} refused: {why}" for why, number in proxy.refused.items())
+    refusals = "".join(f"; {number} refused: {reason}" for reason, number in proxy.refused.items())
     carried = f"{to_brokers} to brokers, {to_clients} to clients"
-    watched.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refused}")
+    watched_ring.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refusals}")
 
 
 def _bug(context: dict[str, Any]) -> str:
-    """An exception that nobody has caught, as reported by asyncio, in one line."""
+    """Describe, in one line, an exception that nobody has caught, as reported by asyncio."""
     error = context.get("exception")
-    what = f" ({type(error).__name__}: {error})" if error is not None else ""
-    return f"a bug in pwire: {context['message']}{what}; forwarding goes on"
+    detail = f" ({type(error).__name__}: {error})" if error is not None else ""
+    return f"a bug in pwire: {context['message']}{detail}; forwarding goes on"
 
 
 def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session.lookup import REGEX, Mode, Output, checked_pattern, say
-from pulsarctl_wire.cli.session.verb import Session, namespace_name
+from pulsarctl_wire.cli.session.lookup import REGEX, Mode, Output, check_pattern, say
+from pulsarctl_wire.cli.session.verb import Session, parse_namespace
 from pulsarctl_wire.cli.signature import argument, option
 from pulsarctl_wire.errors import BrokerError, SessionError
 from pulsarctl_wire.render.text import clean, count_of
@@ -53,27 +53,27 @@ async def cluster(session: Session, options: ClusterOptions) -> int:
     from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.net.session.watch import list_topics
 
-    name = namespace_name(options.namespace)
+    name = parse_namespace(options.namespace)
     if options.service is not None:
         session.options = replace(session.options, url=options.service)
-    async with session.client() as client:
+    async with session.make_client() as client:
         listed = await list_topics(
-            client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
+            client, name, mode=options.mode, pattern=check_pattern(options.regex), exists=True
         )
         counts = await _counts(client, listed)
-        found = await run_each(islice(_parts(counts), MAX_TOPICS), lambda each: _served(client, *each))
+        parts = await run_each(islice(_parts(counts), MAX_TOPICS), lambda part: _find_owner(client, *part))
         link = await client.open_service_link()
         peer = link.protocol
         summary = {"asked": str(link.address), "server": peer.server, "protocol_version": peer.server_version}
-    _show(summary | {"namespace": name}, counts, found, options.output)
+    _show(summary | {"namespace": name}, counts, parts, options.output)
     total = sum(max(count, 1) for count in counts.values())
     if total > MAX_TOPICS:
         console.warn(f"{total - MAX_TOPICS} more topics and partitions: their owners were not looked up")
-    return next((console.code_of(each.error) for each in found if each.error is not None), 0)
+    return next((console.find_code(part.error) for part in parts if part.error is not None), 0)
 
 
-async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
-    """The topics, and how many partitions each has, or 0. `listed` has each partition separately."""
+async def _counts(client: Client, names: list[str]) -> dict[str, int]:
+    """Count the partitions of each topic; 0: not partitioned. `names` has each partition separately."""
     from pulsarctl_wire.net.session.client import run_each
     from pulsarctl_wire.wire.names import partition_index, without_partition
 
@@ -85,13 +85,13 @@ async def _counts(client: Client, listed: list[str]) -> dict[str, int]:
                 raise
             return 0  # the names only look like those of partitions
 
-    whole = list(dict.fromkeys(without_partition(each) for each in listed if partition_index(each) >= 0))
-    partitioned = dict(zip(whole, await run_each(whole, ask), strict=True))
+    topics = list(dict.fromkeys(without_partition(name) for name in names if partition_index(name) >= 0))
+    partition_counts = dict(zip(topics, await run_each(topics, ask), strict=True))
     counts = {}
-    for topic in listed:
+    for topic in names:
         parent = without_partition(topic)
-        if partition_index(topic) >= 0 and partitioned[parent]:
-            counts[parent] = partitioned[parent]
+        if partition_index(topic) >= 0 and partition_counts[parent]:
+            counts[parent] = partition_counts[parent]
         else:
             counts[topic] = 0
     return counts
@@ -102,7 +102,7 @@ def _parts(counts: dict[str, int]) -> Iterator[tuple[str, int | None]]:
         yield from ((topic, index) for index in range(count)) if count else [(topic, None)]
 
 
-async def _served(client: Client, topic: str, partition: int | None) -> _Served:
+async def _find_owner(client: Client, topic: str, partition: int | None) -> _Served:
     from pulsarctl_wire.wire.names import partition_name
 
     name = topic if partition is None else partition_name(topic, partition)
@@ -118,20 +118,20 @@ async def _served(client: Client, topic: str, partition: int | None) -> _Served:
         return _Served(topic, partition, None, error)
 
 
-def _show(summary: dict[str, Any], counts: dict[str, int], found: list[_Served], output: Output) -> None:
-    brokers = Counter(each.owner for each in found if each.owner is not None)
+def _show(summary: dict[str, Any], counts: dict[str, int], parts: list[_Served], output: Output) -> None:
+    brokers = Counter(part.owner for part in parts if part.owner is not None)
     rows: dict[str, list[_Served]] = {topic: [] for topic in counts}
-    for each in found:
-        rows[each.topic].append(each)
+    for part in parts:
+        rows[part.topic].append(part)
     if output == "json":
-        for topic, served in rows.items():
+        for topic, parts in rows.items():
             owners = [
                 {
-                    "partition": each.partition,
-                    "broker_service_url": each.owner,
-                    "error": None if each.error is None else str(each.error),
+                    "partition": part.partition,
+                    "broker_service_url": part.owner,
+                    "error": None if part.error is None else str(part.error),
                 }
-                for each in served
+                for part in parts
             ]
             say({"topic": topic, "partitions": counts[topic], "owners": owners}, "", output)
         say(summary | {"topics": len(counts), "brokers": dict(brokers)}, "", output)
@@ -140,11 +140,11 @@ def _show(summary: dict[str, Any], counts: dict[str, int], found: list[_Served],
     lines.append(count_of(len(brokers), "broker"))
     lines += [f"  {url} serves {count}" for url, count in sorted(brokers.items())]
     lines.append(f"{count_of(len(counts), 'topic')} of {summary['namespace']}")
-    for topic, served in rows.items():
+    for topic, parts in rows.items():
         if counts[topic]:
             lines.append(f"  {topic}, {count_of(counts[topic], 'partition')}")
         indent = f"  {topic} " if not counts[topic] else "    "
-        for each in served:
-            number = "" if each.partition is None else f"{each.partition} "
-            lines.append(f"{indent}{number}→ {each.owner or f'unknown: {each.error}'}")
+        for part in parts:
+            number = "" if part.partition is None else f"{part.partition} "
+            lines.append(f"{indent}{number}→ {part.owner or f'unknown: {part.error}'}")
     say({}, "\n".join(map(clean, lines)), output)

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.session.lookup import TOPIC, checked_pattern
+from pulsarctl_wire.cli.session.lookup import TOPIC, check_pattern
 from pulsarctl_wire.cli.session.receive_options import END, FLOW, ReceiveOptions, Type
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ConsumeOptions:
     num_messages: int = option(
         "-n --num-messages N", "End after N messages; 0: never.", END, default=1, min=0
     )
-    taking: ReceiveOptions = group(ReceiveOptions)
+    intake: ReceiveOptions = group(ReceiveOptions)
     ack: Literal["individual", "cumulative", "none"] = option(
         "--ack", "How to acknowledge.", FLOW, default="individual"
     )
@@ -86,8 +86,8 @@ class ConsumeOptions:
         """Whether dead letters or a retry topic are wanted."""
         return self.max_redeliver is not None or self.dead_letter_topic is not None or self.retry
 
-    def consumer(self) -> ConsumerOptions:
-        """The options as `Subscription` takes them."""
+    def make_consumer_options(self) -> ConsumerOptions:
+        """Return the options as `Subscription` takes them."""
         from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
@@ -97,7 +97,7 @@ class ConsumeOptions:
             name=self.consumer_name,
             durable=self.mode == "Durable",
             initial=CommandSubscribe.InitialPosition.Value(self.position),
-            queue_size=self.taking.queue_size,
+            queue_size=self.intake.queue_size,
             priority=self.priority,
             read_compacted=self.read_compacted,
             replicated=self.replicated,
@@ -105,14 +105,14 @@ class ConsumeOptions:
             batch_index_ack=self.batch_index_ack,
             nack_delay=self.nack_delay,
             ack_timeout=self.ack_timeout,
-            payload_ratio=self.taking.payload_ratio,
+            payload_ratio=self.intake.payload_ratio,
         )
 
-    def letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
-        """A factory for the `DeadLetters` of `topic`, or None if unwanted. Invalid names end the command."""
+    def prepare_letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
+        """Make a factory for `DeadLetters` of `topic`; None if unwanted. Invalid names end the command."""
         from pulsarctl_wire.net.session.dead_letters import DeadLetters
 
-        dead, retry = (each and topic_name(each) for each in (self.dead_letter_topic, self.retry_topic))
+        dead, retry = (name and parse_topic(name) for name in (self.dead_letter_topic, self.retry_topic))
         limit = 16 if self.max_redeliver is None else self.max_redeliver
         if not self.has_letters:
             return None
@@ -121,37 +121,37 @@ class ConsumeOptions:
 
 async def consume(session: Session, options: ConsumeOptions) -> int:
     """Consume messages like pulsar-client, and acknowledge them."""
-    from pulsarctl_wire.cli.session.consuming import ConsumeRun, NackRule, View
+    from pulsarctl_wire.cli.session.consume_run import ConsumeRun, NackRule, View
     from pulsarctl_wire.net.session.subscription import Subscription
 
     _check(options)
-    names = [topic_name(each) for each in options.topics]
-    make_letters = options.letters(names[0])
-    taking, view = options.taking, View(options.taking)
-    async with session.client() as client:
+    names = [parse_topic(topic) for topic in options.topics]
+    make_letters = options.prepare_letters(names[0])
+    intake, view = options.intake, View(options.intake)
+    async with session.make_client() as client:
         letters = make_letters and make_letters(client)
         feed = Subscription(
             client,
             [] if options.regex else names,
-            options.consumer(),
-            pattern=checked_pattern(names[0]) if options.regex else None,
+            options.make_consumer_options(),
+            pattern=check_pattern(names[0]) if options.regex else None,
             extra_topics=[letters.retry_topic] if letters is not None and options.retry else [],
         )
-        refusing = NackRule(options.nack, letters, options.retry)
-        consuming = ConsumeRun(
-            client, feed, taking, view, count=options.num_messages, ack=options.ack, refusing=refusing
+        nack_rule = NackRule(options.nack, letters, options.retry)
+        run = ConsumeRun(
+            client, feed, intake, view, count=options.num_messages, ack=options.ack, nack_rule=nack_rule
         )
-        return await consuming.run()
+        return await run.run()
 
 
 def _check(options: ConsumeOptions) -> None:
     """End the command if options contradict each other."""
     if not options.subscription:
         console.fail("consume: the subscription needs a name: -s NAME")
-    shared = options.type_ in ("Shared", "Key_Shared")
-    if options.ack == "cumulative" and shared:
+    is_shared = options.type_ in ("Shared", "Key_Shared")
+    if options.ack == "cumulative" and is_shared:
         console.fail("consume: --ack cumulative needs -t Exclusive or Failover")
-    if options.has_letters and not shared:
+    if options.has_letters and not is_shared:
         console.fail("consume: dead letters and --retry need -t Shared or Key_Shared")
     if options.regex and (len(options.topics) > 1 or options.has_letters):
         console.fail("consume: --regex takes one TOPIC, and cannot be combined with dead letters")
@@ -177,20 +177,20 @@ class ReadOptions:
         min=0,
         show_default="1; N with --from -N",
     )
-    taking: ReceiveOptions = group(ReceiveOptions)
+    intake: ReceiveOptions = group(ReceiveOptions)
     read_compacted: bool = READ_COMPACTED()
 
 
 async def read(session: Session, options: ReadOptions) -> int:
     """Read messages from any position without a durable subscription; nothing is acknowledged."""
-    from pulsarctl_wire.cli.session.consuming import ConsumeRun, View, parse_last, parse_start
-    from pulsarctl_wire.cli.session.last import starts_of_last
+    from pulsarctl_wire.cli.session.consume_run import ConsumeRun, View, parse_last, parse_start
+    from pulsarctl_wire.cli.session.last import find_starts
     from pulsarctl_wire.net.session.consumer import make_reader_name
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST, ConsumerOptions
     from pulsarctl_wire.net.session.subscription import Subscription
     from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 
-    taking, start = options.taking, options.start
+    intake, start = options.intake, options.start
     last = parse_last(start)
     place, since_ns = (EARLIEST, None) if last else parse_start(start)
     if since_ns is not None and since_ns > time.time_ns():
@@ -199,24 +199,24 @@ async def read(session: Session, options: ReadOptions) -> int:
         make_reader_name(),
         type=CommandSubscribe.Exclusive,
         durable=False,
-        queue_size=taking.queue_size,
+        queue_size=intake.queue_size,
         start=place,
         inclusive=not options.exclusive,
         rollback=0 if since_ns is None else int(time.time() - since_ns / 1e9) + 1,
         read_compacted=options.read_compacted,
         create_topic=False,
-        payload_ratio=taking.payload_ratio,
+        payload_ratio=intake.payload_ratio,
     )
-    view = View(taking, since_ms=0 if since_ns is None else since_ns // 1_000_000)
-    names = [topic_name(each) for each in options.topics]
+    view = View(intake, since_ms=0 if since_ns is None else since_ns // 1_000_000)
+    names = [parse_topic(topic) for topic in options.topics]
     count = options.num_messages
     if last and count is None:
-        taking, count = replace(taking, at_end=True), 0
-    async with session.client() as client:
-        starts = await starts_of_last(client, names, last) if last else {}
+        intake, count = replace(intake, at_end=True), 0
+    async with session.make_client() as client:
+        starts = await find_starts(client, names, last) if last else {}
         if place not in (None, EARLIEST, LATEST):
             for name in names:
                 if await client.count_partitions(name, create=False):
                     console.fail(f"--from {start} is in one partition; name it: {name}-partition-N")
         feed = Subscription(client, names, reader, starts=starts)
-        return await ConsumeRun(client, feed, taking, view, count=1 if count is None else count).run()
+        return await ConsumeRun(client, feed, intake, view, count=1 if count is None else count).run()

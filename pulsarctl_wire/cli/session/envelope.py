@@ -45,12 +45,12 @@ class Maker:
         try:
             if self._envelope:
                 return self._open(text)
-            given = bytes.fromhex(text.decode()) if self._hexadecimal else text
-            return self._encoded(self._common, given)
+            payload = bytes.fromhex(text.decode()) if self._hexadecimal else text
+            return self._encode(self._common, payload)
         except ValueError as error:
             raise LocalProtocolError(f"message {self._count}: {error}") from None
 
-    def _encoded(self, message: Outgoing, text: bytes) -> Outgoing:
+    def _encode(self, message: Outgoing, text: bytes) -> Outgoing:
         encoded = encode(text, self._schema)
         if encoded.key is not None:
             message = replace(message, key=b64encode(encoded.key).decode(), key_is_base64=True)
@@ -58,41 +58,41 @@ class Maker:
 
     def _open(self, text: bytes) -> Outgoing:
         try:
-            given = orjson.loads(text)
+            record = orjson.loads(text)
         except ValueError as error:
             raise ValueError(f"not JSON: {error}") from None
-        if not isinstance(given, dict):
+        if not isinstance(record, dict):
             raise ValueError('not a JSON object such as {"payload": "hello"}')
-        odd = sorted(given.keys() - TAKEN - NAMES)
-        if odd:
-            raise ValueError(f"unknown names {', '.join(odd)}; known names are {', '.join(sorted(TAKEN))}")
+        others = sorted(record.keys() - TAKEN - NAMES)
+        if others:
+            raise ValueError(f"unknown names {', '.join(others)}; known names are {', '.join(sorted(TAKEN))}")
         message = replace(self._common)
-        if given.get("key_base64") is not None:
-            _base64(given["key_base64"], "key_base64")
-            message = replace(message, key=given["key_base64"], key_is_base64=True)
-        elif given.get("key") is not None:
-            message = replace(message, key=_text(given["key"], "key"))
-        if given.get("properties"):
-            message = replace(message, properties=_properties(given["properties"], message.properties))
-        if given.get("ordering_key") is not None:
-            message = replace(message, ordering_key=_text(given["ordering_key"], "ordering_key").encode())
+        if record.get("key_base64") is not None:
+            _base64(record["key_base64"], "key_base64")
+            message = replace(message, key=record["key_base64"], key_is_base64=True)
+        elif record.get("key") is not None:
+            message = replace(message, key=_text(record["key"], "key"))
+        if record.get("properties"):
+            message = replace(message, properties=_properties(record["properties"], message.properties))
+        if record.get("ordering_key") is not None:
+            message = replace(message, ordering_key=_text(record["ordering_key"], "ordering_key").encode())
         for name in ("event_time", "deliver_at", "sequence_id"):
-            value = given.get(name)
+            value = record.get(name)
             if value is not None:
                 if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                     raise ValueError(f"{name} is {value!r}; it must be an integer from 0 on")
                 setattr(message, name, value)
-        return self._payload(message, given)
+        return self._payload(message, record)
 
-    def _payload(self, message: Outgoing, given: dict[str, Any]) -> Outgoing:
-        if given.get("payload_base64") is not None:
-            return replace(message, payload=_base64(given["payload_base64"], "payload_base64"))
-        payload = given.get("payload")
+    def _payload(self, message: Outgoing, record: dict[str, Any]) -> Outgoing:
+        if record.get("payload_base64") is not None:
+            return replace(message, payload=_base64(record["payload_base64"], "payload_base64"))
+        payload = record.get("payload")
         if payload is None:
             return replace(message, null=True)
-        structured = self._schema is not None and self._schema.type != Schema.String
-        text = payload.encode() if isinstance(payload, str) and not structured else orjson.dumps(payload)
-        return self._encoded(message, text)
+        is_structured = self._schema is not None and self._schema.type != Schema.String
+        text = payload.encode() if isinstance(payload, str) and not is_structured else orjson.dumps(payload)
+        return self._encode(message, text)
 
 
 def _text(value: Any, name: str) -> str:
@@ -109,6 +109,6 @@ def _base64(value: Any, name: str) -> bytes:
 
 
 def _properties(value: Any, common: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise ValueError("properties must be an object whose values are texts")
     return tuple((dict(common) | value).items())

@@ -53,34 +53,34 @@ async def seek(session: Session, options: SeekOptions) -> int:
 
     Prints the mark-delete position, up to which everything is acknowledged. Consumers are disconnected.
     """
-    from pulsarctl_wire.cli.session.consuming import parse_start
-    from pulsarctl_wire.cli.session.visitor import seek_target, visit
+    from pulsarctl_wire.cli.session.consume_run import parse_start
+    from pulsarctl_wire.cli.session.visitor import make_seek_fields, visit
     from pulsarctl_wire.net.session.receive_queue import EARLIEST, LATEST
 
     subscription = options.subscription
     position, time_ns = parse_start(options.to)
 
-    async def one(visitor: Visitor) -> None:
+    async def move(visitor: Visitor) -> None:
         name = visitor.topic
-        target = await seek_target(visitor.client, name, position, time_ns)
+        target = await make_seek_fields(visitor.client, name, position, time_ns)
         existed = await visitor.join(options.type_, create=options.create)
-        before, last = await visitor.places()
+        old_place, last = await visitor.fetch_places()
         await visitor.ask("SEEK", **target)
         try:
             await visitor.join_again()
-            after, last = await visitor.places()
+            new_place, last = await visitor.fetch_places()
         except SessionError as error:
             console.warn(f"{name}: {subscription} was moved, but its position is unknown: {error}")
-            after = None
+            new_place = None
         record = {"topic": name, "subscription": subscription, "to": options.to, "created": not existed}
-        record |= {"before": before if existed else None, "after": after, "last": last}
-        come_from = f" from {_text(before)}" if existed else ""
-        text = f"{name}: {subscription}{come_from} to {_text(after)}, last message {_text(last)}"
+        record |= {"before": old_place if existed else None, "after": new_place, "last": last}
+        come_from = f" from {_text(old_place)}" if existed else ""
+        text = f"{name}: {subscription}{come_from} to {_text(new_place)}, last message {_text(last)}"
         say(record, clean(text), options.output)
 
     inside = position not in (None, EARLIEST, LATEST)
     place = f"--to {options.to}" if inside else ""
-    return await visit(session, options.topic, subscription, one, place=place)
+    return await visit(session, options.topic, subscription, move, place=place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ async def unsubscribe(session: Session, options: UnsubscribeOptions) -> int:
 
     subscription = options.subscription
 
-    async def one(visitor: Visitor) -> None:
+    async def delete(visitor: Visitor) -> None:
         await visitor.join(options.type_)
         try:
             await visitor.ask("UNSUBSCRIBE", force=options.force or None)
@@ -112,7 +112,7 @@ async def unsubscribe(session: Session, options: UnsubscribeOptions) -> int:
         record = {"topic": visitor.topic, "subscription": subscription, "unsubscribed": True}
         say(record, clean(f"{visitor.topic}: {subscription} is deleted"), options.output)
 
-    return await visit(session, options.topic, subscription, one)
+    return await visit(session, options.topic, subscription, delete)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,20 +134,20 @@ async def last_id(session: Session, options: LastIdOptions) -> int:
 
     subscription = options.subscription
 
-    async def one(visitor: Visitor) -> None:
+    async def show(visitor: Visitor) -> None:
         if subscription is None:
             await visitor.read(None)
         else:
             await visitor.join(options.type_)
-        done, last = await visitor.places()
+        mark, last = await visitor.fetch_places()
         record: dict[str, Any] = {"topic": visitor.topic, **last}
         text = f"{visitor.topic} {last['id'] or 'no message'}"
         if subscription is not None:
-            record |= {"subscription": subscription, "mark_delete": done}
-            text += f", {subscription} acknowledged up to {_text(done)}"
+            record |= {"subscription": subscription, "mark_delete": mark}
+            text += f", {subscription} acknowledged up to {_text(mark)}"
         say(record, clean(text), options.output)
 
-    return await visit(session, options.topic, subscription or make_reader_name(), one)
+    return await visit(session, options.topic, subscription or make_reader_name(), show)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ async def consumer_stats(session: Session, options: ConsumerStatsOptions) -> int
 
     subscription = options.subscription
 
-    async def one(visitor: Visitor) -> None:
+    async def show(visitor: Visitor) -> None:
         await visitor.join(options.type_)
         stats = Walker()(await visitor.ask("CONSUMER_STATS"))
         name = visitor.topic
@@ -181,7 +181,7 @@ async def consumer_stats(session: Session, options: ConsumerStatsOptions) -> int
         text = "\n".join(map(clean, lines))
         say({"topic": name, "subscription": subscription, **stats}, text, options.output)
 
-    return await visit(session, options.topic, subscription, one)
+    return await visit(session, options.topic, subscription, show)
 
 
 def _plain(value: Any) -> str:

@@ -32,8 +32,8 @@ _TIMES: Final = (1, 8, 64)  # read this many times more entries if some hold no 
 _MAX_ENTRIES: Final = 2**40  # per ledger
 
 
-async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[str, Position]:
-    """Where the last `count` messages start in each of `topics` (full names) or its partitions.
+async def find_starts(client: Client, topics: list[str], count: int) -> dict[str, Position]:
+    """Find where the last `count` messages start in each of `topics` (full names) or its partitions.
 
     Raises SettingsError for a topic that is not persistent, and SessionError.
     """
@@ -45,89 +45,89 @@ async def starts_of_last(client: Client, topics: list[str], count: int) -> dict[
         names += [partition_name(topic, index) for index in range(partitions)] or [topic]
     warn, client.warn = client.warn, Warnings(lambda text: None)  # `read` will repeat the warnings
     try:
-        starts = await run_each(names, lambda each: start_of_last(client, each, count))
+        starts = await run_each(names, lambda name: find_start(client, name, count))
     finally:
         client.warn = warn
     return dict(zip(names, starts, strict=True))
 
 
-async def start_of_last(client: Client, topic: str, count: int) -> Position:
-    """The position of the message `count` from the end of `topic` (a full name, not partitioned).
+async def find_start(client: Client, topic: str, count: int) -> Position:
+    """Find the position of the message `count` from the end of `topic` (a full name, not partitioned).
 
     If there are fewer messages, that of the first one; `LATEST` if there are none. Chunked messages of more
     than 64 entries each may be missed. Raises SessionError.
     """
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(None)
-        _, place = await visitor.places()
+        _, place = await visitor.fetch_places()
     last = place["ledger"], place["entry"]
     if last < (0, 0):
         return LATEST
     for entries in (count * times for times in _TIMES):
-        start = await _back(client, topic, last, entries)
-        found = await _read(client, topic, start, last, count)
-        if len(found) == count or start == EARLIEST:
+        start = await _step_back(client, topic, last, entries)
+        positions = await _read(client, topic, start, last, count)
+        if len(positions) == count or start == EARLIEST:
             break
-    return found[0] if found else LATEST
+    return positions[0] if positions else LATEST
 
 
 async def _read(client: Client, topic: str, start: Position, last: _Place, count: int) -> deque[Position]:
-    """The positions of the last `count` messages from `start` up to the entry `last`."""
-    found: deque[Position] = deque(maxlen=count)
+    """Read the positions of the last `count` messages from `start` up to the entry `last`."""
+    positions: deque[Position] = deque(maxlen=count)
     feed = Subscription(client, [topic], ConsumerOptions(make_reader_name(), durable=False, start=start))
     try:
         await feed.open()
         while (delivery := await feed.take(_GRACE)) is not None and delivery.id <= last:
             first = (*delivery.ids[0], -1)
-            several = len(delivery.ids) > 1
-            found.extend(first if several else delivery.position(each) for each in delivery.messages)
+            is_batch = len(delivery.ids) > 1
+            positions.extend(first if is_batch else delivery.position(entry) for entry in delivery.messages)
             delivery.consumer.release_permits(delivery)
             if delivery.id == last:
                 break
     finally:
         await feed.close()
-    return found
+    return positions
 
 
-async def _back(client: Client, topic: str, last: _Place, entries: int) -> Position:
-    """Where the last `entries` entries start; `EARLIEST` if there are not more than that."""
+async def _step_back(client: Client, topic: str, last: _Place, entries: int) -> Position:
+    """Find where the last `entries` entries start; `EARLIEST` if there are not more than that."""
     ledger, entry = last
     for _ in range(_LEDGERS):
         if entries <= entry + 1:
             return ledger, entry + 1 - entries, -1
         entries -= entry + 1
-        first, _ = await _first(client, topic, EARLIEST)
+        first, _ = await _find_first(client, topic, EARLIEST)
         if first >= ledger:
             break
-        ledger, entry = await _before(client, topic, first, ledger)
+        ledger, entry = await _find_last_before(client, topic, first, ledger)
     return EARLIEST
 
 
-async def _before(client: Client, topic: str, first: int, ledger: int) -> _Place:
-    """The last entry before `ledger`; `first` is an earlier ledger."""
+async def _find_last_before(client: Client, topic: str, first: int, ledger: int) -> _Place:
+    """Find the last entry before `ledger`; `first` is an earlier ledger."""
     end = ledger  # the first message from ledger `end` on is in `ledger` or a later one
     while end - first > 1:
         middle = (first + end) // 2
-        found, _ = await _first(client, topic, (middle, 0, -1))
-        if found < ledger:
-            first = max(found, middle)
+        next_ledger, _ = await _find_first(client, topic, (middle, 0, -1))
+        if next_ledger < ledger:
+            first = max(next_ledger, middle)
         else:
             end = middle
     entry, end = 0, 1
-    while end < _MAX_ENTRIES and (await _first(client, topic, (first, end, -1)))[0] == first:
+    while end < _MAX_ENTRIES and (await _find_first(client, topic, (first, end, -1)))[0] == first:
         entry, end = end, 2 * end
     while end - entry > 1:
         middle = (entry + end) // 2
-        if (await _first(client, topic, (first, middle, -1)))[0] == first:
+        if (await _find_first(client, topic, (first, middle, -1)))[0] == first:
             entry = middle
         else:
             end = middle
     return first, entry
 
 
-async def _first(client: Client, topic: str, position: Position) -> _Place:
-    """The ledger and entry of the first message from `position` on."""
+async def _find_first(client: Client, topic: str, position: Position) -> _Place:
+    """Find the ledger and entry of the first message from `position` on."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as visitor:
         await visitor.read(position)
-        found = (await visitor.first()).body.message_id
-        return found.ledgerId, found.entryId
+        message_id = (await visitor.take_first()).body.message_id
+        return message_id.ledgerId, message_id.entryId

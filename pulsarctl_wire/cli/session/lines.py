@@ -14,7 +14,7 @@ LONGEST: Final = 64 * 1024 * 1024
 
 
 async def read_lines(path: str, until: asyncio.Future[Any] | None = None) -> AsyncIterator[list[bytes]]:
-    """The lines of the file `path` ("-" is stdin) without line ends, as many at a time as are available.
+    """Yield lines of the file `path` ("-" is stdin) without line ends, as many at a time as are available.
 
     Stops early when `until` is done while it waits for more. A file that cannot be read, or a line longer
     than `LONGEST`, ends the command.
@@ -48,7 +48,7 @@ async def read_lines(path: str, until: asyncio.Future[Any] | None = None) -> Asy
 
 
 async def _read(number: int, until: asyncio.Future[Any] | None) -> bytes:
-    """The next bytes of a file, as soon as some are available; b"" if `until` is done first."""
+    """Return the next bytes of a file, as soon as some are available; b"" if `until` is done first."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
-from pulsarctl_wire.cli.session.verb import Session, namespace_name, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_namespace, parse_topic
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.render.text import Paint, clean, human_time
 
@@ -53,9 +53,9 @@ class LookupOptions:
 
 async def lookup(session: Session, options: LookupOptions) -> None:
     """Find the broker that serves a topic, and show every hop on the way."""
-    name = topic_name(options.topic)
-    paint = Paint(console.use_colour(sys.stdout))
-    async with session.client() as client:
+    name = parse_topic(options.topic)
+    paint = Paint(console.has_colour(sys.stdout))
+    async with session.make_client() as client:
         hop = None
         async for hop in client.trace_lookup(name):
             record = {
@@ -101,11 +101,11 @@ async def partitions(session: Session, options: PartitionsOptions) -> None:
     """Print how many partitions a topic has, and their names; 0 if it is not partitioned."""
     from pulsarctl_wire.wire.names import partition_name
 
-    name = topic_name(options.topic)
-    async with session.client() as client:
+    name = parse_topic(options.topic)
+    async with session.make_client() as client:
         count = await client.count_partitions(name, create=False)
     names = [partition_name(name, index) for index in range(count)]
-    text = "\n".join([f"{name}: {count} partitions", *(f"  {each}" for each in names)])
+    text = "\n".join([f"{name}: {count} partitions", *(f"  {partition}" for partition in names)])
     say({"topic": name, "partitions": count, "names": names}, text, options.output)
 
 
@@ -123,16 +123,16 @@ async def topics(session: Session, options: TopicsOptions) -> None:
     """List the topics of a namespace, one per line; each partition is listed."""
     from pulsarctl_wire.net.session.watch import list_topics
 
-    name = namespace_name(options.namespace)
-    async with session.client() as client:
-        found = await list_topics(
-            client, name, mode=options.mode, pattern=checked_pattern(options.regex), exists=True
+    name = parse_namespace(options.namespace)
+    async with session.make_client() as client:
+        names = await list_topics(
+            client, name, mode=options.mode, pattern=check_pattern(options.regex), exists=True
         )
-    for each in found:
-        say({"topic": each}, clean(each), options.output)
+    for topic in names:
+        say({"topic": topic}, clean(topic), options.output)
 
 
-def checked_pattern(pattern: str | None) -> str | None:
+def check_pattern(pattern: str | None) -> str | None:
     """Return `pattern`. If it is not a regular expression, end the command."""
     try:
         if pattern is not None:
@@ -159,39 +159,39 @@ async def watch(session: Session, options: WatchOptions) -> None:
 
     from pulsarctl_wire.net.session.watch import POLL_PAUSE, TopicWatch
 
-    name = namespace_name(options.namespace)
-    pattern = checked_pattern(options.regex) or ".*"
+    name = parse_namespace(options.namespace)
+    pattern = check_pattern(options.regex) or ".*"
     changes: asyncio.Queue[Change] = asyncio.Queue()
-    paint = Paint(console.use_colour(sys.stdout))
+    paint = Paint(console.has_colour(sys.stdout))
 
     def show(event: str, topic: str) -> None:
         record = {"time_ns": time.time_ns(), "event": event, "topic": topic}
         sign = paint("red", "-") if event == "removed" else paint("green", "+")
         say(record, f"{sign} {clean(topic)}", options.output)
 
-    def changed(added: list[str], removed: list[str]) -> None:
-        for event, topics in (("added", added), ("removed", removed)):
+    def queue_changes(new_topics: list[str], deleted_topics: list[str]) -> None:
+        for event, topics in (("added", new_topics), ("removed", deleted_topics)):
             for topic in topics:
                 changes.put_nowait((event, topic))
-        if watching.error is not None:
+        if topic_watch.error is not None:
             changes.put_nowait(("ended", ""))
 
     async def follow() -> None:
         for _ in repeat(None) if options.count is None else range(options.count):
             event, topic = await changes.get()
-            if watching.error is not None and event == "ended":
-                raise watching.error
+            if topic_watch.error is not None and event == "ended":
+                raise topic_watch.error
             show(event, topic)
 
-    async with session.client() as client:
-        watching = TopicWatch(client, name, pattern, changed)
-        for topic in await watching.open():
+    async with session.make_client() as client:
+        topic_watch = TopicWatch(client, name, pattern, queue_changes)
+        for topic in await topic_watch.open():
             show("present", topic)
-        if watching.polls:
+        if topic_watch.polls:
             console.warn(
                 "the broker does not report changes (it has no topic watchers, or the pattern is too long "
                 f"for them): it is polled every {POLL_PAUSE:g} s"
             )
         with suppress(asyncio.CancelledError, TimeoutError, asyncio.TimeoutError):  # Ctrl-C is a normal end
             await asyncio.wait_for(follow(), options.seconds)
-        await watching.close()
+        await topic_watch.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.lookup import Output, say
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import option
 from pulsarctl_wire.errors import RequestTimeout, SessionError
 from pulsarctl_wire.render.text import Paint, clean, human_time
@@ -41,10 +41,10 @@ async def ping(session: Session, options: PingOptions) -> int:
 
     from pulsarctl_wire.net.session.client import Client
 
-    name = None if options.topic is None else topic_name(options.topic)
+    name = None if options.topic is None else parse_topic(options.topic)
     # A PONG does not say which PING it answers, so there must be no keep-alive PINGs.
-    settings = replace(session.settings(), keep_alive=_NEVER)
-    async with Client(settings, tap=session.tap(), warn=console.warn) as client:
+    settings = replace(session.make_settings(), keep_alive=_NEVER)
+    async with Client(settings, tap=session.make_tap(), warn=console.warn) as client:
 
         async def connect() -> Link:
             if name is None:
@@ -86,7 +86,7 @@ class Report:
 
         self.losses = 0
         self._output = output
-        self._paint = Paint(console.use_colour(sys.stdout))
+        self._paint = Paint(console.has_colour(sys.stdout))
         self._latencies = Latencies()
         self._least = 0
 
@@ -108,11 +108,11 @@ class Report:
         """Print how many were answered, and how fast."""
         times = self._latencies.record()
         answered = times["count"] if times else 0
-        sent = answered + self.losses
+        total = answered + self.losses
         if times is not None:
             times = {"count": answered, "min": self._least} | times
-        text = f"{sent} sent, {answered} answered, {self.losses} lost"
+        text = f"{total} sent, {answered} answered, {self.losses} lost"
         if times is not None:
             names = ("min", "p50", "p90", "p99", "max")
-            text += "\n" + ", ".join(f"{each} {human_time(times[each])}" for each in names)
-        say({"sent": sent, "answered": answered, "lost": self.losses, "latency": times}, text, self._output)
+            text += "\n" + ", ".join(f"{name} {human_time(times[name])}" for name in names)
+        say({"sent": total, "answered": answered, "lost": self.losses, "latency": times}, text, self._output)

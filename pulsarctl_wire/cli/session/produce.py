@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.cli.session.lookup import TOPIC
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.render.text import clean, human_time
@@ -103,8 +103,8 @@ class ProduceOptions:
         "-o --output", "What to print: a summary, each id, or JSON lines.", default="summary"
     )
 
-    def common(self) -> Outgoing:
-        """A message, without payload, that has what all messages share."""
+    def make_common(self) -> Outgoing:
+        """Make a message, without payload, that has what all messages share."""
         from pulsarctl_wire.wire.entry import Outgoing
 
         deliver_at, ordering_key = self.deliver_at, self.ordering_key
@@ -113,15 +113,15 @@ class ProduceOptions:
         return Outgoing(
             b"",
             key=self.key,
-            properties=tuple(pair("-p", each) for each in self.properties),
+            properties=tuple(pair("-p", text) for text in self.properties),
             ordering_key=None if ordering_key is None else ordering_key.encode("utf-8", "surrogateescape"),
             event_time=self.event_time or 0,
             deliver_at=deliver_at,
             replicate=not self.disable_replication,
         )
 
-    def producer(self, schema: Schema | None) -> ProducerOptions:
-        """The options as `Publisher` takes them."""
+    def make_producer_options(self, schema: Schema | None) -> ProducerOptions:
+        """Return the options as `Publisher` takes them."""
         from pulsarctl_wire.net.session.send_queue import ProducerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, ProducerAccessMode
 
@@ -141,8 +141,8 @@ class ProduceOptions:
             send_timeout=self.send_timeout,
         )
 
-    def sources(self) -> list[tuple[str, bool]]:
-        """What to send, in order: (text or path, whether it is a path)."""
+    def list_sources(self) -> list[tuple[str, bool]]:
+        """Return what to send, in order: (text or path, whether it is a path)."""
         messages = self.messages
         if not messages and not self.files:
             if not self.envelope:
@@ -150,7 +150,7 @@ class ProduceOptions:
             messages = ["-"]
         if self.num_produce > 1 and "-" in messages:
             console.fail("produce: -n repeats -m TEXT and -f FILE; stdin can be read only once")
-        return [*((each, False) for each in messages), *((each, True) for each in self.files)]
+        return [*((source, False) for source in messages), *((source, True) for source in self.files)]
 
 
 async def produce(session: Session, options: ProduceOptions) -> int:
@@ -158,18 +158,18 @@ async def produce(session: Session, options: ProduceOptions) -> int:
     from pulsarctl_wire.cli.session.envelope import Maker
     from pulsarctl_wire.net.session.producer import Publisher
 
-    sources, common = options.sources(), options.common()
-    name = topic_name(options.topic)
-    async with session.client() as client:
-        chosen = await _schema(client, name, options.schema)
-        maker = Maker(common, chosen, envelope=options.envelope, hexadecimal=options.hexadecimal)
+    sources, common = options.list_sources(), options.make_common()
+    name = parse_topic(options.topic)
+    async with session.make_client() as client:
+        schema = await _schema(client, name, options.schema)
+        maker = Maker(common, schema, envelope=options.envelope, hexadecimal=options.hexadecimal)
         report, pace = Report(options.output, options.quiet), Pace(options.rate) if options.rate else None
         route = {"routing": options.routing, "hashing": options.hashing}
-        publisher = Publisher(client, name, options.producer(chosen), report.sent, **route)
+        publisher = Publisher(client, name, options.make_producer_options(schema), report.add, **route)
         await publisher.open()
         report.began = time.perf_counter()
         try:
-            async for texts in texts_of(
+            async for texts in read_texts(
                 sources,
                 options.separator,
                 options.num_produce,
@@ -204,7 +204,7 @@ def pair(flag: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-async def texts_of(
+async def read_texts(
     sources: list[tuple[str, bool]],
     separator: str | None,
     times: int,
@@ -212,7 +212,7 @@ async def texts_of(
     skip_blank: bool,
     until: asyncio.Future[Any] | None = None,
 ) -> AsyncIterator[list[bytes]]:
-    """The texts to send, in batches; stdin is read no further when `until` is done."""
+    """Yield the texts to send, in batches; stdin is read no further when `until` is done."""
     from pulsarctl_wire.cli.session.lines import read_lines
 
     texts: list[bytes] = []
@@ -229,11 +229,11 @@ async def texts_of(
             parts = source.split(separator) if separator else [source]
             texts += [part.encode("utf-8", "surrogateescape") for part in parts]
     block = texts * max(1, min(times, _BLOCK // max(len(texts), 1)))
-    whole, rest = divmod(len(texts) * times, max(len(block), 1))
-    for _ in range(whole):
+    block_count, remainder = divmod(len(texts) * times, max(len(block), 1))
+    for _ in range(block_count):
         yield block
-    if rest:
-        yield block[:rest]
+    if remainder:
+        yield block[:remainder]
 
 
 def _content(path: str) -> bytes:
@@ -245,23 +245,23 @@ def _content(path: str) -> bytes:
 
 
 async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None:
-    """The schema that the user asked for; "auto" is the topic's latest one."""
+    """Return the schema that the user asked for; "auto" is the topic's latest one."""
     if spec is None:
         return None
     if spec == "auto":
-        found: Schema = (await client.ask("GET_SCHEMA", topic=topic)).body.schema
-        return found
-    return message_schema(spec)
+        schema: Schema = (await client.ask("GET_SCHEMA", topic=topic)).body.schema
+        return schema
+    return parse_message_schema(spec)
 
 
-def message_schema(spec: str) -> Schema | None:
+def parse_message_schema(spec: str) -> Schema | None:
     """Parse TYPE[:FILE]; returns None for plain bytes. Raises FilterError."""
     schema: Schema = schema_of(spec)
     return None if schema.type == schema.Type.Value("None") else schema
 
 
 def is_bare_json(schema: Schema) -> bool:
-    """Whether it is JSON without a definition, which brokers do not register."""
+    """Return whether it is JSON without a definition, which brokers do not register."""
     return schema.type == schema.Json and not schema.schema_data
 
 
@@ -299,43 +299,43 @@ class Report:
         self._bar = sys.stderr.isatty() and not quiet
         self._next = self.began + 1
 
-    def sent(self, sent: SendResult) -> None:
+    def add(self, result: SendResult) -> None:
         """Add the result of a send."""
-        if sent.error is not None:
-            self._failed += sent.count
-            self.code = self.code or console.code_of(sent.error)
+        if result.error is not None:
+            self._failed += result.count
+            self.code = self.code or console.find_code(result.error)
             if self._failed <= _MAX_REPORTED:
-                console.warn(f"sequence id {sent.sequence_id}: {sent.error}")
+                console.warn(f"sequence id {result.sequence_id}: {result.error}")
             return
-        if sent.entry < 0:
-            self._duplicates += sent.count
-        self._counts[sent.topic] = self._counts.get(sent.topic, 0) + sent.count
-        first, last = message_id(sent, 0), message_id(sent, sent.count - 1)
-        self._ends[sent.topic] = self._ends.get(sent.topic, (first,))[0], last
+        if result.entry < 0:
+            self._duplicates += result.count
+        self._counts[result.topic] = self._counts.get(result.topic, 0) + result.count
+        first, last = message_id(result, 0), message_id(result, result.count - 1)
+        self._ends[result.topic] = self._ends.get(result.topic, (first,))[0], last
         if self._output != "summary" and not self._quiet and self._broken is None:
             try:
-                for index in range(sent.count):
-                    self._each(sent, index)
+                for index in range(result.count):
+                    self._print_id(result, index)
                 sys.stdout.flush()
             except OSError as error:  # `progress` raises it: here it would look like a connection error
                 self._broken = error
 
-    def _each(self, sent: SendResult, index: int) -> None:
-        name = message_id(sent, index)
+    def _print_id(self, result: SendResult, index: int) -> None:
+        name = message_id(result, index)
         if self._output == "id":
             sys.stdout.write(name + "\n")
             return
         from pulsarctl_wire.render.jsonl import json_line
 
         record: dict[str, Any] = {
-            "topic": sent.topic,
+            "topic": result.topic,
             "id": name,
-            "ledger": sent.ledger,
-            "entry": sent.entry,
-            "batch_index": index if sent.batched else None,
-            "sequence_id": sent.sequence_id + index,
-            "duplicate": sent.entry < 0,
-            "latency_ns": sent.latency_ns,
+            "ledger": result.ledger,
+            "entry": result.entry,
+            "batch_index": index if result.batched else None,
+            "sequence_id": result.sequence_id + index,
+            "duplicate": result.entry < 0,
+            "latency_ns": result.latency_ns,
         }
         sys.stdout.flush()
         sys.stdout.buffer.write(json_line(record))
@@ -347,8 +347,8 @@ class Report:
         now = time.perf_counter()
         if self._bar and now > self._next:
             self._next = now + 1
-            done = sum(self._counts.values())
-            sys.stderr.write(f"\r{done} messages, {done / (now - self.began):,.0f}/s ")
+            count = sum(self._counts.values())
+            sys.stderr.write(f"\r{count} messages, {count / (now - self.began):,.0f}/s ")
             sys.stderr.flush()
 
     def close(self, pending: int, unsent: int) -> None:
@@ -368,17 +368,17 @@ class Report:
         for topic, (first, last) in sorted(self._ends.items()):
             count = self._counts[topic]
             rate = f", {count / seconds:,.0f}/s" if count > 1 else ""
-            where = first if first == last else f"{first} … {last}"
-            text = f"{count} {'message' if count == 1 else 'messages'} to {topic}: {where}"
+            ids = first if first == last else f"{first} … {last}"
+            text = f"{count} {'message' if count == 1 else 'messages'} to {topic}: {ids}"
             sys.stdout.write(f"{clean(text)}, {human_time(int(seconds * 1e9))}{rate}\n")
         if self._duplicates:
             console.warn(f"{self._duplicates} of them are duplicates by sequence id, not stored again")
         sys.stdout.flush()
 
 
-def message_id(sent: SendResult, index: int) -> str:
-    """The id of message `index` of a send."""
+def message_id(result: SendResult, index: int) -> str:
+    """Return the id of message `index` of a send."""
     from pulsarctl_wire.wire.names import id_text, partition_index
 
-    ids = [sent.first, (sent.ledger, sent.entry)] if sent.first else [(sent.ledger, sent.entry)]
-    return id_text(ids, partition_index(sent.topic), index if sent.batched else None)
+    ids = [result.first, (result.ledger, result.entry)] if result.first else [(result.ledger, result.entry)]
+    return id_text(ids, partition_index(result.topic), index if result.batched else None)

@@ -42,7 +42,7 @@ _SIZE: Final = struct.Struct(">i").pack
 
 
 def message_record(delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> Record:
-    """A consumed message as plain JSON values, which `produce --json` accepts."""
+    """Convert a consumed message to plain JSON values, which `produce --json` accepts."""
     frame, metadata = delivery.frame, message.metadata
     entry = frame.metadata
     assert entry is not None  # a delivered frame has metadata
@@ -56,7 +56,7 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
         "partition": delivery.consumer.partition if delivery.consumer.partition >= 0 else None,
         "batch_index": message.index,
         "key": text(metadata.partition_key) if metadata.HasField("partition_key") else None,
-        "properties": {text(each.key): text(each.value) for each in metadata.properties},
+        "properties": {text(pair.key): text(pair.value) for pair in metadata.properties},
         "event_time": metadata.event_time or None,
         "publish_time": entry.publish_time,
         "producer": text(entry.producer_name),
@@ -83,20 +83,20 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
 def _payload(delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes) -> Record:
     entry = delivery.frame.metadata
     if entry is not None and entry.encryption_keys:
-        keys = [as_text(each.key) for each in entry.encryption_keys]
+        keys = [as_text(key.key) for key in entry.encryption_keys]
         return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
         return {"view": "null", "payload": None}
-    shown = _shown(delivery, message, schema, payload)
-    if shown is None or shown.view == "hex":
+    display = _show_value(delivery, message, schema, payload)
+    if display is None or display.view == "hex":
         return {"view": "hex", "payload_base64": as_base64(payload)}
-    return {"view": shown.view, "payload": _as_produced(shown)}
+    return {"view": display.view, "payload": _to_produce_value(display)}
 
 
-def _shown(
+def _show_value(
     delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes
 ) -> Shown | None:
-    """The view of a payload; None if it would show only a part."""
+    """Return the view of a payload; None if it would show only a part."""
     if len(payload) > MAX_SHOWN:
         return None
     consumer = delivery.consumer
@@ -105,25 +105,25 @@ def _shown(
     if schema is None:
         return Shown(*show_plain(payload))
     room = room_of(consumer.budget)
-    shown = show(Content(payload, schema, key_bytes(message.metadata), room))
+    display = show(Content(payload, schema, key_bytes(message.metadata), room))
     pay(consumer.budget, room)
-    if shown.note is None:
-        return shown
-    whole = CUT not in shown.note
-    consumer.note(delivery.id, shown.note if whole else f"{shown.note} The bytes are shown instead.")
-    return shown if whole else None
+    if (note := display.note) is None:
+        return display
+    is_complete = CUT not in note
+    consumer.note(delivery.id, note if is_complete else f"{note} The bytes are shown instead.")
+    return display if is_complete else None
 
 
-def _as_produced(shown: Shown) -> Json:
-    """The value as `produce` accepts it: of a key-value pair only the key and the value."""
-    value = shown.value
-    if shown.view != "keyvalue" or not isinstance(value, dict):
+def _to_produce_value(display: Shown) -> Json:
+    """Convert a value to what `produce` accepts: of a key-value pair only the key and the value."""
+    value = display.value
+    if display.view != "keyvalue" or not isinstance(value, dict):
         return value
-    return {name: each.get("value") if isinstance(each, dict) else each for name, each in value.items()}
+    return {name: part.get("value") if isinstance(part, dict) else part for name, part in value.items()}
 
 
 def message_id(delivery: Delivery[Consumer], message: Message) -> str:
-    """The id of a message as text."""
+    """Return the id of a message as text."""
     return id_text(delivery.ids, delivery.consumer.partition, message.index)
 
 
@@ -131,8 +131,8 @@ Show = Callable[[Delivery[Consumer], Message, "Schema | None"], bytes]
 """Makes the output of a message, including the line end."""
 
 
-def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
-    """The function that shows messages: by `template` if given, else as `form` (text, line, json, none).
+def make_shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
+    """Return a function that shows messages: by `template` if given, else as `form` (text, line, json, none).
 
     Raises SettingsError for unknown tokens in the template.
     """
@@ -144,7 +144,7 @@ def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
         return lambda delivery, message, schema: b""
     safe = sys.stdout.isatty()
     if form == "line":
-        return _Lines(Paint(console.use_colour(sys.stdout)), hexadecimal)
+        return _Lines(Paint(console.has_colour(sys.stdout)), hexadecimal)
     if hexadecimal:
         return lambda delivery, message, schema: (message.payload or b"").hex().encode() + b"\n"
 
@@ -160,7 +160,7 @@ def shower(form: str, template: str | None, *, hexadecimal: bool) -> Show:
 
 
 def _json(record: Record) -> bytes:
-    """`record` as a line of JSON. Raises MemoryError if memory is short: orjson would abort the process."""
+    """Format `record` as a line of JSON. Raises MemoryError if memory is short: orjson would abort."""
     size = record["size"]
     if size > MAX_SHOWN and "payload_base64" in record:
         head = json_line({**record, "payload_base64": ""})  # the last key of the record
@@ -174,7 +174,7 @@ def _json(record: Record) -> bytes:
 
 
 def _text(record: Record) -> bytes:
-    """The payload of a record as text: JSON if the value is not a string."""
+    """Return the payload of a record as text: JSON if the value is not a string."""
     payload = record.get("payload")
     if isinstance(payload, str):
         return payload.encode("utf-8", "surrogatepass")
@@ -219,8 +219,8 @@ class _Lines:
 
 def _cut(text: str) -> str:
     """Clean a text for a line, and cut it to `_LONGEST` characters."""
-    more = f"… ({len(text)} characters)" if len(text) > _LONGEST else ""
-    return clean(text[:_LONGEST]) + more
+    note = f"… ({len(text)} characters)" if len(text) > _LONGEST else ""
+    return clean(text[:_LONGEST]) + note
 
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -238,8 +238,8 @@ def _number(value: int | None) -> bytes:
 
 
 def _properties(message: Message) -> bytes:
-    each = (f"{as_text(pair.key)}={as_text(pair.value)}" for pair in message.metadata.properties)
-    return ",".join(each).encode()
+    pairs = (f"{as_text(pair.key)}={as_text(pair.value)}" for pair in message.metadata.properties)
+    return ",".join(pairs).encode()
 
 
 _TOKENS: Final[dict[str, _Part]] = {
@@ -265,7 +265,7 @@ def _constant(literal: bytes) -> _Part:
     return lambda delivery, message: literal
 
 
-def _cleaned(part: _Part) -> _Part:
+def _escape(part: _Part) -> _Part:
     """Escape the output of `part` for a terminal."""
     return lambda delivery, message: clean(
         part(delivery, message).decode("utf-8", "backslashreplace")
@@ -278,9 +278,9 @@ def _by_template(template: str) -> Show:
     for token, digits, escape, text in _TOKEN.findall(template):
         if token:
             if token not in _TOKENS:
-                known = " ".join(f"%{each}" for each in _TOKENS)
-                raise SettingsError(f"-f {template}: unknown token %{token}; known tokens are {known}")
-            parts.append(_cleaned(_TOKENS[token]) if safe else _TOKENS[token])
+                tokens = " ".join(f"%{name}" for name in _TOKENS)
+                raise SettingsError(f"-f {template}: unknown token %{token}; known tokens are {tokens}")
+            parts.append(_escape(_TOKENS[token]) if safe else _TOKENS[token])
         else:
             literal = (
                 bytes.fromhex(digits)

@@ -76,35 +76,36 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     Message ids, transaction ids, producer names and schema versions are replaced by this broker's. A frame is
     sent only after the answers that preceded it in the capture have come. Exit code 9: the answers differ.
     """
-    from pulsarctl_wire.cli.capture.reading import Sources, captures_of
+    from pulsarctl_wire.cli.capture.reading import Sources, find_captures
     from pulsarctl_wire.cli.capture.select import by_connection
     from pulsarctl_wire.net.replay.replay import Pace, Replay
 
     if (options.to is None) == (session.options.url is None):
         console.fail("give --to URL, the broker to replay to (a replay writes to it)")
     session.options = replace(session.options, url=options.to or session.options.url)
-    settings = session.settings()
+    settings = session.make_settings()
     timeout = settings.timeout if options.answer_timeout is None else options.answer_timeout
     pace = Pace(_speed(options.speed), timeout)
     names = _names(options.rename, options.suffix)
     report = Report(options.output)
-    wanted = by_connection(options.connection) if options.connection else None
+    is_selected = by_connection(options.connection) if options.connection else None
     with ExitStack() as stack:
         thread = ReaderThread(stack)
-        read = Sources(captures_of(options.sources), stack, bar=False, flush=thread.hand_over, buffered=False)
-        events: Iterator[Event | ConnectionEnded] = recorded_events(read)
-        if wanted is not None:
-            events = (event for event in events if wanted(event))  # type: ignore[arg-type]
-        playing = Replay(
-            settings, names, pace, on_difference=report.difference, note=console.warn, tap=session.tap()
+        paths = find_captures(options.sources)
+        read = Sources(paths, stack, bar=False, flush=thread.hand_over, buffered=False)
+        events: Iterator[Event | ConnectionEnded] = read_events(read)
+        if is_selected is not None:
+            events = (event for event in events if is_selected(event))  # type: ignore[arg-type]
+        player = Replay(
+            settings, names, pace, on_difference=report.add, note=console.warn, tap=session.make_tap()
         )
         try:
-            totals = await playing.run(thread.read(events))
+            totals = await player.run(thread.read(events))
         except SessionError:
-            if playing.totals.connections:
-                report.close(playing.totals)
+            if player.totals.connections:
+                report.close(player.totals)
             raise
-    _warn(names, playing)
+    _warn(names, player)
     if not totals.connections:
         if read.code != console.EXIT_SOURCE:  # else the cause was already printed
             console.warn("nothing was replayed: no selected connection begins with a complete CONNECT")
@@ -115,11 +116,11 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     return console.EXIT_DIFFERS
 
 
-def _warn(names: Names, played: Replay) -> None:
+def _warn(names: Names, player: Replay) -> None:
     """Print which names were not found, and what could not be translated."""
-    remap = played.remap
-    for old, new in names.unused.items():
-        console.warn(f"--rename {old}={new}: nothing in the replay is named {old}")
+    remap = player.remap
+    for name, new_name in names.unused.items():
+        console.warn(f"--rename {name}={new_name}: nothing in the replay is named {name}")
     if remap.unknown_ids:
         console.warn(
             f"{remap.unknown_ids} message ids of messages not seen in the replay were sent as recorded"
@@ -146,10 +147,10 @@ def _names(rules: list[str], suffix: str) -> Names:
 
     pairs = []
     for rule in rules:
-        old, equals, new = rule.partition("=")
-        if not (old and equals and new):
+        name, equals, new_name = rule.partition("=")
+        if not (name and equals and new_name):
             console.fail(f"--rename {rule}: use A=B")
-        pairs.append((old, new))
+        pairs.append((name, new_name))
     return Names(pairs, suffix)
 
 
@@ -168,7 +169,7 @@ class ReaderThread:
 
         self._loop = asyncio.get_running_loop()
         self._batches: asyncio.Queue[list[Event | ConnectionEnded]] = asyncio.Queue()
-        self._found: list[Event | ConnectionEnded] = []
+        self._events: list[Event | ConnectionEnded] = []
         self._turn = threading.Semaphore(0)
         self._over = False
         self._error: Exception | None = None
@@ -177,7 +178,7 @@ class ReaderThread:
     async def read(
         self, events: Iterator[Event | ConnectionEnded]
     ) -> AsyncIterator[list[Event | ConnectionEnded]]:
-        """The `events` in batches. Raises what they raise."""
+        """Yield the `events` in batches. Raises what they raise."""
         # a daemon, as it may still wait for a pipe at the end
         threading.Thread(target=self._read, args=(events,), daemon=True).start()
         while batch := await self._batches.get():
@@ -187,10 +188,10 @@ class ReaderThread:
             raise self._error
 
     def hand_over(self) -> None:
-        """In the thread: hand over the events read, and wait until they have been replayed."""
-        if self._found:
-            self._give(self._found)
-            self._found = []
+        """Hand over the events read, in the thread, and wait until they have been replayed."""
+        if self._events:
+            self._give(self._events)
+            self._events = []
             self._turn.acquire()
         if self._over:
             raise SystemExit
@@ -199,8 +200,8 @@ class ReaderThread:
         with suppress(SystemExit):  # raised by `hand_over` at the end
             try:
                 for event in events:
-                    self._found.append(event)
-                    if len(self._found) == _MAX_EVENTS:
+                    self._events.append(event)
+                    if len(self._events) == _MAX_EVENTS:
                         self.hand_over()
             except Exception as error:
                 self._error = error
@@ -216,7 +217,7 @@ class ReaderThread:
         self._turn.release()
 
 
-def recorded_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
+def read_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
     """Yield the events of the sources, and a `ConnectionEnded` where a side closed its connection."""
     from pulsarctl_wire.capture.sources import Decoder
     from pulsarctl_wire.net.replay.replay import ConnectionEnded
@@ -230,9 +231,9 @@ def recorded_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
     decoder = Decoder(join_chunks=False, on_end=note)
     for events in sources.read(decoder):
         index = events[0].connection.index if events else -1
-        yield from (each for each in endings if each.connection.index != index)
+        yield from (end for end in endings if end.connection.index != index)
         yield from events
-        yield from (each for each in endings if each.connection.index == index)  # these are its last events
+        yield from (end for end in endings if end.connection.index == index)  # these are its last events
         endings.clear()
     yield from endings
     for events in decoder.finish():
@@ -250,73 +251,74 @@ class Report:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._paint = Paint(console.use_colour(sys.stdout))
+        self._paint = Paint(console.has_colour(sys.stdout))
         self._heads: dict[int, str] = {}  # number of a difference -> its head; only the latest ones
         self._consequences: dict[int, Counter[str]] = {}  # by the number of their cause
 
-    def difference(self, found: Difference) -> None:
+    def add(self, difference: Difference) -> None:
         """Print one difference."""
         from pulsarctl_wire.wire.session.knowledge import bound
 
-        frame = found.recorded or found.replayed
-        counted = found.cause in self._consequences or len(self._consequences) < _MAX_HEADS
-        if self._output == "text" and found.cause in self._heads and counted:
-            what = f"{frame.command if frame else 'connection'} {_KINDS[found.kind]}"
-            self._consequences.setdefault(found.cause, Counter())[what] += 1
+        frame = difference.recorded or difference.replayed
+        is_counted = difference.cause in self._consequences or len(self._consequences) < _MAX_HEADS
+        if self._output == "text" and difference.cause in self._heads and is_counted:
+            label = f"{frame.command if frame else 'connection'} {_KINDS[difference.kind]}"
+            self._consequences.setdefault(difference.cause, Counter())[label] += 1
             return
-        record: dict[str, Any] = {"number": found.number, "connection": found.connection, "kind": found.kind}
+        record: dict[str, Any] = {key: getattr(difference, key) for key in ("number", "connection", "kind")}
         if frame is not None:
             record |= {
-                "frame": found.recorded.number if found.recorded else None,
-                "request": found.recorded.request if found.recorded else None,
+                "frame": difference.recorded.number if difference.recorded else None,
+                "request": difference.recorded.request if difference.recorded else None,
                 "command": frame.command,
                 "topic": frame.topic,
                 "subscription": frame.subscription,
                 **_ids(frame),
             }
-        if found.kind == "differs":
+        if difference.kind == "differs":
             record["fields"] = {
-                name: {"recorded": old, "replayed": new} for name, (old, new) in found.fields.items()
+                name: {"recorded": first, "replayed": second}
+                for name, (first, second) in difference.fields.items()
             }
-        if found.text:
-            record["text"] = found.text
-        if found.cause is not None:
-            record["cause"] = found.cause
-        self._heads[found.number] = self._head(found, frame)
+        if difference.text:
+            record["text"] = difference.text
+        if difference.cause is not None:
+            record["cause"] = difference.cause
+        self._heads[difference.number] = self._head(difference, frame)
         bound(self._heads, _MAX_HEADS)
-        say(record, f"{self._heads[found.number]}: {self._text(found)}", self._output)
+        say(record, f"{self._heads[difference.number]}: {self._text(difference)}", self._output)
 
-    def _head(self, found: Difference, frame: Frame | None) -> str:
-        """What a difference is about: its connection, frame, topic and ids."""
-        where = f"connection {found.connection}"
+    def _head(self, difference: Difference, frame: Frame | None) -> str:
+        """Return what a difference is about: its connection, frame, topic and ids."""
+        place = f"connection {difference.connection}"
         if frame is None:
-            return where
+            return place
         about = f" {clean(frame.topic)}" if frame.topic else ""
         about += f" sub={clean(frame.subscription)}" if frame.subscription else ""
         about += "".join(f" {name.removesuffix('_id')}={value}" for name, value in _ids(frame).items())
-        number = f" #{found.recorded.number}" if found.recorded else ""
-        return f"{where}{number} {frame.command}{about}"
+        number = f" #{difference.recorded.number}" if difference.recorded else ""
+        return f"{place}{number} {frame.command}{about}"
 
-    def _text(self, found: Difference) -> str:
-        """What differs."""
-        if found.kind == "closed":
-            return f"{self._paint('red', 'closed')}: {clean(found.text)}"
-        if found.kind == "missing":
+    def _text(self, difference: Difference) -> str:
+        """Describe what differs."""
+        if difference.kind == "closed":
+            return f"{self._paint('red', 'closed')}: {clean(difference.text)}"
+        if difference.kind == "missing":
             return self._paint("red", "did not come")
-        if found.kind == "unexpected":
+        if difference.kind == "unexpected":
             return self._paint("yellow", "not in the recording")
         return ", ".join(
-            f"{name} {self._paint('green', _shown(old))} → {self._paint('red', _shown(new))}"
-            for name, (old, new) in found.fields.items()
+            f"{name} {self._paint('green', _format(recorded))} → {self._paint('red', _format(replayed))}"
+            for name, (recorded, replayed) in difference.fields.items()
         )
 
     def close(self, totals: ReplayTotals) -> None:
         """Print how many there were."""
-        for number, what in self._consequences.items():
-            count = sum(what.values())
-            listed = ", ".join(f"{times} {each}" for each, times in what.most_common())
+        for number, counts in self._consequences.items():
+            count = sum(counts.values())
+            kinds = ", ".join(f"{times} {label}" for label, times in counts.most_common())
             head = self._heads.get(number, f"difference {number}")
-            sys.stdout.write(f"{head}: and {count_of(count, 'consequence')} ({listed})\n")
+            sys.stdout.write(f"{head}: and {count_of(count, 'consequence')} ({kinds})\n")
         names = ("exchanges", "differ", "unanswered", "consequences", "connections", "sent", "unsent")
         record = {name: getattr(totals, name) for name in names}
         text = f"{totals.exchanges} exchanges, {totals.differ} differ, {totals.unanswered} unanswered"
@@ -328,16 +330,16 @@ class Report:
 
 
 def _ids(frame: Frame) -> dict[str, int]:
-    """The producer id, consumer id and sequence id of an answer."""
+    """Return the producer id, consumer id and sequence id of an answer."""
     from pulsarctl_wire.wire.fields import to_signed
 
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for message in filter(None, (frame.body, frame.metadata)):
         for name in ("producer_id", "consumer_id", "sequence_id"):
-            if name in message.DESCRIPTOR.fields_by_name and name not in found and message.HasField(name):
-                found[name] = to_signed(getattr(message, name))
-    return found
+            if name in message.DESCRIPTOR.fields_by_name and name not in ids and message.HasField(name):
+                ids[name] = to_signed(getattr(message, name))
+    return ids
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return "nothing" if value is None else clean(str(value))

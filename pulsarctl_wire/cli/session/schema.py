@@ -13,7 +13,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.lookup import TOPIC, Output, say
-from pulsarctl_wire.cli.session.verb import Session, topic_name, verb
+from pulsarctl_wire.cli.session.verb import Session, parse_topic, verb
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.errors import BrokerError
 from pulsarctl_wire.render.text import clean
@@ -47,10 +47,10 @@ async def get(session: Session, options: GetOptions) -> None:
         console.fail(f"--version {version}: use latest, or a number from 0 on")
     if options.raw and options.output == "json":
         console.fail("schema get: --raw cannot be combined with -o json")
-    name = topic_name(options.topic)
-    wanted = None if version == "latest" else int(version).to_bytes(8, "big")
-    async with session.client() as client:
-        body = (await client.ask("GET_SCHEMA", topic=name, schema_version=wanted)).body
+    name = parse_topic(options.topic)
+    version_bytes = None if version == "latest" else int(version).to_bytes(8, "big")
+    async with session.make_client() as client:
+        body = (await client.ask("GET_SCHEMA", topic=name, schema_version=version_bytes)).body
     schema = body.schema
     if options.raw:
         sys.stdout.buffer.write(schema.schema_data)
@@ -60,8 +60,8 @@ async def get(session: Session, options: GetOptions) -> None:
         "topic": name,
         "type": Schema.Type.Name(schema.type),
         "name": as_text(schema.name),
-        "version": version_number(body.schema_version),
-        "properties": {as_text(each.key): as_text(each.value) for each in schema.properties},
+        "version": decode_version(body.schema_version),
+        "properties": {as_text(pair.key): as_text(pair.value) for pair in schema.properties},
         "definition": definition,
         "schema_data": as_base64(schema.schema_data),
     }
@@ -93,17 +93,17 @@ async def put(session: Session, options: PutOptions) -> None:
     from pulsarctl_wire.wire.names import partition_name
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
-    name = topic_name(options.topic)
+    name = parse_topic(options.topic)
     try:
-        wanted = parse_schema(options.schema)
+        schema = parse_schema(options.schema)
     except ValueError as error:
         console.fail(str(error))
-    kind = Schema.Type.Name(wanted.type)
+    kind = Schema.Type.Name(schema.type)
     if kind == "None":
         console.fail(f"{options.schema} is not a schema: topics have none by default")
-    async with session.client() as client:
+    async with session.make_client() as client:
         place = partition_name(name, 0) if await client.count_partitions(name) else name
-        version = version_number(await _register(client, place, wanted))
+        version = decode_version(await _register(client, place, schema))
     record = {"topic": name, "type": kind, "version": version}
     say(record, clean(f"{name}: {kind}, version {version}"), options.output)
 
@@ -134,15 +134,15 @@ async def _register(client: Client, topic: str, schema: Schema) -> bytes:
         await producer.close()
 
 
-def version_number(version: bytes) -> int | str | None:
-    """A schema version as a number; as hex digits if it does not have 8 bytes; None if it is empty."""
+def decode_version(version: bytes) -> int | str | None:
+    """Return a schema version as a number; as hex digits if it does not have 8 bytes; None if it is empty."""
     if len(version) == 8:
         return int.from_bytes(version, "big")
     return version.hex() or None
 
 
 def _definition(schema: Schema) -> Any:
-    """The definition in a schema: JSON if possible, else text or hex digits; None if it is empty."""
+    """Return the definition in a schema: JSON if possible, else text or hex digits; None if it is empty."""
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema as Types
 
     data = schema.schema_data

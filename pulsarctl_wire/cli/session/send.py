@@ -66,13 +66,13 @@ async def send(session: Session, options: SendOptions) -> int:
     from pulsarctl_wire.cli.session.talk import Talk
     from pulsarctl_wire.net.session.link import Link, open_first_link
 
-    settings = session.settings()
+    settings = session.make_settings()
     talk = Talk(options.output, show_sent=options.sent, show_secrets=session.options.show_secrets)
-    tap = session.tap(talk)
+    tap = session.make_tap(talk)
     lines = _lines(options.files or ["-"])
     first = await anext(lines, None)
-    greeted = options.no_handshake or (first is not None and _is_connect(first[1]))
-    connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=not greeted)
+    has_connect = options.no_handshake or (first is not None and _is_connect(first[1]))
+    connect = partial(Link.open, settings=settings, numbers=count(), tap=tap, handshake=not has_connect)
     link = await open_first_link(settings.url.addresses, settings, connect)
     talk.begin()
     task = asyncio.create_task(
@@ -83,7 +83,7 @@ async def send(session: Session, options: SendOptions) -> int:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         code = 0
         if link.closed.done():
-            code = _lost(link, talk)
+            code = _report_loss(link, talk)
         elif task.done():
             code = task.result()
     finally:
@@ -102,7 +102,7 @@ Line = tuple[str, "bytes | Wait | Expect"]
 
 
 async def _lines(paths: list[str]) -> AsyncIterator[Line]:
-    """The lines of the files, without empty lines and comments. An invalid line ends the command."""
+    """Yield lines of the files, without empty lines and comments. An invalid line ends the command."""
     from pulsarctl_wire.cli.session.lines import read_lines
     from pulsarctl_wire.wire.json_command import parse_line
 
@@ -111,24 +111,24 @@ async def _lines(paths: list[str]) -> AsyncIterator[Line]:
         async for lines in read_lines(path):
             for line in lines:
                 number += 1
-                where = f"{'stdin' if path == '-' else path}:{number}"
+                place = f"{'stdin' if path == '-' else path}:{number}"
                 try:
                     meaning = parse_line(line.decode("utf-8", "surrogateescape"))
                 except ValueError as error:
-                    console.fail(f"{where}: {error}")
+                    console.fail(f"{place}: {error}")
                 if meaning is not None:
-                    yield where, meaning
+                    yield place, meaning
 
 
-async def _chain(first: Line | None, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
+async def _chain(first: Line | None, lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
     if first is not None:
         yield first
-        async for line in rest:
+        async for line in lines:
             yield line
 
 
 def _is_connect(line: bytes | Wait | Expect) -> bool:
-    """Whether a line sends a CONNECT."""
+    """Return whether a line sends a CONNECT."""
     from pulsarctl_wire.wire.commands import NUMBERS
     from pulsarctl_wire.wire.frame import Connection, Frame
     from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -146,7 +146,7 @@ async def _run(
     from pulsarctl_wire.wire.json_command import Wait
 
     try:
-        async for where, line in lines:
+        async for place, line in lines:
             if isinstance(line, bytes):
                 link.send(line)
                 await link.drain()
@@ -154,18 +154,18 @@ async def _run(
             elif isinstance(line, Wait):
                 await asyncio.sleep(line.seconds)
             else:
-                await talk.expect(line.command, timeout, where)
+                await talk.expect(line.command, timeout, place)
     except LinkClosed:
         await asyncio.wait([link.closed])  # `send` ends the command
     except SystemExit as end:  # the error is already printed; a task must not raise it
         return end.code if isinstance(end.code, int) else console.EXIT_USAGE
-    ended = time.monotonic()
+    since = time.monotonic()
     await asyncio.sleep(wait)
-    await talk.settle(idle, ended)
-    return talk.verdict(idle)
+    await talk.settle(idle, since)
+    return talk.report_missing(idle)
 
 
-def _lost(link: Link, talk: Talk) -> int:
+def _report_loss(link: Link, talk: Talk) -> int:
     """Print why the connection ended; returns the exit code."""
     try:
         link.send(b"")

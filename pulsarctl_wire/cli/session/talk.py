@@ -36,9 +36,9 @@ class Talk(Sink):
         self._recorder = Recorder(show_secrets=show_secrets)
         self._wrong: list[str] = []  # the first errors in what was sent
         self._wrongs = 0
-        self._render = console.event_renderer(sys.stdout, output, self._recorder, Clock())
+        self._render = console.make_renderer(sys.stdout, output, self._recorder, Clock())
         self._show_sent = show_sent
-        self._begun = False
+        self._has_begun = False
         self._news: asyncio.Future[None] | None = None  # done when something passes
         self._received_at = 0.0  # when the last bytes came
         self._received: Counter[str] = Counter()  # commands that no `expect` has taken
@@ -47,18 +47,18 @@ class Talk(Sink):
 
     def begin(self) -> None:
         """Start to show frames: the handshake is over, or there is none."""
-        self._begun = True
+        self._has_begun = True
         self._first = self._last
 
     # -- called for what passes
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
-        """Callback: the connection was opened."""
+        """Note that the connection was opened."""
         self._state = state
         self._unfinished = 0  # bytes sent that do not make a complete frame yet
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
-        """Callback: the connection carried `data`."""
+        """Note that the connection carried `data`."""
         if to_broker:
             self._unfinished += len(data)
         else:
@@ -67,18 +67,18 @@ class Talk(Sink):
             self._news.set_result(None)
 
     def events(self, events: list[Event]) -> None:
-        """Callback: count and show the events."""
+        """Count and show the events."""
         for event in events:
             if isinstance(event, Frame):
                 self._last = event.number
                 if event.to_broker:
                     self._unfinished -= len(event.raw)
-            if self._begun:
+            if self._has_begun:
                 self._take(event)
-        shown = [event for event in events if self._show_sent or not event.to_broker]
-        if self._begun and shown and self.error is None:
+        visible = [event for event in events if self._show_sent or not event.to_broker]
+        if self._has_begun and visible and self.error is None:
             try:
-                sys.stdout.buffer.writelines(self._render(shown))
+                sys.stdout.buffer.writelines(self._render(visible))
                 sys.stdout.buffer.flush()
             except OSError as error:  # an exception in this callback would be lost
                 self.error = error
@@ -86,7 +86,7 @@ class Talk(Sink):
 
     def _take(self, event: Event) -> None:
         if event.to_broker:
-            for text in self._what_is_wrong(event):
+            for text in self._find_faults(event):
                 self._wrongs += 1
                 if self._wrongs <= _NAMED:
                     self._wrong.append(text)
@@ -100,7 +100,7 @@ class Talk(Sink):
                 self._received[event.command] += 1
             self.refused |= read_refusal(event, event.command) is not None
 
-    def _what_is_wrong(self, event: Event) -> Iterator[str]:
+    def _find_faults(self, event: Event) -> Iterator[str]:
         if isinstance(event, Frame):
             for note in self._recorder.notes(event):
                 yield f"sent: {event.command} (#{event.number}): {note}"
@@ -108,46 +108,46 @@ class Talk(Sink):
             yield f"sent: {event.size} bytes that are not a frame: {event.reason}"
 
     @property
-    def _waiting(self) -> list[tuple[int, int]]:
+    def _unanswered(self) -> list[tuple[int, int]]:
         """The numbers and types of requests without answer."""
-        return sorted(asked for asked in self._state.unanswered() if asked[0] > self._first)
+        return sorted(request for request in self._state.unanswered() if request[0] > self._first)
 
     # -- called by the script
 
-    async def expect(self, command: str, timeout: float, where: str) -> None:
+    async def expect(self, command: str, timeout: float, place: str) -> None:
         """Wait until a frame of `command` has come that no earlier `expect` has taken.
 
-        Raises RequestTimeout after `timeout` seconds, with `where`, the place of the line.
+        Raises RequestTimeout after `timeout` seconds, with `place` (file:number).
         """
         due = time.monotonic() + timeout
         while not self._received[command]:
-            if not await self._more(due):
-                raise RequestTimeout(f"{where}: no {command} has come within {timeout:g} s")
+            if not await self._wait_for_news(due):
+                raise RequestTimeout(f"{place}: no {command} has come within {timeout:g} s")
         self._received[command] -= 1
 
-    async def settle(self, idle: float, ended: float) -> None:
-        """Wait until everything is answered, or nothing has come for `idle` seconds since `ended`."""
-        while self._unfinished or self._unanswerable or self._waiting:
-            if not await self._more(max(ended, self._received_at) + idle):
+    async def settle(self, idle: float, since: float) -> None:
+        """Wait until everything is answered, or nothing has come for `idle` seconds after `since`."""
+        while self._unfinished or self._unanswerable or self._unanswered:
+            if not await self._wait_for_news(max(since, self._received_at) + idle):
                 return
 
-    async def _more(self, due: float) -> bool:
+    async def _wait_for_news(self, due: float) -> bool:
         """Wait until something passes; returns False if that is not before `due`."""
         self._news = asyncio.get_running_loop().create_future()
         # not wait_for: before Python 3.12 it may swallow a cancellation
         await asyncio.wait([self._news], timeout=max(0.0, due - time.monotonic()))
         return self._news.done()
 
-    def verdict(self, idle: float) -> int:
+    def report_missing(self, idle: float) -> int:
         """Print which answers are missing after the script has ended; returns the exit code."""
-        waiting = self._waiting
-        if waiting:
-            names = ", ".join(f"{command_name(kind)} (#{number})" for number, kind in waiting[:_NAMED])
-            more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
-            console.warn(f"no answer to {names}{more}: nothing came for {idle:g} s (--idle)")
+        requests = self._unanswered
+        if requests:
+            names = ", ".join(f"{command_name(kind)} (#{number})" for number, kind in requests[:_NAMED])
+            note = f" and {len(requests) - _NAMED} more" if len(requests) > _NAMED else ""
+            console.warn(f"no answer to {names}{note}: nothing came for {idle:g} s (--idle)")
         if self.refused:
             return console.EXIT_REFUSED
-        return console.EXIT_UNANSWERED if waiting else 0
+        return console.EXIT_UNANSWERED if requests else 0
 
     def blame(self) -> None:
         """Print the errors in the frames that were sent."""
@@ -158,6 +158,6 @@ class Talk(Sink):
 
 
 def _is_answered(frame: Frame) -> bool:
-    """Whether a broker answers `frame`."""
-    body, how = frame.body, REQUESTS.get(frame.type)
-    return body is not None and (frame.type in _PAIRED if how is None else body.HasField(how.key))
+    """Return whether a broker answers `frame`."""
+    body, pairing = frame.body, REQUESTS.get(frame.type)
+    return body is not None and (frame.type in _PAIRED if pairing is None else body.HasField(pairing.key))

@@ -10,7 +10,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.lookup import Output, say
 from pulsarctl_wire.cli.session.receive_options import Type
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.errors import BrokerError, RequestTimeout, SessionError
 from pulsarctl_wire.render.text import clean, human_time
@@ -68,12 +68,12 @@ class TxnOptions:
                 console.fail("txn: --produce and -m need each other")
             return
         lists = self.produce or self.messages or self.ack or self.subscriptions or self.counts
-        others = self.coordinator is not None or self.txn_timeout is not None
-        if self.leave_open or not (self.commit or self.abort) or lists or others:
+        has_others = self.coordinator is not None or self.txn_timeout is not None
+        if self.leave_open or not (self.commit or self.abort) or lists or has_others:
             console.fail("txn: --end needs --commit or --abort, and takes no other options")
 
-    def sources(self) -> list[Source]:
-        """What to acknowledge. Options that contradict each other end the command."""
+    def list_sources(self) -> list[Source]:
+        """Return what to acknowledge. Options that contradict each other end the command."""
         topics = self.ack
         if bool(topics) != bool(self.subscriptions) or (self.counts and not topics):
             console.fail("txn: --ack TOPIC and --subscription NAME need each other, and -n needs both")
@@ -93,25 +93,25 @@ async def txn(session: Session, options: TxnOptions) -> None:
 
     An error before the end, or Ctrl-C, aborts it.
     """
-    from pulsarctl_wire.cli.session.produce import texts_of
+    from pulsarctl_wire.cli.session.produce import read_texts
     from pulsarctl_wire.net.session.transaction import Transaction
 
     report = Report(options.output)
     options.check()
     if options.end is not None:
         ids = _ids(options.end)
-        async with session.client() as client:
-            transaction = Transaction(await _connected(client, ids[0], report), ids)
+        async with session.make_client() as client:
+            transaction = Transaction(await _connect(client, ids[0], report), ids)
             report.ids = ids
             await _settle(transaction, options.commit, report)
         return
-    sources = options.sources()
+    sources = options.list_sources()
     topics = list(dict.fromkeys(map(_topic, options.produce)))
     ttl = _TTL if options.txn_timeout is None else options.txn_timeout
-    given = texts_of([(each, False) for each in options.messages], None, 1, skip_blank=False)
-    texts = [text async for some in given for text in some]
-    async with session.client() as client:
-        transaction = await Transaction.open(await _connected(client, options.coordinator or 0, report), ttl)
+    batches = read_texts([(text, False) for text in options.messages], None, 1, skip_blank=False)
+    texts = [text async for batch in batches for text in batch]
+    async with session.make_client() as client:
+        transaction = await Transaction.open(await _connect(client, options.coordinator or 0, report), ttl)
         report.ids = transaction.ids
         report.step("opened", f"opened {transaction} for {ttl:g} s", timeout_s=ttl)
         work = _Work(client, transaction, report, time.monotonic() + ttl)
@@ -131,27 +131,27 @@ async def txn(session: Session, options: TxnOptions) -> None:
 
 
 class Source(NamedTuple):
-    """What to acknowledge: `wanted` messages of a topic, with a subscription."""
+    """What to acknowledge: `total` messages of a topic, with a subscription."""
 
     topic: str
     subscription: str
-    wanted: int
+    total: int
 
 
-def _for_each(topics: list[str], flag: str, given: list[_T]) -> list[_T]:
-    if len(given) <= 1:
-        return given * len(topics)
-    if len(given) != len(topics):
+def _for_each(topics: list[str], flag: str, values: list[_T]) -> list[_T]:
+    if len(values) <= 1:
+        return values * len(topics)
+    if len(values) != len(topics):
         console.fail(f"txn: give {flag} once, or as often as --ack")
-    return given
+    return values
 
 
 def _topic(text: str) -> str:
-    """The full name of a topic. One that is not persistent ends the command.
+    """Return the full name of a topic. One that is not persistent ends the command.
 
     A broker of version 4.0 accepts non-persistent topics, but can then never end the transaction.
     """
-    name = topic_name(text)
+    name = parse_topic(text)
     if not name.startswith("persistent://"):
         console.fail(f"txn: {name}: transactions need persistent topics")
     return name
@@ -159,14 +159,14 @@ def _topic(text: str) -> str:
 
 def _ids(text: str) -> tuple[int, int]:
     """Split MOST:LEAST. Any other text ends the command."""
-    most, _, least = text.partition(":")
-    if not all(each.isascii() and each.isdigit() and int(each) < 2**64 for each in (most, least)):
+    most_bits, _, least_bits = text.partition(":")
+    if not all(part.isascii() and part.isdigit() and int(part) < 2**64 for part in (most_bits, least_bits)):
         console.fail(f"--end {text}: use MOST:LEAST, as in 0:12")
-    return int(most), int(least)
+    return int(most_bits), int(least_bits)
 
 
-async def _connected(client: Client, number: int, report: Report) -> Coordinator:
-    """A coordinator that is connected."""
+async def _connect(client: Client, number: int, report: Report) -> Coordinator:
+    """Connect a coordinator."""
     from pulsarctl_wire.net.session.transaction import Coordinator
 
     coordinator = Coordinator(client, number)
@@ -179,8 +179,8 @@ async def _connected(client: Client, number: int, report: Report) -> Coordinator
 async def _settle(transaction: Transaction, commit: bool, report: Report) -> None:
     report.restart()
     await transaction.end(commit)
-    how = "committed" if commit else "aborted"
-    report.step(how, f"{how} {transaction}")
+    outcome = "committed" if commit else "aborted"
+    report.step(outcome, f"{outcome} {transaction}")
 
 
 async def _give_up(transaction: Transaction, error: BaseException, report: Report) -> None:
@@ -225,11 +225,11 @@ class _Work:
             count = min(await self._client.count_partitions(topic), len(texts))
             names = [partition_name(topic, index) for index in range(count)] or [topic]
             producers.append([Producer(self._client, name, options, self._sent.append) for name in names])
-        every = [each for row in producers for each in row]
-        for producer in every:
+        all_producers = [producer for row in producers for producer in row]
+        for producer in all_producers:
             await producer.open()
             self._opened.append(producer)
-        names = [each.topic for each in every]
+        names = [producer.topic for producer in all_producers]
         self._report.restart()
         await self._transaction.add_topics(names)
         self._report.step("added_topics", f"added {', '.join(names)}", topics=names)
@@ -237,7 +237,7 @@ class _Work:
             for row in producers:
                 await row[index % len(row)].send(Outgoing(text))
                 self._show_stored()
-        for producer in every:
+        for producer in all_producers:
             await producer.flush()
             self._show_stored()
 
@@ -246,11 +246,11 @@ class _Work:
         from pulsarctl_wire.cli.session.produce import message_id
 
         while self._sent:
-            sent = self._sent.pop(0)
-            if sent.error is not None:
-                raise sent.error
-            name, topic = message_id(sent, 0), sent.topic
-            self._report.show("stored", f"stored {name} in {topic}", sent.latency_ns, topic=topic, id=name)
+            result = self._sent.pop(0)
+            if result.error is not None:
+                raise result.error
+            name, topic = message_id(result, 0), result.topic
+            self._report.show("stored", f"stored {name} in {topic}", result.latency_ns, topic=topic, id=name)
 
     async def acknowledge(self, source: Source, type_: Type) -> None:
         """Consume messages, and acknowledge them. Raises SessionError, also if too few come in time."""
@@ -265,46 +265,46 @@ class _Work:
             source.subscription,
             type=CommandSubscribe.SubType.Value(type_),
             initial=CommandSubscribe.Earliest,
-            queue_size=min(source.wanted, _QUEUE),  # leave the rest to other consumers
+            queue_size=min(source.total, _QUEUE),  # leave the rest to other consumers
         )
         feed = Subscription(self._client, [source.topic], options)
         await feed.open()
         self._opened.append(feed)
-        found: dict[
+        received: dict[
             tuple[str, str], tuple[Delivery[Consumer], Message]
         ] = {}  # by topic and id, as some may come twice
-        while len(found) < source.wanted:
+        while len(received) < source.total:
             try:
                 delivery = await asyncio.wait_for(feed.take(), self._deadline - time.monotonic())
             except (TimeoutError, asyncio.TimeoutError):
-                raise RequestTimeout(_too_few(source, len(found), "the transaction timed out")) from None
+                raise RequestTimeout(_too_few(source, len(received), "the transaction timed out")) from None
             if delivery is None:
-                raise RequestTimeout(_too_few(source, len(found), "the topic ended"))
+                raise RequestTimeout(_too_few(source, len(received), "the topic ended"))
             delivery.consumer.release_permits(delivery)
             for message in delivery.messages:
                 key = topic, name = delivery.consumer.topic, message_id(delivery, message)
-                if key not in found:
-                    if len(found) == source.wanted:
+                if key not in received:
+                    if len(received) == source.total:
                         break
                     self._report.show("received", f"received {name} of {topic}", topic=topic, id=name)
-                found[key] = delivery, message
+                received[key] = delivery, message
                 message.payload = None  # only its id is needed
-        await self._acknowledge(source.subscription, found)
+        await self._acknowledge(source.subscription, received)
 
     async def _acknowledge(
-        self, subscription: str, found: dict[tuple[str, str], tuple[Delivery[Consumer], Message]]
+        self, subscription: str, received: dict[tuple[str, str], tuple[Delivery[Consumer], Message]]
     ) -> None:
-        taken: dict[Consumer, dict[Delivery[Consumer], list[Message]]] = {}
+        by_consumer: dict[Consumer, dict[Delivery[Consumer], list[Message]]] = {}
         ids: dict[Consumer, list[str]] = {}
-        for (_, name), (delivery, message) in found.items():
-            taken.setdefault(delivery.consumer, {}).setdefault(delivery, []).append(message)
+        for (_, name), (delivery, message) in received.items():
+            by_consumer.setdefault(delivery.consumer, {}).setdefault(delivery, []).append(message)
             ids.setdefault(delivery.consumer, []).append(name)
-        topics = [consumer.topic for consumer in taken]
+        topics = [consumer.topic for consumer in by_consumer]
         self._report.restart()
         await self._transaction.add_subscription(topics, subscription)
         text = f"added subscription {subscription} of {', '.join(topics)}"
         self._report.step("added_subscription", text, topics=topics, subscription=subscription)
-        for consumer, deliveries in taken.items():
+        for consumer, deliveries in by_consumer.items():
             await self._transaction.acknowledge(consumer, deliveries)
             names, topic = ids[consumer], consumer.topic
             text = f"acknowledged {', '.join(names)} of {topic}"
@@ -312,14 +312,13 @@ class _Work:
 
     async def close(self) -> None:
         """Close the producers and consumers."""
-        for each in self._opened:
-            await each.close()
+        for endpoint in self._opened:
+            await endpoint.close()
 
 
-def _too_few(source: Source, count: int, why: str) -> str:
-    return (
-        f"{source.topic}, subscription {source.subscription}: {why} after {count} of {source.wanted} messages"
-    )
+def _too_few(source: Source, count: int, reason: str) -> str:
+    place = f"{source.topic}, subscription {source.subscription}"
+    return f"{place}: {reason} after {count} of {source.total} messages"
 
 
 class Report:

@@ -47,7 +47,7 @@ class ConnectOptions:
         "--auth-plugin NAME", "As in pulsar-client: token, basic, tls, or a class.", CLUSTER
     )
     auth_params: str | None = option("--auth-params TEXT", "Parameters of --auth-plugin.", CLUSTER)
-    trusting: TlsOptions = group(TlsOptions, CLUSTER)
+    trust: TlsOptions = group(TlsOptions, CLUSTER)
     listener_name: str | None = option(
         "--listener-name NAME", "Advertised listener to ask for in lookups.", CLUSTER
     )
@@ -67,10 +67,10 @@ class ConnectOptions:
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials in --trace and --record.", SEEN)
     wide: bool = WIDE()
 
-    def flags(self) -> dict[str, str | None]:
-        """The options as `net.settings.gather` takes them."""
+    def collect_flags(self) -> dict[str, str | None]:
+        """Return the options as `net.settings.gather` takes them."""
         names = ("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "listener_name")
-        return {**{name: getattr(self, name) for name in names}, **self.trusting.flags()}
+        return {**{name: getattr(self, name) for name in names}, **self.trust.collect_flags()}
 
 
 class Session:
@@ -81,19 +81,19 @@ class Session:
         self._follower: Follower | None = None
         self._stack = stack
 
-    def settings(self) -> Settings:
-        """The settings from flags, environment and client.conf. Raises SettingsError."""
+    def make_settings(self) -> Settings:
+        """Return the settings from flags, environment and client.conf. Raises SettingsError."""
         options = self.options
         return make_settings(
-            gather(options.flags(), os.environ, options.conf),
+            gather(options.collect_flags(), os.environ, options.conf),
             timeout=options.timeout,
             connect_timeout=options.connect_timeout,
             keep_alive=options.keep_alive,
             reconnect=not options.no_reconnect,
         )
 
-    def tap(self, *more: Sink) -> Follower | None:
-        """A `Follower` of the session's bytes for `more` and the sinks of the options; None without sinks."""
+    def make_tap(self, *more: Sink) -> Follower | None:
+        """Make a `Follower` of the session for `more` and the sinks of the options; None without sinks."""
         options = self.options
         if not (options.trace or options.trace_form or options.record or more):
             return None
@@ -113,11 +113,11 @@ class Session:
         self._stack.callback(self._follower.finish)
         return self._follower
 
-    def client(self) -> Client:
-        """A client; the caller must use it as an async context manager."""
+    def make_client(self) -> Client:
+        """Make a client; the caller must use it as an async context manager."""
         from pulsarctl_wire.net.session.client import Client
 
-        return Client(self.settings(), tap=self.tap(), warn=console.warn)
+        return Client(self.make_settings(), tap=self.make_tap(), warn=console.warn)
 
     def run(self, verb: Callable[..., Awaitable[int | None]], options: Any) -> int:
         """Run an async verb to its end, or until Ctrl-C; returns the exit code."""
@@ -127,11 +127,11 @@ class Session:
             task = asyncio.current_task()
             assert task is not None
             loop = asyncio.get_running_loop()
-            interrupted = False
+            is_interrupted = False
 
             def interrupt() -> None:
-                nonlocal interrupted
-                interrupted = True
+                nonlocal is_interrupted
+                is_interrupted = True
                 loop.remove_signal_handler(signal.SIGINT)  # a second one ends it at once
                 task.cancel()
 
@@ -140,7 +140,7 @@ class Session:
             try:
                 return await verb(self, options) or 0
             except asyncio.CancelledError:
-                if not interrupted:
+                if not is_interrupted:
                     raise
                 return console.EXIT_INTERRUPTED
 
@@ -163,21 +163,21 @@ def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:
     return takes(command, {"options": own, "connecting": ConnectOptions})
 
 
-def topic_name(text: str) -> str:
-    """The full name of a topic. An invalid name ends the command."""
+def parse_topic(text: str) -> str:
+    """Return the full name of a topic. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_topic
 
-    return _checked(check_topic, text)
+    return _check(check_topic, text)
 
 
-def namespace_name(text: str) -> str:
-    """The name of a namespace. An invalid name ends the command."""
+def parse_namespace(text: str) -> str:
+    """Return the name of a namespace. An invalid name ends the command."""
     from pulsarctl_wire.wire.names import check_namespace
 
-    return _checked(check_namespace, text)
+    return _check(check_namespace, text)
 
 
-def _checked(check: Callable[[str], str], text: str) -> str:
+def _check(check: Callable[[str], str], text: str) -> str:
     try:
         return check(text)
     except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.session.receive_options import Type
-from pulsarctl_wire.cli.session.verb import Session, topic_name
+from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SessionError, SettingsError
 from pulsarctl_wire.net.session.acks import Position, make_id_fields
 from pulsarctl_wire.net.session.client import Client
@@ -41,62 +41,62 @@ async def visit(
 
     `place` names an option that makes sense for one partition only, or is "". Returns the exit code.
     """
-    name = topic_name(topic)
+    name = parse_topic(topic)
     if not name.startswith("persistent://"):
         console.fail(f"{topic}: only persistent:// topics keep messages and positions")
-    async with session.client() as client:
+    async with session.make_client() as client:
         count = 0 if partition_index(name) >= 0 else await client.count_partitions(name, create=False)
         names = [partition_name(name, index) for index in range(count)]
         if count and place:
-            some = ", ".join([*names[:_NAMED], *(["…"] if count > _NAMED else [])])
-            raise SettingsError(f"{place} is in one of {count} partitions; name it as TOPIC: {some}")
+            examples = ", ".join([*names[:_NAMED], *(["…"] if count > _NAMED else [])])
+            raise SettingsError(f"{place} is in one of {count} partitions; name it as TOPIC: {examples}")
 
-        async def at(topic: str) -> None:
+        async def visit_topic(topic: str) -> None:
             async with aclosing(Visitor(client, topic, subscription)) as visitor:
                 await work(visitor)
 
         if not count:
-            await at(name)
-        codes = [await _tried(at, each) for each in names]
+            await visit_topic(name)
+        codes = [await _try(visit_topic, partition) for partition in names]
         return next(filter(None, codes), 0)
 
 
-async def _tried(work: Callable[[str], Awaitable[None]], partition: str) -> int:
+async def _try(work: Callable[[str], Awaitable[None]], partition: str) -> int:
     try:
         await work(partition)
     except SessionError as error:
         text = str(error)
         console.warn(text if partition in text else f"{partition}: {text}")
-        return console.code_of(error)
+        return console.find_code(error)
     return 0
 
 
-async def seek_target(
+async def make_seek_fields(
     client: Client, topic: str, position: Position | None, time_ns: int | None
 ) -> dict[str, Any]:
-    """The fields of SEEK."""
+    """Return the fields of SEEK."""
     if position is None:
         return {"message_publish_time": max(0, time_ns or 0) // 1_000_000}
     ledger, entry, index = position
-    left = size = 0
+    bits = size = 0
     if index >= 0 and entry >= 0:
         size = await _batch_size(client, topic, ledger, entry)
         if index >= max(size, 1):
             holds = f"a batch of {size}" if size else "a single message"
             raise SettingsError(f"{topic}: {ledger}:{entry} is {holds}, without index {index}")
-        left = (1 << size) - (1 << index) if index else 0  # the bits of messages from `index` on
-    return {"message_id": make_id_fields((ledger, entry, -1), left, size)}
+        bits = (1 << size) - (1 << index) if index else 0  # the bits of messages from `index` on
+    return {"message_id": make_id_fields((ledger, entry, -1), bits, size)}
 
 
 async def _batch_size(client: Client, topic: str, ledger: int, entry: int) -> int:
-    """The number of messages of a stored batch, 0 for a single message: SEEK needs it. Reads the entry."""
+    """Read an entry; returns the number of messages of its batch, which SEEK needs; 0: a single message."""
     async with aclosing(Visitor(client, topic, make_reader_name())) as reader:
         await reader.read((ledger, entry, -1))
-        _, last = await reader.places()
+        _, last = await reader.fetch_places()
         if (ledger, entry) <= (last["ledger"], last["entry"]):
-            frame = await reader.first()
-            found = frame.body.message_id
-            if frame.metadata is not None and (found.ledgerId, found.entryId) == (ledger, entry):
+            frame = await reader.take_first()
+            message_id = frame.body.message_id
+            if frame.metadata is not None and (message_id.ledgerId, message_id.entryId) == (ledger, entry):
                 is_batch = frame.metadata.HasField("num_messages_in_batch")
                 return min(frame.metadata.num_messages_in_batch, MAX_MESSAGES) if is_batch else 0
     raise SettingsError(f"{topic}: there is no message {ledger}:{entry} (any more)")
@@ -112,17 +112,17 @@ class Visitor:
         self._id = 0
         self._link: Link | None = None
         self._type: Type = "Shared"
-        self._joined = False
+        self._is_joined = False
         self._message: asyncio.Future[Frame] | None = None
 
-    async def join(self, wanted: Type | None, *, create: bool | None = None) -> bool:
-        """Join the durable subscription with the type `wanted`, by default any that its consumers allow.
+    async def join(self, type_: Type | None, *, create: bool | None = None) -> bool:
+        """Join the durable subscription with the type `type_`, by default any that its consumers allow.
 
         Returns whether it existed. If it did not, raises NoSubscription, unless `create` is true (None: the
         command has no such option). Raises SessionError.
         """
         # a subscription without consumers accepts any type
-        types: list[Type] = [wanted] if wanted else ["Shared", "Failover", "Key_Shared"]
+        types: list[Type] = [type_] if type_ else ["Shared", "Failover", "Key_Shared"]
         existed = await self._exists(types[0])
         if not (existed or create):
             way_out = "" if create is None else "; --create creates it"
@@ -141,21 +141,21 @@ class Visitor:
         return False
 
     async def _join(self, types: Sequence[Type]) -> None:
-        refused = None
-        for each in types:
-            self._type = each
+        refusal = None
+        for type_ in types:
+            self._type = type_
             try:
-                await self._subscribe(each, durable=True)
+                await self._subscribe(type_, durable=True)
                 return
             except BrokerError as error:
                 if error.code != "ConsumerBusy":
                     raise
-                refused = refused or error
-        assert refused is not None
+                refusal = refusal or error
+        assert refusal is not None
         way_out = "close its exclusive consumer, and try again"
         if len(types) == 1 and types[0] != "Exclusive":
             way_out = "--type must be that of its consumers"
-        raise BrokerError(refused.code, refused.detail, refused.request, way_out)
+        raise BrokerError(refusal.code, refusal.detail, refusal.request, way_out)
 
     async def join_again(self) -> None:
         """Join again, after SEEK: the broker has closed all consumers. Raises SessionError."""
@@ -188,20 +188,20 @@ class Visitor:
             await link.request(command)
 
         await client.retry(attempt, f"consumer of {self.topic}")
-        self._joined = True
+        self._is_joined = True
 
     async def ask(self, name: str, **fields: Any) -> Any:
         """Send a request about this consumer; returns the body of the answer. Raises SessionError."""
         assert self._link is not None
         return (await self._link.request(build_command(name, consumer_id=self._id, **fields))).body
 
-    async def places(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The mark-delete position of the subscription, and the last message of the topic."""
+    async def fetch_places(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the mark-delete position of the subscription, and the last message of the topic."""
         body, partition = await self.ask("GET_LAST_MESSAGE_ID"), partition_index(self.topic)
-        done, last = body.consumer_mark_delete_position, body.last_message_id
-        return _place(done, partition), _place(last, partition)
+        mark, last = body.consumer_mark_delete_position, body.last_message_id
+        return _place(mark, partition), _place(last, partition)
 
-    async def first(self) -> Frame:
+    async def take_first(self) -> Frame:
         """Grant one permit; returns the MESSAGE that comes. Raises RequestTimeout, LinkClosed."""
         assert self._link is not None
         timeout = self.client.settings.timeout
@@ -213,22 +213,22 @@ class Visitor:
             raise RequestTimeout(f"{self.topic}: no message came within {timeout:g} s") from None
 
     def on_frame(self, frame: Frame) -> None:
-        """Callback of the link: a frame for this consumer."""
+        """Take a frame for this consumer from the link."""
         if frame.command == "CLOSE_CONSUMER":
-            self._joined = False
+            self._is_joined = False
         elif frame.command == "MESSAGE" and self._message is not None and not self._message.done():
             self._message.set_result(frame)
 
     def on_loss(self, error: LinkClosed) -> None:
-        """Callback of the link: it has ended."""
-        self._joined = False
+        """Note that the link has ended."""
+        self._is_joined = False
         if self._message is not None and not self._message.done():
             self._message.set_exception(error)
 
     async def aclose(self) -> None:
         """Close the consumer."""
-        if self._joined:
-            self._joined = False
+        if self._is_joined:
+            self._is_joined = False
             try:
                 await self.ask("CLOSE_CONSUMER")
             except (LinkClosed, RequestTimeout) as error:
@@ -249,7 +249,7 @@ class NoSubscription(BrokerError):
 
 
 def _place(data: MessageIdData, partition: int) -> dict[str, Any]:
-    """A position as plain values; `id` is None if there is no message."""
+    """Convert a position to plain values; `id` is None if there is no message."""
     ledger, entry = to_signed(data.ledgerId), to_signed(data.entryId)
     index = data.batch_index if data.batch_index >= 0 else None
     text = None if ledger < 0 else id_text([(ledger, entry)], partition, index)

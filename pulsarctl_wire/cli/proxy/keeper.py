@@ -1,6 +1,6 @@
 """Runs the watcher of a proxy, and restarts it if it dies.
 
-    proxy ── fork ── keeper ── fork ── watcher (watching.py)
+    proxy ── fork ── keeper ── fork ── watcher (watcher.py)
 
 A process with threads and open connections cannot be forked safely. The keeper is forked before there are
 any, and only waits: whenever a watcher is killed or fails, the keeper forks the next one from that clean
@@ -38,11 +38,11 @@ _LONGEST_REASON: Final = 1_000
 class Start(NamedTuple):
     """How a watcher starts.
 
-    `why` says why the previous one ended; it is "" for the first one. The watcher must wait for `delay`
+    `reason` says why the previous one ended; it is "" for the first one. The watcher must wait for `delay`
     seconds, and call `ready` when it has started. `since_ns` is when the first one started (epoch).
     """
 
-    why: str
+    reason: str
     delay: float
     since_ns: int
     ready: Callable[[], None]
@@ -61,23 +61,23 @@ class Watcher:
     def __init__(self, watch: Watch, ring: TapRing, close: Callable[[], object]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pipe, writing = os.pipe()
+        self._pipe, write_end = os.pipe()
         gc.freeze()  # the collector leaves existing objects alone, so that forks share their memory
         self._keeper = os.fork()
         if self._keeper == 0:
             os.close(self._pipe)
             close()
             ring.use_in_watcher()
-            _end(_Keeper(watch, ring, writing).run)
-        os.close(writing)
+            _end(_Keeper(watch, ring, write_end).run)
+        os.close(write_end)
         if os.read(self._pipe, 1) != READY:
             raise SystemExit(self.wait())
 
     def fileno(self) -> int:
-        """The descriptor of the pipe: readable when `news` does not block."""
+        """Return the descriptor of the pipe: readable when `news` does not block."""
         return self._pipe
 
-    def news(self) -> bytes:
+    def read_news(self) -> bytes:
         """Read the pipe: one or more RESTARTED, or b"" if no watcher runs any more. May block."""
         return os.read(self._pipe, 64)
 
@@ -91,9 +91,9 @@ class Watcher:
         return code if code >= 0 else console.EXIT_OUTPUT  # killed: some output is missing
 
     def _ends_within(self, seconds: float) -> bool:
-        over = time.monotonic() + seconds
-        while (left := over - time.monotonic()) > 0 and select.select([self._pipe], [], [], left)[0]:
-            if not self.news():
+        end = time.monotonic() + seconds
+        while (seconds := end - time.monotonic()) > 0 and select.select([self._pipe], [], [], seconds)[0]:
+            if not self.read_news():
                 return True
         return False
 
@@ -116,56 +116,56 @@ class _Keeper:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         signal.signal(signal.SIGUSR1, lambda *_: self._kill())
         since_ns = time.time_ns()
-        why, delay, failures = "", 0.0, 0
+        reason, delay, failures = "", 0.0, 0
         while True:
-            began = time.monotonic()
-            code, why = self._start(Start(why, delay, since_ns, self._ready))
-            if not why:
+            start = time.monotonic()
+            code, reason = self._start(Start(reason, delay, since_ns, self._announce_start))
+            if not reason:
                 return console.EXIT_OUTPUT if failures else code
             if self._ring.ending or os.getppid() != self._proxy or not self._is_ready[0]:
-                console.warn(f"the watcher died ({why})")
+                console.warn(f"the watcher died ({reason})")
                 return console.EXIT_OUTPUT
             with suppress(BrokenPipeError):  # the next watcher will notice that the proxy is gone
                 os.write(self._pipe, RESTARTED)
-            lived = time.monotonic() - began - delay
-            delay = 0.0 if lived > _STEADY or not failures else min(2 * delay or 1.0, _LONGEST_DELAY)
+            lifetime = time.monotonic() - start - delay
+            delay = 0.0 if lifetime > _STEADY or not failures else min(2 * delay or 1.0, _LONGEST_DELAY)
             failures += 1
 
-    def _ready(self) -> None:
-        """In a watcher: tell the proxy that it has started."""
+    def _announce_start(self) -> None:
+        """Tell the proxy that this watcher has started."""
         if not self._is_ready[0]:
             self._is_ready[0] = 1
             os.write(self._pipe, READY)
 
     def _start(self, start: Start) -> tuple[int, str]:
         """Run one watcher; returns its exit code, and why it must be restarted ("": it need not)."""
-        reading, writing = os.pipe()
+        read_end, write_end = os.pipe()
         self._watcher = os.fork()
         if self._watcher == 0:
-            os.close(reading)
+            os.close(read_end)
             signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-            _end(lambda: self._watched(start, writing))
-        os.close(writing)
-        with open(reading, "rb") as reasons:
-            why = reasons.read().decode()
+            _end(lambda: self._run_watch(start, write_end))
+        os.close(write_end)
+        with open(read_end, "rb") as reasons:
+            reason = reasons.read().decode()
         code = os.waitstatus_to_exitcode(os.waitpid(self._watcher, 0)[1])
         self._watcher = 0
-        return code, f"killed by {signal.Signals(-code).name}" if code < 0 else why
+        return code, f"killed by {signal.Signals(-code).name}" if code < 0 else reason
 
-    def _watched(self, start: Start, reasons: int) -> int:
-        """In a watcher: watch, and write the reason of a failure to `reasons`."""
+    def _run_watch(self, start: Start, reasons: int) -> int:
+        """Watch, in a watcher's process, and write the reason of a failure to `reasons`."""
         try:
             return self._watch(start)
         except SystemExit as error:
             if not self._is_ready[0]:
                 return error.code if isinstance(error.code, int) else 1
-            why = "it could not start"
+            reason = "it could not start"
         except Exception as error:
             if not self._is_ready[0]:
                 raise
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            why = f"{type(error).__name__}: {error} at {os.path.basename(at.filename)}:{at.lineno}"
-        os.write(reasons, why[:_LONGEST_REASON].encode("utf-8", "backslashreplace"))
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error} at {os.path.basename(frame.filename)}:{frame.lineno}"
+        os.write(reasons, reason[:_LONGEST_REASON].encode("utf-8", "backslashreplace"))
         return console.EXIT_OUTPUT
 
     def _kill(self) -> None:

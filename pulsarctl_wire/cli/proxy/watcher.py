@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
-from pulsarctl_wire.cli.findings import Sayer, verdict
+from pulsarctl_wire.cli.findings import FindingPrinter, summarize
 from pulsarctl_wire.cli.options import schema_of
-from pulsarctl_wire.cli.proxy.keeping import Start, Watcher
+from pulsarctl_wire.cli.proxy.keeper import Start, Watcher
 from pulsarctl_wire.cli.proxy.options import WatchOptions
 from pulsarctl_wire.cli.proxy.printer import FLUSH, Printer, TapPrinter
 from pulsarctl_wire.cli.recording import RecordingSink
@@ -53,7 +53,7 @@ _CATCH_UP: Final = 3.0  # time limit for reading the rest of the ring at the end
 _NICE: Final = 10
 
 
-class Watched:
+class WatchedRing:
     """A ring with a watcher's process; at the end of the context it has ended, with the exit code `code`.
 
     It must be started before there are threads. `close` closes the copies of sockets in that process.
@@ -72,46 +72,46 @@ class Watched:
         self.ring.end()
         self.code = self._watcher.wait()
 
-    def follow(self, restart: Callable[[], object], what: str) -> None:
-        """From now on notice, in the event loop, what becomes of the watcher.
+    def follow(self, restart: Callable[[], object], activity: str) -> None:
+        """Follow, from now on and in the event loop, what becomes of the watcher.
 
-        `restart` is called when another one has started; `what` goes on without one, says a warning.
+        `restart` is called when another one has started; `activity` goes on without one, says a warning.
         """
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._watcher.fileno(), self._on_news, restart, what)
+        loop.add_reader(self._watcher.fileno(), self._on_news, restart, activity)
 
-    def _on_news(self, restart: Callable[[], object], what: str) -> None:
-        if self._watcher.news():
+    def _on_news(self, restart: Callable[[], object], activity: str) -> None:
+        if self._watcher.read_news():
             restart()
             return
         asyncio.get_running_loop().remove_reader(self._watcher.fileno())
         self.ring.wants_bytes = False
-        text = f"the watcher has ended; {what} goes on without it"
+        text = f"the watcher has ended; {activity} goes on without it"
         threading.Thread(target=console.warn, args=(text,), daemon=True).start()  # as stderr may block
 
 
 def watch(options: WatchOptions, ring: TapRing, start: Start) -> int:
     """Watch the ring until the proxy ends; returns the exit code."""
-    if start.why:
+    if start.reason:
         _report_failure(options, start, ring)
     with console.errors_reported(), ExitStack() as stack:
-        watching = WatchRun(options, stack, start.since_ns if start.why else None)
+        run = WatchRun(options, stack, start.since_ns if start.reason else None)
         start.ready()
-        return watching.run(ring)
+        return run.run(ring)
 
 
 def _report_failure(options: WatchOptions, start: Start, ring: TapRing) -> None:
     """Print why the previous watcher ended, and wait for `start.delay`."""
     later = f" in {start.delay:g} s" if start.delay else ""
-    form = options.showing.time_format
+    form = options.display.time_format
     clock = Clock("utc" if form == "relative" else form, Origin())
-    text = f"the watcher died ({start.why}); forwarding goes on, another one starts{later}"
+    text = f"the watcher died ({start.reason}); forwarding goes on, another one starts{later}"
     printer = Printer(sys.stderr.fileno())
     line = f"pwire: {clock(time.time_ns())} {clean(text)}\n"
     printer.put(line.encode("utf-8", "backslashreplace"))
     printer.end(FLUSH)
-    over = time.monotonic() + start.delay
-    while time.monotonic() < over and not ring.ending:
+    deadline = time.monotonic() + start.delay
+    while time.monotonic() < deadline and not ring.ending:
         time.sleep(_TICK)
 
 
@@ -126,24 +126,24 @@ class WatchRun:
         self._since_ns = since_ns
         self._stack = stack
         self._origin = Origin()
-        self._clock = Clock(options.showing.time_format, self._origin)
+        self._clock = Clock(options.display.time_format, self._origin)
         self._err = Printer(sys.stderr.fileno())
         self._table: LiveTable | None = None
         self._lock = threading.Lock()  # held while the counters change
         self._not_shown = NotShown(self._say)
         self._live = Live(time.time_ns()) if options.stats or options.metrics else None
         self._sinks: list[Sink] = []
-        self._doctor = self._examining() if options.doctor else None
+        self._doctor = self._make_doctor() if options.doctor else None
         self._follower = Follower(self._sinks, self._doctor.new_state if self._doctor else LedgerState)
         self._connections: dict[int, Connection] = {}
         if options.record:
-            self._sinks.append(self._recording(options.record))
+            self._sinks.append(self._make_recording(options.record))
         if self._live is not None:
             self._sinks.append(self._live)
         if self._doctor is not None:
             self._sinks.append(self._doctor)
         if options.tap:
-            self._sinks.append(self._tap())
+            self._sinks.append(self._make_tap())
         self._sinks.append(self._not_shown)
         if options.metrics:
             from pulsarctl_wire.cli.metrics import SnapshotCollector, serve
@@ -151,32 +151,32 @@ class WatchRun:
             url = serve(options.metrics, SnapshotCollector(self._snapshot), stack)
             console.warn(f"metrics at {url}")
 
-    def _recording(self, path: str) -> RecordingSink:
-        rotation = {**self.options.rotating.rotation(), "since_ns": self._since_ns}
-        show_secrets = self.options.showing.show_secrets
+    def _make_recording(self, path: str) -> RecordingSink:
+        rotation = {**self.options.rotation.parse_rotation(), "since_ns": self._since_ns}
+        show_secrets = self.options.display.show_secrets
         return RecordingSink(path, self._say, "forwarding", show_secrets=show_secrets, **rotation)
 
-    def _examining(self) -> "Doctor":
+    def _make_doctor(self) -> "Doctor":
         options = self.options
         stream = sys.stderr if options.tap else sys.stdout
         printer = self._err if options.tap else Printer(stream.fileno())
         output = "text" if options.tap else options.output
-        paint = Paint(console.use_colour(stream))
-        sayer = Sayer(output, paint, self._clock, printer.put, console.terminal_width(stream))
-        return options.checking.doctor(live=True, on_finding=sayer)
+        paint = Paint(console.has_colour(stream))
+        sayer = FindingPrinter(output, paint, self._clock, printer.put, console.terminal_width(stream))
+        return options.checks.make_doctor(live=True, on_finding=sayer)
 
-    def _tap(self) -> TapPrinter:
+    def _make_tap(self) -> TapPrinter:
         options = self.options
-        showing = options.showing
-        recorder = Recorder(show_secrets=showing.show_secrets, schema=schema_of(showing.schema))
-        tests = select.tests(options.selecting)
-        if options.selecting.expression is not None:
-            tests.append(select.Expression(options.selecting.expression, recorder))
-        render = console.event_renderer(sys.stdout, options.output, recorder, self._clock)
+        display = options.display
+        recorder = Recorder(show_secrets=display.show_secrets, schema=schema_of(display.schema))
+        tests = select.tests(options.selection)
+        if options.selection.expression is not None:
+            tests.append(select.Expression(options.selection.expression, recorder))
+        render = console.make_renderer(sys.stdout, options.output, recorder, self._clock)
         printer = Printer(sys.stdout.fileno())
-        return TapPrinter(printer, render, tests, self._origin, self._say, self._refused)
+        return TapPrinter(printer, render, tests, self._origin, self._say, self._count_refused)
 
-    def _refused(self, frames: int) -> None:
+    def _count_refused(self, frames: int) -> None:
         """Count frames that the printer refused."""
         self._not_shown.frames += frames
         if self._live is not None:
@@ -195,12 +195,12 @@ class WatchRun:
 
             self._table = LiveTable(self._snapshot, self._stack)
             self._sinks.append(self._table)
-        due = over = 0.0
+        due = deadline = 0.0
         for record in ring.records(_TICK):
             now = time.monotonic()
             if ring.ending:
-                over = over or now + _CATCH_UP
-            if record is not None and record.kind == tap.CARRIED and over and now > over:
+                deadline = deadline or now + _CATCH_UP
+            if record is not None and record.kind == tap.CARRIED and deadline and now > deadline:
                 self._not_shown.unread += len(record.data)
             elif record is not None:
                 with self._lock:
@@ -211,7 +211,7 @@ class WatchRun:
                 self._follower.tick(read_to or time.time_ns())
         self._follower.finish()
         if self._doctor is not None:
-            self._say(verdict(self._doctor))
+            self._say(summarize(self._doctor))
         self._err.end(FLUSH)
         return console.EXIT_OUTPUT if self._follower.failed else 0
 
@@ -245,11 +245,11 @@ class WatchRun:
 
     def _say(self, text: str, time_ns: int | None = None) -> None:
         """Print a message about something that happened at `time_ns`, by default now."""
-        if self.options.showing.time_format == "relative" and self._origin.time_ns is None:
-            shown = "-"
+        if self.options.display.time_format == "relative" and self._origin.time_ns is None:
+            stamp = "-"
         else:
-            shown = self._clock(time_ns or time.time_ns())
-        text = f"{shown} {text}"
+            stamp = self._clock(time_ns or time.time_ns())
+        text = f"{stamp} {text}"
         if self._table is not None:
             with suppress(OSError):  # the terminal may be gone
                 console.warn(text)  # above the table

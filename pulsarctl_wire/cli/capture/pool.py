@@ -13,21 +13,21 @@ from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 
 
-def splittable(paths: list[str], jobs: int | None) -> list[Input]:
-    """The inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
+def plan_inputs(paths: list[str], jobs: int | None) -> list[Input]:
+    """Return the inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
 
     `jobs` is the number of processes, by default one per core.
     """
     if (jobs or cores()) < 2 or not all(map(os.path.isfile, paths)):
         return []
-    status = [os.stat(path) for path in paths]
-    if sum(each.st_size for each in status) <= SPLIT:
+    stats = list(map(os.stat, paths))
+    if sum(stat.st_size for stat in stats) <= SPLIT:
         return []
     inputs = [
-        Input(path, each.st_size, each.st_mtime_ns, os.path.abspath(path))
-        for path, each in zip(paths, status, strict=True)
+        Input(path, stat.st_size, stat.st_mtime_ns, os.path.abspath(path))
+        for path, stat in zip(paths, stats, strict=True)
     ]
-    return inputs if sum(len(plan(file, each, SPLIT)) for file, each in enumerate(inputs)) > 1 else []
+    return inputs if sum(len(plan(file, entry, SPLIT)) for file, entry in enumerate(inputs)) > 1 else []
 
 
 class Pool:
@@ -45,20 +45,20 @@ class Pool:
     ) -> None:
         self.code = 0
         self.jobs = jobs or cores()
-        self.inputs = in_order(inputs, spans_of([each.name for each in inputs]), console.warn)
+        self.inputs = in_order(inputs, spans_of([entry.name for entry in inputs]), console.warn)
         self.executor = pool_until(stack, self.jobs)
-        size = sum(each.size for each in inputs)
-        most = self.jobs * -(-size // (self.jobs * SPLIT))  # as many for each process
-        self.split_size = max(-(-size // most), SPLIT // 4)
+        size = sum(entry.size for entry in inputs)
+        split_count = self.jobs * -(-size // (self.jobs * SPLIT))  # as many for each process
+        self.split_size = max(-(-size // split_count), SPLIT // 4)
         self._progress = JobProgress(size, stack) if size > LARGE else None
         self._check = check
         self._said = 0
 
     def note(self, totals: Totals) -> None:
         """Report the problems and the progress of a split that is done."""
-        for file, what, damaged in totals.problems[self._said :]:
-            self.code = console.worse_source(self.code, damaged=damaged)
-            console.warn(f"{file}: {what}")
+        for file, problem, damaged in totals.problems[self._said :]:
+            self.code = console.worsen_code(self.code, damaged=damaged)
+            console.warn(f"{file}: {problem}")
         self._said = len(totals.problems)
         if self._progress is not None:
             self._progress.show(totals.read, totals.seen)

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.select import Rule
 from pulsarctl_wire.cli.options import parse_time
-from pulsarctl_wire.cli.session.produce import Pace, message_schema
+from pulsarctl_wire.cli.session.produce import Pace, parse_message_schema
 from pulsarctl_wire.cli.session.receive_options import ReceiveOptions
-from pulsarctl_wire.cli.session.received import NAMES, message_record, shower
+from pulsarctl_wire.cli.session.received import NAMES, make_shower, message_record
 from pulsarctl_wire.net.session.acks import Position
 from pulsarctl_wire.net.session.client import Client
 from pulsarctl_wire.net.session.consumer import Consumer
@@ -39,19 +39,19 @@ def parse_start(text: str) -> tuple[Position | None, int | None]:
     """
     if text.lower() in ("earliest", "latest"):
         return (EARLIEST if text.lower() == "earliest" else LATEST), None
-    found = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
-    if found:
-        return (int(found[1]), int(found[2]), int(found[3] or -1)), None
+    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})(?::\d{1,9})?(?:\[(\d{1,9})\])?", text)
+    if match:
+        return (int(match[1]), int(match[2]), int(match[3] or -1)), None
     return None, parse_time(text, "earliest, latest, LEDGER:ENTRY[INDEX]")
 
 
 def parse_last(text: str) -> int:
-    """The N of `read --from -N`; 0 for any other text."""
+    """Parse the N of `read --from -N`; 0 for any other text."""
     return int(text[1:]) if re.fullmatch(r"-\d{1,7}", text) else 0
 
 
 def _starts_after(options: ConsumerOptions, last: Position) -> bool:
-    """Whether a reader starts after the last message."""
+    """Return whether a reader starts after the last message."""
     start = options.start
     if start is None or start == EARLIEST:
         return False
@@ -66,18 +66,18 @@ class View:
     Raises FilterError and SettingsError for invalid options.
     """
 
-    def __init__(self, taking: ReceiveOptions, since_ms: int = 0) -> None:
-        form = "none" if taking.hide_content else taking.output
-        template = None if taking.hide_content else taking.template
-        schema, filter_ = taking.schema, taking.filter
-        self.show = shower(form, template, hexadecimal=taking.hexadecimal)
-        self.asks = schema == "auto" and form != "none" and template is None and not taking.hexadecimal
-        self.schema = None if schema == "auto" else message_schema(schema)
+    def __init__(self, intake: ReceiveOptions, since_ms: int = 0) -> None:
+        form = "none" if intake.hide_content else intake.output
+        template = None if intake.hide_content else intake.template
+        schema, filter_ = intake.schema, intake.filter
+        self.show = make_shower(form, template, hexadecimal=intake.hexadecimal)
+        self.asks = schema == "auto" and form != "none" and template is None and not intake.hexadecimal
+        self.schema = None if schema == "auto" else parse_message_schema(schema)
         self.rule = None if filter_ is None else Rule(filter_, NAMES, "--filter", "docs/cli.md")
         self.since_ms = since_ms
 
     def hides(self, delivery: Delivery[Consumer], message: Message, schema: Schema | None) -> bool:
-        """Whether not to show a message."""
+        """Return whether not to show a message."""
         entry = delivery.frame.metadata
         if entry is not None and entry.publish_time < self.since_ms:
             return True
@@ -102,26 +102,26 @@ class ConsumeRun:
         self,
         client: Client,
         feed: Subscription,
-        taking: ReceiveOptions,
+        intake: ReceiveOptions,
         view: View,
         *,
         count: int,
         ack: str = "none",
-        refusing: NackRule = _NOTHING,
+        nack_rule: NackRule = _NOTHING,
     ) -> None:
         self._client = client
         self._feed = feed
         self._view = view
         self._left = count or _NEVER
-        self._at_end = taking.at_end
-        self._idle = taking.idle
-        self._pace = Pace(taking.rate) if taking.rate else None
+        self._at_end = intake.at_end
+        self._idle = intake.idle
+        self._pace = Pace(intake.rate) if intake.rate else None
         self._ack = ack
-        nack = refusing.nack
+        nack = nack_rule.nack
         self._nack = None if nack is None else Rule(nack, NAMES, "--nack", "docs/cli.md")
-        self._letters = refusing.letters
-        self._retry = refusing.retry
-        self._quiet = taking.quiet
+        self._letters = nack_rule.letters
+        self._retry = nack_rule.retry
+        self._quiet = intake.quiet
         self._waiting: asyncio.TimerHandle | None = None
         self._shown = self._hidden = self._refused = 0
         self._ends: dict[Consumer, tuple[int, int]] = {}
@@ -130,7 +130,7 @@ class ConsumeRun:
     async def run(self) -> int:
         """Consume until the end; returns the exit code."""
         await self._feed.open()
-        began = time.perf_counter()
+        start = time.perf_counter()
         code = 0
         try:
             if self._at_end:
@@ -151,7 +151,7 @@ class ConsumeRun:
                 if self._letters is not None:
                     await self._letters.close()
                 if not self._quiet:
-                    self._say(time.perf_counter() - began)
+                    self._say(time.perf_counter() - start)
         return code
 
     async def _find_ends(self) -> None:
@@ -161,14 +161,14 @@ class ConsumeRun:
                 continue  # it stores no messages
             body = await consumer.ask("GET_LAST_MESSAGE_ID")
             last = body.last_message_id.ledgerId, body.last_message_id.entryId
-            done = body.consumer_mark_delete_position
-            seen = (done.ledgerId, done.entryId) if body.HasField("consumer_mark_delete_position") else None
+            place = body.consumer_mark_delete_position
+            mark = (place.ledgerId, place.entryId) if body.HasField("consumer_mark_delete_position") else None
             options = consumer.options
             if options.durable:
-                nothing = seen is not None and seen[1] != _NEVER and seen >= last
+                is_empty = mark is not None and mark[1] != _NEVER and mark >= last
             else:
-                nothing = _starts_after(options, (*last, body.last_message_id.batch_index))
-            if last[1] != _NEVER and not nothing:
+                is_empty = _starts_after(options, (*last, body.last_message_id.batch_index))
+            if last[1] != _NEVER and not is_empty:
                 self._ends[consumer] = last
 
     async def _loop(self) -> None:
@@ -191,7 +191,7 @@ class ConsumeRun:
             await self._consume(delivery)
         except MemoryError:
             delivery.consumer.skip(delivery, "too little memory to show it")
-            self._passed(delivery)
+            self._finish_delivery(delivery)
         return True
 
     async def _consume(self, delivery: Delivery[Consumer]) -> None:
@@ -199,7 +199,7 @@ class ConsumeRun:
         if letters is not None and not self._retry and delivery.redelivered > letters.limit:
             for message in delivery.messages:
                 await letters.bury(delivery, message)
-            self._passed(delivery)
+            self._finish_delivery(delivery)
             return
         schema = self._view.schema
         entry = delivery.frame.metadata
@@ -219,9 +219,9 @@ class ConsumeRun:
                     return  # it will be redelivered
                 self._show(delivery, [message], schema)
                 await self._settle(delivery, message, schema)
-        self._passed(delivery)
+        self._finish_delivery(delivery)
 
-    def _passed(self, delivery: Delivery[Consumer]) -> None:
+    def _finish_delivery(self, delivery: Delivery[Consumer]) -> None:
         delivery.consumer.release_permits(delivery)
         end = self._ends.get(delivery.consumer)
         if end is not None and delivery.id >= end:
@@ -230,9 +230,9 @@ class ConsumeRun:
     def _show(self, delivery: Delivery[Consumer], messages: list[Message], schema: Schema | None) -> None:
         view = self._view
         if view.rule is not None or view.since_ms:
-            shown = [each for each in messages if not view.hides(delivery, each, schema)]
-            self._hidden += len(messages) - len(shown)
-            messages = shown
+            visible = [message for message in messages if not view.hides(delivery, message, schema)]
+            self._hidden += len(messages) - len(visible)
+            messages = visible
         for message in messages:
             self._out.write(view.show(delivery, message, schema))
         self._shown += len(messages)
@@ -270,9 +270,9 @@ class ConsumeRun:
 
     def _say_waiting(self) -> None:
         topics = list(self._feed.consumers)
-        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        note = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
         options = self._feed.options
-        text = f"waiting for messages of {topics[0] if topics else 'new topics'}{more}"
+        text = f"waiting for messages of {topics[0] if topics else 'new topics'}{note}"
         if options.durable:
             text += f", subscription {options.subscription}"
             if options.initial == CommandSubscribe.Latest:

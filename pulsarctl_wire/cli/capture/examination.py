@@ -19,7 +19,7 @@ _Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examination:
     """What was found. `left_out` counts further findings; `files` are for `rows_of`, if there are places."""
 
     findings: list[Finding]
@@ -29,17 +29,17 @@ class Examined:
 
 def examine_beside(
     stack: ExitStack, paths: list[str], max_frame_size: int | None, *, places: bool = False
-) -> Callable[[], Examined]:
+) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
     `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
     """
-    examined = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
+    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
 
-    def wait() -> Examined:
-        found, left_out, files = examined.result()
+    def wait() -> Examination:
+        findings, left_out, files = future.result()
         connections: dict[int, Connection] = {}
-        return Examined([_finding(values, connections) for values in found], left_out, files)
+        return Examination([_finding(values, connections) for values in findings], left_out, files)
 
     return wait
 
@@ -64,11 +64,11 @@ def _examine(
 
 
 def _values(finding: Finding) -> _Values:
-    """A finding as plain values."""
+    """Convert a finding to plain values."""
     evidence = []
-    for sighting, why in finding.evidence:
+    for sighting, reason in finding.evidence:
         place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
-        evidence.append((_ends(sighting.connection), sighting.to_broker, place, why))
+        evidence.append((_ends(sighting.connection), sighting.to_broker, place, reason))
     about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
     times = finding.count, finding.first_ns, finding.last_ns
     return about, evidence, finding.explanation, finding.advice, times
@@ -79,16 +79,14 @@ def _ends(connection: Connection) -> _Values:
 
 
 def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
-    """The finding of values; `connections` are those known so far, by number."""
+    """Make a finding from plain values; `connections` are those known so far, by number."""
 
-    def connection(ends: _Values) -> Connection:
+    def look_up(ends: _Values) -> Connection:
         return connections.setdefault(ends[0], Connection(*ends))
 
-    (rule, severity, certainty, subject, ends), shown, explanation, advice, times = values
-    evidence = [
-        Evidence(Sighting(connection(ends), to_broker, *place), why) for ends, to_broker, place, why in shown
-    ]
+    (rule, severity, certainty, subject, ends), entries, explanation, advice, times = values
+    evidence = [Evidence(Sighting(look_up(ends), way, *place), text) for ends, way, place, text in entries]
     about = rule, severity, certainty, subject
-    finding = Finding(*about, connection(ends), evidence, explanation, advice)
+    finding = Finding(*about, look_up(ends), evidence, explanation, advice)
     finding.count, finding.first_ns, finding.last_ns = times
     return finding
