@@ -117,7 +117,7 @@ def require(*libraries: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds the extra `extra` to this installation, with the same tool and source as before.
+    """Return the command that adds the extra `extra` here, with the same tool and source as before.
 
     pipx and uv leave a file in the environment (pipx_metadata.json, uv-receipt.toml). A package that was not
     installed from an index has its source in direct_url.json (PEP 610).

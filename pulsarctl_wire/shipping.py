@@ -26,7 +26,7 @@ def packed(path: Path) -> Path:
 
 
 def unpacked(archive: str) -> str:
-    """Where to import this package from, which `packed` wrote to the file `archive`.
+    """Return where to import this package from, which `packed` wrote to the file `archive`.
 
     That is a directory, if the file has compiled modules that run here, otherwise the file. Only Python and
     the linker know what runs here (version, machine, C library), so it is tried.

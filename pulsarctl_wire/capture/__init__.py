@@ -17,7 +17,7 @@ __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
 def read_events(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Event]:
-    """The frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order of capture.
+    """Yield the frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order.
 
     `sources` are paths or binary streams; several are read one after the other or merged, by the times in
     them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for
@@ -53,7 +53,7 @@ def read_events(
 def read_frames(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Frame]:
-    """The frames of captures, hex dumps or raw frames: `read_events` without malformed stretches and gaps."""
+    """Yield the frames of captures, hex dumps or raw frames: `read_events` without other events."""
     for event in read_events(*sources, max_frame_size=max_frame_size):
         if isinstance(event, Frame):
             yield event

@@ -44,7 +44,7 @@ _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
 
 def is_capture(head: bytes) -> bool:
-    """Whether a file that begins with `head` (at least 4 bytes) is a pcap or pcapng file."""
+    """Return whether a file that begins with `head` (at least 4 bytes) is a pcap or pcapng file."""
     return head[:4] in _PCAP_MAGICS or head.startswith(_PCAPNG_MAGIC)
 
 
@@ -176,7 +176,7 @@ class PacketReader:
 
 
 def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketReader:
-    """The packets of a pcap or pcapng file: `head` are its first bytes, `read` returns the rest.
+    """Return the packets of a pcap or pcapng file: `head` are its first bytes, `read` returns the rest.
 
     Packets that begin at byte `stop` of the file or later are not read.
     Raises CaptureError if it is not a capture, DamagedCapture where it breaks off or is invalid.
@@ -290,7 +290,7 @@ def _interface(body: bytes, order: str) -> Interface:
 
 
 def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int:
-    """How many more packets of an interface were dropped than by its earlier statistics."""
+    """Return how many more packets an interface has dropped since its earlier statistics."""
     number = struct.unpack_from(order + "I", body)[0] if len(body) >= 12 else len(interfaces)
     if number >= len(interfaces):
         return 0
@@ -306,7 +306,7 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int
 
 
 def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes]]:
-    """The options of a block, from byte `at` of its body: codes, sizes, and values (which may be cut)."""
+    """Yield the options of a block, from `offset` of its body: code, size, and value (which may be cut)."""
     while at + 4 <= len(body):
         code, size = struct.unpack_from(order + "HH", body, at)
         if code == 0:
@@ -339,7 +339,7 @@ _DAY: Final = 86_400
 
 
 def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> int | None:
-    """Where in `data`, which begins at byte `start` of a file, the first record or block begins.
+    """Return the offset in `data`, from byte `start` of a file, at which the first record or block begins.
 
     This is a guess: the caller must check that the reader of the previous bytes ends there. `complete`: the
     file ends with `data`. None if no place looks right, or if more bytes are needed to decide.
@@ -363,7 +363,7 @@ def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> i
 def _record_follows(
     data: bytes, at: int, layout: Layout, before: int | None
 ) -> tuple[int, int | None] | None:
-    """Where the record at `at` ends, and its time in seconds; None if no whole valid header is there."""
+    """Return the end of the record at `offset`, and its time in s; None without a whole valid header."""
     if len(data) - at < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)

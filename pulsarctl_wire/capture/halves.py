@@ -73,11 +73,11 @@ class Half:
         self.held: list[Event] = []  # its last events, until the other half shows whether to report them
 
     def unwrap(self, sequence: int) -> int:
-        """The number nearest to `next` whose lower 32 bits are `sequence`."""
+        """Return the number nearest to `next` whose lower 32 bits are `sequence`."""
         return self.next + ((sequence - self.next + HALF) & MASK) - HALF
 
     def lacks(self, acknowledged: int) -> bool:
-        """Whether bytes before this sequence number, which the peer acknowledges, were not seen yet."""
+        """Return whether bytes before this sequence number, which the peer acknowledges, are not seen yet."""
         if self.closed:
             return False
         ahead = (acknowledged - self.next) & MASK
@@ -197,7 +197,7 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
 
 
 def is_another(half: Half, sequence: int) -> bool:
-    """Whether a SYN on the addresses of a connection opens a new one."""
+    """Return whether a SYN on the addresses of a connection opens a new one."""
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
 
 
@@ -293,7 +293,7 @@ def flush(half: Half, events: list[Event]) -> Iterator[None]:
 
 
 def is_earlier(time_ns: int | None, other_ns: int | None) -> bool:
-    """Whether one time is before another one; both must be known."""
+    """Return whether one time is before another one; both must be known."""
     return time_ns is not None and other_ns is not None and time_ns < other_ns
 
 
@@ -313,7 +313,7 @@ def note_end(half: Half, *, reset: bool) -> None:
 
 
 def life_state(tcp: Tcp, first: Half) -> LifeState:
-    """The life of a connection; `first` is the first half in the order of their keys."""
+    """Return the life of a connection; `first` is the first half in the order of their keys."""
     life = tcp.life
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
@@ -333,7 +333,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
 
 
 def ending(tcp: Tcp) -> EndedConnection:
-    """How a connection ended. Call it after its streams have ended."""
+    """Return how a connection ended. Call this after its streams have ended."""
     life = tcp.life
     first, second = tcp.half, tcp.half.other
     client, broker = (first, second) if first.stream.to_broker else (second, first)

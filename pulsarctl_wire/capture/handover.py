@@ -84,13 +84,13 @@ class Handover(NamedTuple):
 
 
 def halves_of(tcp: Tcp) -> tuple[Half, Half]:
-    """The halves of a connection in the order of their keys, whichever was seen first."""
+    """Return the halves of a connection in the order of their keys, whichever was seen first."""
     first, other = tcp.half, tcp.half.other
     return (first, other) if tcp.keys[0] <= tcp.keys[1] else (other, first)
 
 
 def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
-    """Where a connection is synchronized; None if it is not yet, or with `patient` if a half is idle."""
+    """Return where a connection is synchronized; None if not yet, or with `patient` if a half is idle."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return None
     one, other = (_half_sync(half) for half in halves_of(tcp))
@@ -104,7 +104,7 @@ def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
 
 
 def _is_open(half: Half) -> bool:
-    """Whether a half only needs its next bytes: nothing is missing or waiting, and it is not ending."""
+    """Return whether a half only needs its next bytes: nothing is missing or early, and it is not ending."""
     missing = half.early or half.blocked or (half.started and half.acknowledged > half.next)
     return not (missing or half.closed or half.fin >= 0 or half.held)
 
@@ -121,7 +121,7 @@ def _half_sync(half: Half) -> HalfSync | None:
 
 
 def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
-    """Whether `tcp`, whose past is known, is where `guess` says, so that `state` is right."""
+    """Return whether `tcp`, whose past is known, is where `guess` says, so that `state` is right."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return False
     if halves_of(tcp)[0].stream.to_broker is not guess.to_broker:
@@ -141,7 +141,7 @@ def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
 
 
 def hand_over(tcp: Tcp) -> Handover:
-    """The state of a connection, whose `state` must be a `KnownState`."""
+    """Return the state of a connection, whose `state` must be a `KnownState`."""
     halves = halves_of(tcp)
     state = tcp.state
     assert isinstance(state, KnownState)
@@ -248,7 +248,7 @@ _AT_FIRST: Final = SyncPoint((_NOWHERE, _NOWHERE), True, -1)
 
 
 def save(reassembler: Reassembler) -> ReassemblerState:
-    """The data for `restore`. The states of the connections must be `KnownState`s."""
+    """Return the data for `restore`. The states of the connections must be `KnownState`s."""
     known, ended, servers = reassembler.state()
     knowledge = reassembler.knowledge
     unanswered = [

@@ -36,7 +36,7 @@ _Form = Literal["rows", "literals", "plain", "words", ""]
 
 
 def looks_like_hexdump(head: bytes) -> bool:
-    """Whether a file that starts with `head` (4096 bytes or fewer) is text for `parse_hexdump`."""
+    """Return whether a file that starts with `head` (at most 4096 bytes) is text for `parse_hexdump`."""
     if any(byte < 0x20 and byte not in b"\t\n\r\f" for byte in head):
         return False
     lines = _lines(head.decode("utf-8", "replace"))
@@ -75,7 +75,7 @@ def _whole(head: bytes, rest: Iterable[bytes]) -> list[str]:
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a text as they are read; a very long one in pieces."""
+    """Yield the lines of a text as they are read; a very long one in pieces."""
     decoder = getincrementaldecoder("utf-8-sig")("replace")
     text = ""
     for chunk in chunks:
@@ -91,7 +91,7 @@ def _split(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def _broken(line: str, keep: int) -> Iterator[str]:
-    """A line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
+    """Yield a line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
     at = 0
     while len(line) - at > _LONGEST + keep:
         end = at + _LONGEST
@@ -115,7 +115,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _form(lines: Iterable[str]) -> _Form:
-    """The family: rows if any row has a colon, otherwise that of the first line of any family."""
+    """Return the family: rows if any row has a colon, otherwise that of the first line of any family."""
     first: _Form = ""
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(_PROMPTS):
@@ -171,7 +171,7 @@ def _parse_literals(lines: list[str]) -> Dumped:
 
 
 def _read_literal(line: str, position: int, quote: str, number: int) -> tuple[bytes, int]:
-    """The bytes of the string whose content starts at `position`, and the position after its end."""
+    """Return the bytes of the string whose content starts at `position`, and the position after its end."""
     out = bytearray()
     while match := _PIECES[quote].match(line, position):
         pair, octal, escape, text = match.groups()
@@ -237,7 +237,7 @@ def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
 
 
 def _tokens(line: str) -> list[str] | None:
-    """The hex digits of a line, without prefixes and separators; None if it has anything else."""
+    """Return the hex digits of a line, without prefixes and separators; None if it has anything else."""
     if _HEX.fullmatch(line):
         return [line]
     tokens: list[str] = []
@@ -273,7 +273,7 @@ def _short(word: str) -> str:
 
 
 def _mostly_plain(lines: list[str]) -> bool:
-    """Whether plain digits are hex, not numbers (CSV, JSON, dates) or prose with a line of hex in it."""
+    """Return whether plain digits are hex, not numbers (CSV, JSON, dates) or prose with a line of hex."""
     digits: list[str] = []
     plain = total = 0
     for line in lines:
@@ -296,7 +296,7 @@ def _mostly_plain(lines: list[str]) -> bool:
 
 
 def _regular(line: str, tokens: list[str]) -> bool:
-    """Whether a line without prefixes is bytes: pairs between separators, or runs of even length."""
+    """Return whether a line without prefixes is bytes: pairs between separators, or runs of even length."""
     if line.lstrip().startswith(("[", "{")):
         return False
     if any(sign in line for sign in ",:-"):

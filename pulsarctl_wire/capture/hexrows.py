@@ -69,7 +69,7 @@ class Row:
 
 
 def read_row(number: int, line: str) -> Row | None:
-    """Line `number` as a row; None if it is not one."""
+    """Parse line `number` as a row; return None if it is not one."""
     match = _OFFSET.match(line)
     if match is None:
         return None
@@ -86,7 +86,7 @@ def read_row(number: int, line: str) -> Row | None:
 
 
 def _contradicts(gutter: str, data: bytes) -> bool:
-    """Whether a gutter of the same length has other characters than `data`; a dot matches any character."""
+    """Return whether a gutter of the same length has other characters than `data`; a dot matches any."""
     text = data.decode("latin-1").translate(_NO_SIGNS)
     shown = text.replace(" ", ""), text.replace(" ", ".")
     found = _WHITE.sub("", gutter)
@@ -118,7 +118,7 @@ class _Packet:
         self._repeated = self._row is not None
 
     def piece(self) -> Iterator[Dumped]:
-        """The bytes so far, if there are very many."""
+        """Yield the bytes so far, if there are very many."""
         if len(self._data) >= PIECE:
             yield replace(self._take(), more=True)
 
@@ -174,7 +174,7 @@ class _Packet:
 
 
 def parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
-    """The packets that rows show. Raises CaptureError where a line contradicts the offsets."""
+    """Yield the packets that rows show. Raises CaptureError where a line contradicts the offsets."""
     current: _Packet | None = None
     colon: bool | None = None
     time_ns: int | None = None
@@ -230,7 +230,7 @@ def _time_stamp(line: str, default: int | None) -> int | None:
 
 
 def link_of(data: bytes) -> str:
-    """What a packet's bytes begin with: "ethernet", "ip" or "" (tcpdump -x and -xx look alike)."""
+    """Return what a packet's bytes begin with: "ethernet", "ip" or "" (tcpdump -x and -xx look alike)."""
     kind = data[12:14]
     if kind in _ETHERTYPES or (kind in _IP_TYPES and _is_ip(data[14:], _IP_TYPES[kind])):
         return "ethernet"
@@ -238,7 +238,7 @@ def link_of(data: bytes) -> str:
 
 
 def _is_ip(data: bytes, version: int) -> bool:
-    """Whether `data` may be an IP packet: whole, cut, padded, or with a length of 0 (set by the card)."""
+    """Return whether `data` may be an IP packet: whole, cut, padded, or of length 0 (set by the card)."""
     if len(data) < 20 or data[0] >> 4 != version:
         return False
     if version == 4:

@@ -29,7 +29,7 @@ _REPORT_EVERY: Final = 1.0  # seconds between two reports of dropped packets
 
 
 def interface_names() -> list[str]:
-    """The interfaces of this machine."""
+    """Return the interfaces of this machine."""
     return [name for _, name in socket.if_nameindex()]
 
 
@@ -161,7 +161,7 @@ class _Scapy:
         self.link = int(conf.l2types.layer2num.get(opened.LL, ETHERNET))
 
     def take(self) -> list[RawPacket]:
-        """The next packet, if there is one."""
+        """Return the next packet, if there is one."""
         if not self.wait(0):
             return []
         _, data, stamp = self._socket.recv_raw(_LARGEST)
@@ -171,11 +171,11 @@ class _Scapy:
         return [(round((stamp or 0) * 1_000_000) * 1000, self.link, bytes(data), len(data))]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a packet, but no longer than this; returns whether there is one."""
+        """Wait for a packet, but no longer than this; return whether there is one."""
         return not self._stopped and bool(self._socket.select([self._socket], seconds))
 
     def count(self) -> int:
-        """Always 0: the number of dropped packets is unknown."""
+        """Return 0: the number of dropped packets is unknown."""
         return 0
 
     def stop(self) -> None:

@@ -31,18 +31,18 @@ ACK: Final = 0x10
 
 
 def reverse(key: bytes) -> bytes:
-    """The key of the segments that go the other way."""
+    """Return the key of the segments that go the other way."""
     middle = len(key) // 2 - 2
     return key[middle:-4] + key[:middle] + key[-2:] + key[-4:-2]
 
 
 def endpoint_of(key: bytes) -> bytes:
-    """The source address and port of a segment's key."""
+    """Return the source address and port of a segment's key."""
     return key[: len(key) // 2 - 2] + key[-4:-2]
 
 
 def address_of(key: bytes) -> str:
-    """The source of a segment's key as text: "address:port", for IPv6 "[address]:port"."""
+    """Return the source of a segment's key as text: "address:port", for IPv6 "[address]:port"."""
     address = ipaddress.ip_address(key[: len(key) // 2 - 2])
     return f"{address if address.version == 4 else f'[{address}]'}:{int.from_bytes(key[-4:-2], 'big')}"
 
@@ -110,7 +110,7 @@ class Dissector:
         return {key: (each.parts, each.size) for key, each in self._datagrams.items()}
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
-        """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
+        """Return the TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
         if link == ETHERNET and len(data) >= _USUAL_HEADERS:
             # fast path for nearly all packets: IPv4 without options or fragments
             size = u16_at(data, 16)
@@ -137,7 +137,7 @@ class Dissector:
         return self._ip(data, at, length) if at >= 0 else None
 
     def _after_header(self, kind: int, data: bytes, at: int, length: int) -> Segment | None:
-        """The segment in what follows a header with this EtherType."""
+        """Return the segment in what follows a header with this EtherType."""
         while kind in _TAGS:
             kind, at = u16_at(data, at + 2), at + 4
         if kind in _IP_TYPES:
@@ -154,7 +154,7 @@ class Dissector:
         return self._ethernet(data, at, length) if kind == _BRIDGED else None
 
     def _ethernet(self, data: bytes, at: int, length: int) -> Segment | None:
-        """The segment in an Ethernet frame inside a packet."""
+        """Return the segment in an Ethernet frame inside a packet."""
         return self._inside(data, at + 14, length, u16_at(data, at + 12))
 
     def _ip(self, data: bytes, at: int, length: int) -> Segment | None:
@@ -213,7 +213,7 @@ class Dissector:
         return key, sequence, acknowledged, flags, payload, stop - start - len(payload)
 
     def _tunnel(self, protocol: int, data: bytes, at: int, stop: int) -> Segment | None:
-        """The segment in the payload of an IP packet whose protocol is not TCP."""
+        """Return the segment in the payload of an IP packet whose protocol is not TCP."""
         if protocol in _IP_IN_IP:
             return self._inside(data, at, stop)
         if protocol == _GRE:
@@ -232,7 +232,7 @@ class Dissector:
         return None
 
     def _inside(self, data: bytes, at: int = 0, length: int = -1, kind: int = 0x0800) -> Segment | None:
-        """The segment in a packet that is inside an IP packet, by its EtherType."""
+        """Return the segment in a packet that is inside an IP packet, by its EtherType."""
         if self._depth == _DEEPEST:
             return None
         self._depth += 1
@@ -289,7 +289,7 @@ class _Datagram:
 
 
 def ip_offset(link: int, data: bytes) -> int:
-    """Where scapy finds an IP packet in `data`, the head of a packet of link type `link`; -1 if nowhere."""
+    """Return where scapy finds an IP packet in `data`, the head of a packet of type `link`; -1: nowhere."""
     from scapy.config import conf
     from scapy.contrib import mpls  # noqa: F401  (importing binds the layers to each other)
     from scapy.layers import inet, inet6, l2, ppp  # noqa: F401

@@ -136,7 +136,7 @@ class Reassembler:
         return self._start(self._limit_held()) if self._held > _CHECK_EVERY else events
 
     def more(self) -> list[Event]:
-        """More events of the last segment; none once all were returned."""
+        """Return more events of the last segment; none once all were returned."""
         if self._steps is not None:
             for events in self._steps:
                 return events
@@ -148,7 +148,7 @@ class Reassembler:
         return self.more()
 
     def _slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
-        """The events of a segment that is not just the next bytes of its connection."""
+        """Yield the events of a segment that is not just the next bytes of its connection."""
         key, sequence, _, flags, _, _ = segment
         half = self._halves.get(key)
         if half is None or flags & SYN:
@@ -175,7 +175,7 @@ class Reassembler:
             yield from self._limit_held()
 
     def _given(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
-        """The events of `tcp` that `steps` puts into `events`, a portion at a time."""
+        """Yield the events of `tcp` that `steps` puts into `events`, a portion at a time."""
         tcp.reported = 0
         for _ in steps:
             if len(events) >= MAX_EVENTS:
@@ -204,7 +204,7 @@ class Reassembler:
             yield from self._finish(half, sequence + len(payload) + missing, flags, events)
 
     def connection(self, key: bytes) -> Tcp | None:
-        """The connection that a segment's key belongs to."""
+        """Return the connection that a segment's key belongs to."""
         half = self._halves.get(key)
         return None if half is None else half.tcp
 
@@ -249,7 +249,7 @@ class Reassembler:
     # -- handing over to a process that continues from here
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
-        """The known connections; the indexes of the ended ones, in order (-1: forgotten); the servers."""
+        """Return the known connections; indexes of the ended ones, in order (-1: forgotten); the servers."""
         known = self._known()
         places = {tcp: place for place, tcp in enumerate(known)}
         return known, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
@@ -264,7 +264,7 @@ class Reassembler:
     # -- opening
 
     def _open(self, key: bytes, flags: int, time_ns: int | None, packet: int) -> Half:
-        """The half that the first segment of a connection belongs to."""
+        """Return the half that the first segment of a connection belongs to."""
         back = reverse(key)
         opened = bool(flags & SYN)
         to_broker = not flags & ACK if opened else self._guess(key, back)
@@ -291,7 +291,7 @@ class Reassembler:
         return tcp
 
     def _guess(self, key: bytes, back: bytes) -> bool:
-        """Whether the sender of a segment is the client, if there was no SYN."""
+        """Return whether the sender of a segment is the client, if there was no SYN."""
         known = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
         if known[0] != known[1]:
             return known[1]
@@ -442,7 +442,7 @@ class Reassembler:
             yield from self._drop(tcp)
 
     def _limit_held(self) -> Iterator[list[Event]]:
-        """If all connections together hold too many bytes, end those that hold most."""
+        """End the connections that hold most bytes if all together hold too many."""
         self._held = 0
         held = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
         left = sum(held.values())

@@ -40,7 +40,7 @@ _tag: Final = struct.Struct(">HH").pack
 
 
 def link_type(interface: str) -> int:
-    """The link type of the packets of `interface`. Raises OSError."""
+    """Return the link type of the packets of `interface`. Raises OSError."""
     return ETHERNET if _hardware(interface) in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK) else RAW_IP
 
 
@@ -90,7 +90,7 @@ class Ring:
         self._socket.bind((interface, _ETH_P_ALL))
 
     def take(self) -> list[RawPacket]:
-        """The packets of the next block; empty if it is not ready."""
+        """Return the packets of the next block; empty if it is not ready."""
         status, count, at, size = _block_at(self._map, self._at)
         if not status & _USER:
             return []
@@ -111,7 +111,7 @@ class Ring:
         return packets
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a block, but no longer than this; returns whether one is ready."""
+        """Wait for a block, but no longer than this; return whether one is ready."""
         for _, events in self._poll.poll(seconds * 1000):
             if events & select.POLLERR:
                 number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

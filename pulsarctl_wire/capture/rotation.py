@@ -60,7 +60,7 @@ class RotatingFiles:
         self._open(time_ns)
 
     def is_due(self, time_ns: int) -> bool:
-        """Whether the caller must call `turn` before it writes a packet of this time."""
+        """Return whether the caller must call `turn` before it writes a packet of this time."""
         if self._until is None:
             self._until = time_ns + self._period_ns
             return False

@@ -84,14 +84,14 @@ class Order(NamedTuple):
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts names as people do: numbers in them by value."""
+    """Return a key that sorts names as people do: numbers in them by value."""
     return [
         (1, int(part), part) if part.isdecimal() else (0, 0, part) for part in re.split(r"([0-9]+)", name)
     ]
 
 
 def series(name: str) -> str:
-    """What the names of a series have in common: all but numbers, dates, and the suffix of a compressed file.
+    """Return what the names of a series have in common: all but numbers, dates, and a compression suffix.
 
     Directories count, except for dates in them: there may be a directory for each host.
     """
@@ -100,7 +100,7 @@ def series(name: str) -> str:
 
 
 def spans_of(paths: Sequence[str]) -> list[Span | None]:
-    """The spans of several files, None for those without times."""
+    """Return the spans of several files, None for those without times."""
     return [_span(path) if len(paths) > 1 else None for path in paths]
 
 
@@ -116,7 +116,7 @@ def _span(path: str) -> Span | None:
 
 
 def span_of(stream: BinaryIO, size: int) -> Span | None:
-    """The span of the capture in `stream`, of `size` bytes; None if it has no packets with times.
+    """Return the span of the capture in `stream`, of `size` bytes; None if it has no packets with times.
 
     Raises CaptureError if it cannot be read.
     """
@@ -133,7 +133,7 @@ def span_of(stream: BinaryIO, size: int) -> Span | None:
 
 
 def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | None:
-    """The time of the last packet, if the end of the file shows it; `first` has read the first one."""
+    """Return the time of the last packet, if the file's end shows it; `first` has read the first one."""
     start = max(first.offset, size - _TAIL)
     stream.seek(start)
     tail = stream.read(max(size - start, 0))
@@ -150,7 +150,7 @@ def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | 
 
 
 def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
-    """The order in which files of these names and spans (None: without times) are read."""
+    """Return the order in which files of these names and spans (None: without times) are read."""
     first = {given: span.first for given, span in enumerate(spans) if span is not None}
     by_time = iter(sorted(first, key=lambda given: (first[given], natural(names[given]))))
     order = [next(by_time) if given in first else given for given in range(len(names))]
@@ -190,7 +190,7 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
 def _continuing(
     order: list[int], numbers: list[int], alike: list[str], spans: Sequence[Span | None]
 ) -> dict[int, list[int]]:
-    """Which earlier files continue after each of `numbers` begins."""
+    """Return which earlier files continue after each of `numbers` begins."""
     going: dict[int, list[int]] = {}
     is_open: list[int] = []
     for number in numbers:
@@ -230,7 +230,7 @@ def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequenc
 
 
 def lane(stream: BinaryIO, file: int) -> Lane:
-    """The capture in `stream`, to be merged; `file` is its number in places (see `PACKET_OFFSET_BITS`).
+    """Return the capture in `stream`, to be merged; `file` is its number in places (`PACKET_OFFSET_BITS`).
 
     Raises CaptureError if it is not a capture.
     """
@@ -245,7 +245,7 @@ def read_all(
     problem: Callable[[CaptureError], object],
     note: Callable[[str], object] = lambda text: None,
 ) -> Iterator[list[Event]]:
-    """The events of several sources, turn by turn; call `decoder.finish` afterwards.
+    """Yield the events of several sources, turn by turn; call `decoder.finish` afterwards.
 
     `opened` opens a source by its index among those given, and may raise CaptureError. `problem` is called
     with the error of a source, `note` with a message about their order. Both name the source.

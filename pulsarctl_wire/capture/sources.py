@@ -83,7 +83,7 @@ def collect_rarely(every: int = 100_000) -> None:
 
 
 def holds_packets(stream: BinaryIO) -> bool:
-    """Whether a file, read from its beginning, is a capture, maybe compressed.
+    """Return whether a file, read from its beginning, is a capture, maybe compressed.
 
     Raises CaptureError if it cannot be read.
     """
@@ -116,7 +116,7 @@ class _Until(Iterator[_Item]):
 
 
 def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, RawPacket]]:
-    """Numbered packets in the order of their times, unless one comes more than `LATEST` packets late.
+    """Yield numbered packets in the order of their times, unless one is more than `LATEST` packets late.
 
     Captures of a network card with several queues are not in that order. A CaptureError comes after all
     packets before it.
@@ -184,7 +184,7 @@ class Decoder:
         self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
 
     def read(self, source: Source) -> Iterator[list[Event]]:
-        """The events of `source`, a few at a time; call `finish` after the last source.
+        """Yield the events of `source`, a few at a time; call `finish` after the last source.
 
         Raises CaptureError if it cannot be read, DamagedCapture if it breaks off (after all events before
         that). Both name the source.
@@ -198,7 +198,7 @@ class Decoder:
         return self.reassembler.close()
 
     def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
-        """The events of packets from any source, a few at a time."""
+        """Yield the events of packets from any source, a few at a time."""
         dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         reader = file if self._places else None
@@ -245,7 +245,7 @@ class Decoder:
             yield from self._raw(head, read)
 
     def _hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        """The events of what a hex dump shows: a capture file, packets, or frames."""
+        """Yield the events of what a hex dump shows: a capture file, packets, or frames."""
         dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
         shown = _Until(CaptureError, parse_hexdump(dumps))
         first: list[Dumped] = []
@@ -262,7 +262,7 @@ class Decoder:
             raise dumps.error
 
     def _dumped(self, first: list[Dumped], rest: Iterator[Dumped]) -> Iterator[list[Event]]:
-        """The events of a hex dump; the kind of bytes in it is detected from `first`."""
+        """Yield the events of a hex dump; the kind of bytes in it is detected from `first`."""
         kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
         links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
         if files.is_capture(first[0].data):  # somebody dumped a capture file
@@ -294,7 +294,7 @@ class Decoder:
         yield from batches
 
     def _is_frames(self, first: Event, head: bytes) -> bool:
-        """Whether a source with this first event and these first bytes holds frames, valid or not."""
+        """Return whether a source with this first event and these bytes holds frames, valid or not."""
         if isinstance(first, Frame) or (isinstance(first, Malformed) and is_clearly_a_frame(first.raw)):
             return True
         stream = FrameStream(Connection(0), True, from_start=False)
@@ -302,7 +302,7 @@ class Decoder:
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
     def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
-        """The frames in bytes without packets; the command of each frame gives its direction."""
+        """Yield the frames in bytes without packets; the command of each frame gives its direction."""
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
@@ -346,7 +346,7 @@ def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
 
 
 def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
-    """At least `size` bytes of a source, of which `head` was read; fewer if it ends or breaks off before.
+    """Return at least `size` bytes of a source, of which `head` was read; fewer if it ends before.
 
     If it breaks off, the next read raises that error again.
     """
@@ -358,13 +358,13 @@ def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
 
 
 def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
-    """More bytes of a source whose first four do not show that it is a capture."""
+    """Return more bytes of a source whose first four do not show that it is a capture."""
     if files.is_capture(head) or len(head) >= SNIFFED or not head:
         return b""
     return first_bytes(stream, SNIFFED - len(head))
 
 
 def uncompressed(stream: BinaryIO) -> BinaryIO:
-    """`stream` from its beginning, decompressed."""
+    """Return `stream` from its beginning, decompressed."""
     peeled, head = peel(stream)
     return cast(BinaryIO, Unread(head, peeled))

@@ -63,7 +63,7 @@ class PcapngWriter:
         self._block(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
 
     def _interface(self, link: int) -> int:
-        """Write the block of a new interface; returns its number."""
+        """Write the block of a new interface; return its number."""
         self._block(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
         return self._interfaces.setdefault(link, len(self._interfaces))
 

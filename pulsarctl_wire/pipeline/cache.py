@@ -121,7 +121,7 @@ def _name(about: list[Any]) -> str:
 
 @contextmanager
 def _put(entry: Path, used: Sequence[str] = ()) -> Iterator[Path]:
-    """Gives the path of a directory to be made, which then becomes `entry`. Files that are `used` stay."""
+    """Give the path of a directory to be made, which then becomes `entry`. Files that are `used` stay."""
     _make_room(directory(), {parent for path in used for parent in Path(path).absolute().parents})
     with tempfile.TemporaryDirectory(prefix=".", dir=entry.parent) as beside:
         out = Path(beside, "table")

@@ -141,7 +141,7 @@ def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
 
 
 def in_order(inputs: list[Input], spans: list[Span | None], say: Say) -> list[Input]:
-    """Inputs in time order; `say` is called with notes for the user about the order."""
+    """Return inputs in time order; `say` is called with notes for the user about the order."""
     order = arrange([input_.name for input_ in inputs], spans)
     for note in order.notes:
         say(note)

@@ -46,7 +46,7 @@ class Pool:
         self._most = size + 2
 
     def room(self, waiting: int) -> int:
-        """So many that no worker waits for this process."""
+        """Return so many that no worker waits for this process."""
         return self._most - waiting
 
     def submit(

@@ -110,7 +110,7 @@ class Contents(State):
         super().track(events)
 
     def count(self, kind: type[Event]) -> tuple[int, int]:
-        """How many events of this kind went to the client, and how many to the broker."""
+        """Return how many events of this kind went to the client, and how many to the broker."""
         flipped = self.connection.flipped
         return self._counts[kind, flipped], self._counts[kind, not flipped]
 
@@ -147,7 +147,7 @@ class WithoutData:
             del servers[max(servers, key=servers.__getitem__)]
 
     def records(self) -> list[dict[str, Any]]:
-        """The counts as plain values: `end`, the number of `connections`, and their first `servers`."""
+        """Return the counts as plain values: `end`, number of `connections`, and their first `servers`."""
         return [
             {
                 "end": kind,
@@ -160,7 +160,7 @@ class WithoutData:
 
 
 def without_data_in_words(records: list[dict[str, Any]]) -> str:
-    """The records of `WithoutData` as one line; empty if there are none."""
+    """Return the records of `WithoutData` as one line; empty if there are none."""
     texts = []
     for each in records:
         servers = [*each["servers"][:_NAMED], *(["…"] if len(each["servers"]) > _NAMED else [])]

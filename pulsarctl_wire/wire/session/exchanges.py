@@ -118,7 +118,7 @@ class ProducerLedger:
         return sent
 
     def lowest(self, sequence: int) -> int:
-        """The lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
+        """Return the lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
         if sequence and sequence not in self.pending:
             for lowest, sent in islice(reversed(self.pending.items()), _SEARCHED):
                 first = sent[0] if isinstance(sent, deque) else sent
@@ -127,7 +127,7 @@ class ProducerLedger:
         return sequence
 
     def sends(self) -> Iterator[tuple[int, Sent]]:
-        """The pending sends, with their sequence ids."""
+        """Yield the pending sends, with their sequence ids."""
         for sequence, sent in self.pending.items():
             if isinstance(sent, deque):
                 yield from ((sequence, each) for each in sent)
@@ -137,7 +137,7 @@ class ProducerLedger:
             yield from ((sequence, each) for each in chunks.waiting)
 
     def oldest(self) -> tuple[int, Sent] | None:
-        """The pending send that was sent first, with its sequence id; None if there is none."""
+        """Return the pending send that was sent first, with its sequence id; None if there is none."""
         heads = list(islice(self.pending.items(), 1))
         firsts = [(sequence, sent[0] if isinstance(sent, deque) else sent) for sequence, sent in heads]
         firsts += [
@@ -146,7 +146,7 @@ class ProducerLedger:
         return min(firsts, key=lambda each: each[1][2], default=None)
 
     def certainly_pending(self) -> tuple[int, int | None]:
-        """How many sends are certainly pending, and when the oldest was sent (ns; None: none, or unknown)."""
+        """Return how many sends are certainly pending, and when the oldest was sent (ns, or None)."""
         if self.is_closed or not self.waiting:
             return 0, None
         certain = [sent for _, sent in self.sends() if sent[2] > self.doubtful]
@@ -160,7 +160,7 @@ class ProducerLedger:
             self._count()
 
     def forget(self, number: int) -> int:
-        """Forget the sends before frame `number`, and all chunks; returns how many sends that were."""
+        """Forget the sends before frame `number`, and all chunks; return how many sends that were."""
         before = self.waiting
         for sequence, sent in list(self.pending.items()):
             if isinstance(sent, deque):
@@ -198,7 +198,7 @@ class ExchangeState(TopicState):
             ledger.lose(self._knowledge.frames)
 
     def end(self) -> None:
-        """The connection has ended: pending sends will get no answer."""
+        """End the connection: pending sends will get no answer."""
         for ledger in self.producers.values():
             self._give_up(ledger)
         self.producers.clear()
@@ -300,7 +300,7 @@ class ExchangeState(TopicState):
         self._pending -= ledger.waiting
 
     def _unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
-        """The pending sends of a producer."""
+        """Return the pending sends of a producer."""
         found: list[tuple[Identity, Unanswered]] = []
         for sequence, sent in ledger.sends():
             number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = sent
@@ -382,7 +382,7 @@ class ExchangeState(TopicState):
             knowledge.bodies.drop(stored)
 
     def _opened(self, producer: int, name: str) -> None:
-        """A producer was opened, with this name."""
+        """Note that a producer was opened, with this name."""
         ledger = self.producers.get(producer)
         if ledger is None:
             return

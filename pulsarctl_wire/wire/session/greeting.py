@@ -32,7 +32,7 @@ class Greeting(NamedTuple):
         return (self.proxy_to_broker_url or "").rpartition("://")[2].partition("/")[0]
 
     def after(self, frame: Frame) -> "Greeting":
-        """This, and what a CONNECT or CONNECTED says."""
+        """Return this greeting with what a CONNECT or CONNECTED adds."""
         body: Any = frame.body
         if body is None or is_doubtful(frame):
             return self

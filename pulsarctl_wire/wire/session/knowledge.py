@@ -59,7 +59,7 @@ class MessageStore:
                     break
 
     def get(self, key: Any) -> Any:
-        """The message stored under `key`, or None."""
+        """Return the message stored under `key`, or None."""
         stored = self._messages.get(key)
         return stored and stored[0]
 
@@ -86,7 +86,7 @@ class Schemas(MessageStore):
             self.put(owner, schema)
 
     def find(self, topic: str | None, version: bytes) -> Schema | None:
-        """The schema with this version, or else the one that a consumer of the topic asked for."""
+        """Return the schema with this version, or else the one that a consumer of the topic asked for."""
         if not topic:
             return None
         name = without_partition(topic)

@@ -101,7 +101,7 @@ class ConsumerLedger:
             held.mask = bits_of(words)
 
     def hold(self, left: int, frame: Frame) -> Delivered:
-        """The entry that `frame` has delivered, with `left` messages."""
+        """Return the entry that `frame` has delivered, with `left` messages."""
         return Delivered(left, frame.number, frame.time_ns)
 
     def acknowledge(self, entry: tuple[int, int], words: Any) -> Delivered | None:
@@ -121,7 +121,7 @@ class ConsumerLedger:
         return delivered
 
     def before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
-        """Delivered entries before this one. A consumer that may ack cumulatively gets them in order."""
+        """Return the entries delivered before this one, in order if the consumer may ack cumulatively."""
         return list(takewhile(lambda each: each < entry, self.entries))
 
     def take_back(self, entries: Iterable[tuple[int, int]]) -> None:
@@ -164,7 +164,7 @@ class LedgerState(ExchangeState):
         self._kept = 0  # upper bound of the unacknowledged entries
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
-        """The frame numbers and types of the client's requests that have no answer yet."""
+        """Yield the frame numbers and types of the client's requests that have no answer yet."""
         for asked in (*self._asked.values(), self._handshake, *self._pings.get(True, ())):
             if asked is not None and asked.type != _AUTH_RESPONSE:  # a refresh that succeeds gets no answer
                 yield asked.number, asked.type
@@ -172,7 +172,7 @@ class LedgerState(ExchangeState):
             yield from ((sent[2], _SEND) for _, sent in ledger.sends())
 
     def end(self) -> None:
-        """The connection has ended, and with it all its producers and consumers."""
+        """End the connection, and with it all its producers and consumers."""
         super().end()
         self.consumers.clear()
 
@@ -221,7 +221,7 @@ class LedgerState(ExchangeState):
             bound(self.consumers, MAX_PENDING)
 
     def _new_consumer(self, body: Any, topic: str, subscription: str) -> ConsumerLedger:
-        """The ledger of a consumer that SUBSCRIBE (or SCALABLE_TOPIC_SUBSCRIBE) opens."""
+        """Return the ledger of a consumer that SUBSCRIBE (or SCALABLE_TOPIC_SUBSCRIBE) opens."""
         return ConsumerLedger(topic, subscription, getattr(body, "consumer_epoch", 0))
 
     def _flow(self, frame: Frame) -> None:
@@ -290,7 +290,7 @@ class LedgerState(ExchangeState):
 
 
 def acknowledged_by(frame: Frame) -> list[tuple[tuple[int, int], Sequence[int]]]:
-    """The entries that an ACK acknowledges, by ledger and entry id; with the ack_set of each."""
+    """Return the entries that an ACK acknowledges, by ledger and entry id; with the ack_set of each."""
     ids = frame.ids
     if ids.is_plain:
         return [((ids.ledger, ids.entry), ())] if ids.identified else []
@@ -300,12 +300,12 @@ def acknowledged_by(frame: Frame) -> list[tuple[tuple[int, int], Sequence[int]]]
 
 
 def bits_of(words: Any) -> int:
-    """The words of an ack_set as one number."""
+    """Return the words of an ack_set as one number."""
     return sum((word & _WORD) << (64 * at) for at, word in enumerate(words))
 
 
 def entry_of(message_id: Any) -> tuple[int, int]:
-    """Ledger and entry id of a MessageIdData."""
+    """Return the ledger and entry id of a MessageIdData."""
     return message_id.ledgerId, message_id.entryId
 
 

@@ -33,7 +33,7 @@ class KnownState(ExchangeState):
     """An `ExchangeState` that can be handed to another process, and can continue after a `Part`."""
 
     def known(self) -> Known:
-        """Everything the state knows, as plain data."""
+        """Return everything the state knows, as plain data."""
         return Known(
             dict(self._producers),
             dict(self._consumers),
@@ -58,13 +58,13 @@ class KnownState(ExchangeState):
             self._wait_for_pong(to_broker, asked)
 
     def waiting(self) -> Iterator[tuple[str, int]]:
-        """Producer name and sequence id of the pending sends."""
+        """Yield producer name and sequence id of the pending sends."""
         for ledger in self.producers.values():
             for sequence, sent in ledger.sends():
                 yield sent[5], sequence
 
     def names(self, part: Part) -> dict[str, str | None]:
-        """Stand-in -> real name, for the stand-ins of a part that begins at this point."""
+        """Return stand-in -> real name, for the stand-ins of a part that begins at this point."""
         names = {name: self._producers.get(producer) for producer, name in part.producers.items()}
         for consumer, both in part.consumers.items():
             names.update(zip(both, self._consumers.get(consumer, (None, None)), strict=True))
@@ -88,7 +88,7 @@ class KnownState(ExchangeState):
         return frames
 
     def contradicts(self, part: Part, resent: MaybeResent) -> bool:
-        """Whether a part that begins at this point is wrong, because of what came before it."""
+        """Return whether a part that begins at this point is wrong, because of what came before it."""
         if part.doubtful or (
             part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
         ):
@@ -235,7 +235,7 @@ class PartState(KnownState):
         self._lossy_here: bool | None = None
 
     def part(self) -> Part:
-        """What this state leaves to the joining process."""
+        """Return what this state leaves to the joining process."""
         producers, consumers = self._unknown_producers, self._unknown_consumers
         uncertain = producers, consumers, self.sent, self._deferred, self._left, self._taken, self._freed
         many = max(len(each) for each in uncertain)
@@ -265,14 +265,14 @@ class PartState(KnownState):
         )
 
     def known(self) -> Known:
-        """As in `KnownState`, but without stand-ins and without anything from deferred frames."""
+        """Return this as `KnownState` does, but without stand-ins and anything from deferred frames."""
         producers = {each: topic for each, topic in self._producers.items() if self._is_known(each)}
         unknown = self._unknown_consumers
         consumers = {each: names for each, names in self._consumers.items() if names != unknown.get(each)}
         return super().known()._replace(producers=producers, consumers=consumers, lossy=self._lossy_here)
 
     def end(self) -> None:
-        """The connection has ended. Pending sends are kept for the joining process."""
+        """End the connection. Pending sends are kept for the joining process."""
         if self._ended is None:  # late packets can end it again
             self._ended = self._knowledge.turn()
             at = self._knowledge.frames
@@ -290,12 +290,12 @@ class PartState(KnownState):
     # -- topics and subscriptions
 
     def _is_known(self, producer: int) -> bool:
-        """Whether a producer was opened in this part."""
+        """Return whether a producer was opened in this part."""
         topic = self._producers.get(producer)
         return topic is not None and topic != self._unknown_producers.get(producer)
 
     def _topic_of(self, producer: int) -> str | None:
-        """The topic of a producer, or a stand-in for it."""
+        """Return the topic of a producer, or a stand-in for it."""
         if producer not in self._producers and len(self._unknown_producers) <= MAX_PENDING:
             topic = self._unknown_producers.setdefault(producer, f"{self._prefix}p{producer}")
             self._producers[producer] = topic

@@ -70,7 +70,7 @@ _rules: dict[Any, Rules] = {}
 
 
 def _rules_of(kind: Any) -> Rules:
-    """The methods for a class's `RULES`; they are looked up once per class."""
+    """Return the methods for a class's `RULES`; they are looked up once per class."""
     rules = _rules.get(kind)
     if rules is None:
         rules = _rules[kind] = {number: getattr(kind, name) for number, name in kind.RULES.items()}
@@ -125,7 +125,7 @@ class State:
                 rule(self, frame)
 
     def end(self) -> None:
-        """The connection has ended."""
+        """End the connection."""
 
     def apply_limit(self, frame: Frame) -> None:
         """Set the streams' frame size limit to the one that a CONNECTED announces."""
@@ -135,7 +135,7 @@ class State:
                 stream.limit = announced + FRAME_PADDING
 
     def _lose(self) -> None:
-        """Bytes were missed, or were not a frame."""
+        """Note that bytes were missed, or were not a frame."""
 
     def _connected(self, frame: Frame) -> None:
         self.apply_limit(frame)
@@ -151,10 +151,10 @@ class State:
             self._join(frame)
 
     def _receipt(self, frame: Frame) -> None:
-        """A SEND_RECEIPT."""
+        """Track a SEND_RECEIPT."""
 
     def _ack(self, frame: Frame) -> None:
-        """An ACK."""
+        """Track an ACK."""
 
     def _join(self, frame: Frame) -> None:
         """Add a chunk to its message."""
@@ -230,7 +230,7 @@ class TopicState(State):
     # -- requests and answers
 
     def _request(self, frame: Frame) -> None:
-        """Any request of the table: find out what it is about, and remember it until it is answered."""
+        """Track any request of the table: find out what it is about, and remember it until it is answered."""
         body = getattr(frame.base, BODIES[frame.type])
         fields = FIELDS[frame.type]
         owner: Owner | None = None
@@ -277,7 +277,7 @@ class TopicState(State):
         self._in_use.pop(owner, None)
 
     def _is_repeat(self, asked: Asked) -> bool:
-        """Whether a request to open a producer or consumer found its id in use by another one."""
+        """Return whether a request to open a producer or consumer found its id in use by another one."""
         return asked.owner is not None and self._in_use.get(asked.owner, asked.number) != asked.number
 
     def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
@@ -297,7 +297,7 @@ class TopicState(State):
             frame.subscription = as_text(subscriptions[0].subscription)
 
     def _open(self, frame: Frame, body: Any) -> None:
-        """A request to open a producer or consumer: store its names by its id."""
+        """Store the names of a producer or consumer by its id, from the request to open it."""
         if frame.type == PRODUCER:
             self._producers[body.producer_id] = full_topic(body.topic)
             bound(self._producers, MAX_PENDING)
@@ -306,7 +306,7 @@ class TopicState(State):
             bound(self._consumers, MAX_PENDING)
 
     def _answer(self, frame: Frame) -> None:
-        """Any answer of the table: find its request."""
+        """Track any answer of the table: find its request."""
         body: Any = frame.body
         if body is None:
             return
@@ -329,7 +329,7 @@ class TopicState(State):
                 self._handshake = None
 
     def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
-        """An answer was paired with its request; `last` if no other answer follows."""
+        """Note that an answer was paired with its request; `last` if no other answer follows."""
 
     def _answered(self, frame: Frame, asked: Asked) -> None:
         frame.request, frame.request_offset, frame.request_type = asked.number, asked.offset, asked.type
