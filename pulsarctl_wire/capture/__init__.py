@@ -32,18 +32,18 @@ def read_events(
         damage.append(error)
 
     @contextmanager
-    def opened(given: int) -> Iterator[Source]:
-        each = sources[given]
-        if isinstance(each, (str, PathLike)):
-            source = open_source(fspath(each))
+    def open_file(index: int) -> Iterator[Source]:
+        item = sources[index]
+        if isinstance(item, (str, PathLike)):
+            source = open_source(fspath(item))
             with source.stream:
                 yield source
         else:
-            yield Source("stream", each)
+            yield Source("stream", item)
 
-    names = [fspath(each) if isinstance(each, (str, PathLike)) else "" for each in sources]
+    names = [fspath(item) if isinstance(item, (str, PathLike)) else "" for item in sources]
     for events in chain(
-        read_all(decoder, arrange(names, spans_of(names)).turns, opened, problem), decoder.finish()
+        read_all(decoder, arrange(names, spans_of(names)).turns, open_file, problem), decoder.finish()
     ):
         yield from events
     if damage:

@@ -160,15 +160,15 @@ def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
     """
     if not events:
         return []
-    given = events[:]
+    batch = events[:]
     events.clear()
     now = tcp.last_ns
-    if now is not None and (tcp.reported or any(event.time_ns != now for event in given)):
-        for event in given:
+    if now is not None and (tcp.reported or any(event.time_ns != now for event in batch)):
+        for event in batch:
             tcp.reported += 1
             event.reported = now, tcp.reported
-    track(tcp, given)
-    return given
+    track(tcp, batch)
+    return batch
 
 
 def track(tcp: Tcp, events: list[Event]) -> None:
@@ -190,8 +190,8 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
             connection.flipped = not connection.flipped
             for half in (tcp.half, tcp.half.other):
                 half.stream.to_broker = not half.stream.to_broker
-            for other in events:
-                other.to_broker = not other.to_broker
+            for sibling in events:
+                sibling.to_broker = not sibling.to_broker
         tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
         return
 
@@ -211,13 +211,13 @@ def begin(half: Half, sequence: int) -> None:
 
 def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
     """Pass the new bytes of a segment, which begins at `next` or before, to the stream."""
-    at, _, packet, payload, missing, time_ns, _ = segment
-    seen = half.next - at
-    if seen >= len(payload) + missing:
+    start, _, packet, payload, missing, time_ns, _ = segment
+    overlap = half.next - start
+    if overlap >= len(payload) + missing:
         return
-    if seen > len(payload):
-        missing -= seen - len(payload)
-    payload = payload[seen:]
+    if overlap > len(payload):
+        missing -= overlap - len(payload)
+    payload = payload[overlap:]
     half.next += len(payload) + missing
     if payload:
         events += half.stream.take(payload, time_ns, packet)
@@ -237,8 +237,8 @@ def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
 
 def settle(half: Half, events: list[Event]) -> Iterator[None]:
     """Take the events from a stream whose next bytes will not come."""
-    while some := half.stream.settle():
-        events += some
+    while batch := half.stream.settle():
+        events += batch
         yield
 
 
@@ -247,9 +247,9 @@ def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
 
     What a segment acknowledges comes before it, unless both halves say that of each other.
     """
-    one, other = tcp.half, tcp.half.other
+    first, second = tcp.half, tcp.half.other
     while True:
-        ready = [half for half in (one, other) if half.early and not half.blocked]
+        ready = [half for half in (first, second) if half.early and not half.blocked]
         if not ready:
             break
         half = min(ready, key=lambda half: (half.waits, half.turn))
@@ -258,7 +258,7 @@ def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
         segment = heapq.heappop(half.early)
         half.early_bytes -= len(segment[3]) + EARLY_COST
         yield from deliver(half, segment, events)
-    tcp.waiting = bool(one.early or other.early)
+    tcp.waiting = bool(first.early or second.early)
 
 
 def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:

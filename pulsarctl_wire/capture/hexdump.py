@@ -52,22 +52,22 @@ def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
     `chunks` are the bytes of the text. More than `PIECE` bytes are yielded as several items, all but the last
     with `more`. Raises CaptureError, naming the line, if there is no hex or a line contradicts the offsets.
     """
-    rest = iter(chunks)
+    chunk_iterator = iter(chunks)
     head = b""
-    while len(head) < _HEAD and (chunk := next(rest, b"")):
+    while len(head) < _HEAD and (chunk := next(chunk_iterator, b"")):
         head += chunk
     form = _form(_lines(head.decode("utf-8", "replace")))
     if form == "words":
         raise CaptureError("these are 16-bit words in the machine's byte order: use `hexdump -C` or `xxd`")
     if form == "literals":
-        return iter([_parse_literals(_whole(head, rest))])
-    lines = _split(chain([head], rest))
+        return iter([_parse_literals(_whole(head, chunk_iterator))])
+    lines = _split(chain([head], chunk_iterator))
     return parse_rows(lines) if form == "rows" else _parse_plain(lines)
 
 
-def _whole(head: bytes, rest: Iterable[bytes]) -> list[str]:
+def _whole(head: bytes, chunks: Iterable[bytes]) -> list[str]:
     text = bytearray(head)
-    for chunk in rest:
+    for chunk in chunks:
         text += chunk
         if len(text) > MAX_LITERALS:
             raise CaptureError(f"more than {MAX_LITERALS} bytes of literals; write their bytes to a file")
@@ -92,14 +92,14 @@ def _split(chunks: Iterable[bytes]) -> Iterator[str]:
 
 def _broken(line: str, keep: int) -> Iterator[str]:
     """Yield a line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
-    at = 0
-    while len(line) - at > _LONGEST + keep:
-        end = at + _LONGEST
-        found = max(line.rfind(each, at + 1, end) for each in _BREAKS)
-        stop = found if found > 0 else end
-        yield line[at:stop]
-        at = stop
-    yield line[at:]
+    start = 0
+    while len(line) - start > _LONGEST + keep:
+        end = start + _LONGEST
+        position = max(line.rfind(sign, start + 1, end) for sign in _BREAKS)
+        stop = position if position > 0 else end
+        yield line[start:stop]
+        start = stop
+    yield line[start:]
 
 
 # ---- Which form ----
@@ -155,16 +155,16 @@ _ESCAPES = {
 
 def _parse_literals(lines: list[str]) -> Dumped:
     """Join the bytes literals, or all strings if there are no bytes literals."""
-    found: list[tuple[bool, bytes]] = []
+    literals: list[tuple[bool, bytes]] = []
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(_PROMPTS):
             continue
         position = 0
         while match := _QUOTE.search(line, position):
             data, position = _read_literal(line, match.end(), match[2], number)
-            found.append((bool(match[1]), data))
-    prefixed = any(is_bytes for is_bytes, _ in found)
-    data = b"".join(data for is_bytes, data in found if is_bytes or not prefixed)
+            literals.append((bool(match[1]), data))
+    prefixed = any(is_bytes for is_bytes, _ in literals)
+    data = b"".join(data for is_bytes, data in literals if is_bytes or not prefixed)
     if not data:
         raise CaptureError(f"no hex bytes in lines 1 to {len(lines)}")
     return Dumped(data, None, "")
@@ -209,8 +209,8 @@ _LONG = 32  # more digits than a number has
 
 def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
     """Parse plain hex digits; a line may end between the two digits of a byte, as in a wrapped hex stream."""
-    found = bytearray()
-    given = False
+    data = bytearray()
+    has_yielded = False
     edge, last, number = "", 0, 0
     for number, line in enumerate(lines, 1):
         tokens = _tokens(line)
@@ -224,16 +224,16 @@ def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
                 if index < len(tokens):
                     raise CaptureError(f"line {number}: {_short(token)} has an odd number of hex digits")
                 digits, edge = digits[:-1], digits[-1]
-            found += bytes.fromhex(digits)
-        if len(found) >= PIECE:
-            yield Dumped(bytes(found), None, "", more=True)
-            given = True
-            found.clear()
+            data += bytes.fromhex(digits)
+        if len(data) >= PIECE:
+            yield Dumped(bytes(data), None, "", more=True)
+            has_yielded = True
+            data.clear()
     if edge:
         raise CaptureError(f"line {last}: an odd number of hex digits")
-    if not found and not given:
+    if not data and not has_yielded:
         raise CaptureError(f"no hex bytes in lines 1 to {number}")
-    yield Dumped(bytes(found), None, "")
+    yield Dumped(bytes(data), None, "")
 
 
 def _tokens(line: str) -> list[str] | None:

@@ -76,9 +76,9 @@ def read_row(number: int, line: str) -> Row | None:
     prefix, digits, colon = match.groups()
     if not _BEGUN[colon].match(line, match.end()):
         return None
-    found = _BYTES[colon].match(line, match.end())
-    data = bytes.fromhex(found[1]) if found else None
-    gutter = line[found.end() :].strip() if found else ""
+    content = _BYTES[colon].match(line, match.end())
+    data = bytes.fromhex(content[1]) if content else None
+    gutter = line[content.end() :].strip() if content else ""
     offset = int(digits, 16)
     padded = len(digits) >= 6 and digits.startswith("0")
     plausible = offset == 0 or bool(prefix) or padded or len(data or b"") >= 8
@@ -88,11 +88,12 @@ def read_row(number: int, line: str) -> Row | None:
 def _contradicts(gutter: str, data: bytes) -> bool:
     """Return whether a gutter of the same length has other characters than `data`; a dot matches any."""
     text = data.decode("latin-1").translate(_NO_SIGNS)
-    shown = text.replace(" ", ""), text.replace(" ", ".")
-    found = _WHITE.sub("", gutter)
-    same_size = [each for each in (*shown, f"|{shown[0]}|") if len(each) == len(found)]
+    forms = text.replace(" ", ""), text.replace(" ", ".")
+    characters = _WHITE.sub("", gutter)
+    same_size = [form for form in (*forms, f"|{forms[0]}|") if len(form) == len(characters)]
     return bool(same_size) and not any(
-        all(one in ".·" or one == other for one, other in zip(found, each, strict=True)) for each in same_size
+        all(sign in ".·" or sign == byte for sign, byte in zip(characters, form, strict=True))
+        for form in same_size
     )
 
 
@@ -165,8 +166,8 @@ class _Packet:
         size = until - row.offset
         zeros = not any(line)
         if size > self._room[zeros]:
-            most = f"{MAX_ZEROS} zeros" if zeros else f"{MAX_REPEATED} bytes"
-            raise CaptureError(f"line {row.number}: repeats to more than {most}; dump without `*` lines (-v)")
+            cap = f"{MAX_ZEROS} zeros" if zeros else f"{MAX_REPEATED} bytes"
+            raise CaptureError(f"line {row.number}: repeats to more than {cap}; dump without `*` lines (-v)")
         self._room[zeros] -= size
         if size < len(line):
             raise CaptureError(f"line {row.number}: has more bytes than fit before the offset {until:#x}")
@@ -225,8 +226,8 @@ def _time_stamp(line: str, default: int | None) -> int | None:
         days = date.fromisoformat(day).toordinal() - _DAY_ZERO if day else 0
     except ValueError:
         return None
-    whole = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-    return whole * 10**9 + int(fraction.ljust(9, "0"))
+    total_seconds = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    return total_seconds * 10**9 + int(fraction.ljust(9, "0"))
 
 
 def link_of(data: bytes) -> str:

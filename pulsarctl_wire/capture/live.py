@@ -103,8 +103,8 @@ class Live:
 
 def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _Scapy":
     if interface not in interface_names():
-        known = ", ".join(interface_names())
-        raise CaptureError(f"interface {interface}: there is no such interface; there are {known}")
+        names = ", ".join(interface_names())
+        raise CaptureError(f"interface {interface}: there is no such interface; there are {names}")
     try:
         if sys.platform != "linux":
             return _Scapy(interface, capture_filter)
@@ -154,11 +154,11 @@ class _Scapy:
         self.dropped = None
         self._stopped = False
         try:
-            opened: Any = conf.L2listen(iface=interface, filter=capture_filter)
+            listener: Any = conf.L2listen(iface=interface, filter=capture_filter)
         except Scapy_Exception as error:
             raise ValueError(error) from error
-        self._socket = opened
-        self.link = int(conf.l2types.layer2num.get(opened.LL, ETHERNET))
+        self._socket = listener
+        self.link = int(conf.l2types.layer2num.get(listener.LL, ETHERNET))
 
     def take(self) -> list[RawPacket]:
         """Return the next packet, if there is one."""

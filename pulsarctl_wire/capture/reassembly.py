@@ -116,8 +116,8 @@ class Reassembler:
         half = self._halves.get(key)
         if half is None or flags & _UNUSUAL or not half.started or missing:
             return self._start(self._slowly(segment, time_ns, packet))
-        tcp, other = half.tcp, half.other
-        if flags & ACK and other.lacks(acknowledged):
+        tcp, peer = half.tcp, half.other
+        if flags & ACK and peer.lacks(acknowledged):
             return self._start(self._slowly(segment, time_ns, packet))
         if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
             return self._start(self._slowly(segment, time_ns, packet))
@@ -128,8 +128,8 @@ class Reassembler:
         events = half.stream.take(payload, time_ns, packet)
         if events:
             if half.stream.has_more:
-                rest: list[Event] = []
-                self._steps = self._given(tcp, take_rest(half, rest), rest)
+                later_events: list[Event] = []
+                self._steps = self._given(tcp, take_rest(half, later_events), later_events)
             track(tcp, events)
             return events
         self._held += len(payload)
@@ -190,9 +190,9 @@ class Reassembler:
     def _follow(self, half: Half, sequence: int, segment: Segment, events: list[Event]) -> Iterator[None]:
         """Apply the last segment, whose bytes begin at `sequence`; pauses for the caller to take events."""
         _, _, acknowledged, flags, payload, missing = segment
-        other = half.other
-        if flags & ACK and other.lacks(acknowledged):
-            yield from self._acknowledge(other, acknowledged, events)
+        peer = half.other
+        if flags & ACK and peer.lacks(acknowledged):
+            yield from self._acknowledge(peer, acknowledged, events)
         if payload or missing:
             yield from self._take(
                 half, sequence, payload, missing, acknowledged if flags & ACK else -1, events
@@ -233,8 +233,8 @@ class Reassembler:
         """End all connections at the end of the capture; yield the remaining events, by their number."""
         while events := self.more():
             yield events
-        known = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
-        for tcp in known:  # before any state ends: what was held is no resend of what they leave unanswered
+        tcps = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
+        for tcp in tcps:  # before any state ends: what was held is no resend of what they leave unanswered
             last: list[Event] = []
             tcp.reported = 0
             for _ in self._close_halves(tcp, last):
@@ -242,7 +242,7 @@ class Reassembler:
                     yield tracked(tcp, last)
             if events := tracked(tcp, last):
                 yield events
-        for tcp in known:
+        for tcp in tcps:
             yield from self._close(tcp, OPEN)
         self._halves.clear()
 
@@ -250,51 +250,51 @@ class Reassembler:
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
         """Return the known connections; indexes of the ended ones, in order (-1: forgotten); the servers."""
-        known = self._known()
-        places = {tcp: place for place, tcp in enumerate(known)}
-        return known, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
+        tcps = self._known()
+        places = {tcp: place for place, tcp in enumerate(tcps)}
+        return tcps, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
 
-    def resume(self, connections: int, known: list[Tcp], ended: list[int], servers: set[bytes]) -> None:
+    def resume(self, connections: int, tcps: list[Tcp], indexes: list[int], servers: set[bytes]) -> None:
         """Continue from a `state` whose connections were made by `new`; there were `connections` so far."""
         self.connections = connections
         self._servers = servers
-        for place in ended:
-            self._remember(None if place < 0 else known[place])
+        for place in indexes:
+            self._remember(None if place < 0 else tcps[place])
 
     # -- opening
 
     def _open(self, key: bytes, flags: int, time_ns: int | None, packet: int) -> Half:
         """Return the half that the first segment of a connection belongs to."""
         back = reverse(key)
-        opened = bool(flags & SYN)
-        to_broker = not flags & ACK if opened else self._guess(key, back)
-        if opened and len(self._servers) < MAX_CONNECTIONS:
+        has_syn = bool(flags & SYN)
+        to_broker = not flags & ACK if has_syn else self._guess(key, back)
+        if has_syn and len(self._servers) < MAX_CONNECTIONS:
             self._servers.add(endpoint_of(back if to_broker else key))
-        return self.new(key, to_broker, opened, time_ns, packet).half
+        return self.new(key, to_broker, has_syn, time_ns, packet).half
 
     def new(
-        self, key: bytes, to_broker: bool, opened: bool, time_ns: int | None = None, packet: int = 0
+        self, key: bytes, to_broker: bool, from_start: bool, time_ns: int | None = None, packet: int = 0
     ) -> Tcp:
-        """Add a connection whose first packet has this key; `opened`: no byte of it was sent before."""
+        """Add a connection whose first packet has this key; `from_start`: no byte of it was sent before."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
         since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         self.connections += 1
-        half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
-        other = Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
-        half.other, other.other = other, half
-        streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
+        half = Half(FrameStream(connection, to_broker, from_start=from_start, limit=self._limit))
+        peer = Half(FrameStream(connection, not to_broker, from_start=from_start, limit=self._limit))
+        half.other, peer.other = peer, half
+        streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
-        tcp = half.tcp = other.tcp = Tcp((key, back), state, half, opened, Life(time_ns, packet))
-        self._halves[key], self._halves[back] = half, other
+        tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
+        self._halves[key], self._halves[back] = half, peer
         return tcp
 
     def _guess(self, key: bytes, back: bytes) -> bool:
         """Return whether the sender of a segment is the client, if there was no SYN."""
-        known = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
-        if known[0] != known[1]:
-            return known[1]
+        are_servers = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
+        if are_servers[0] != are_servers[1]:
+            return are_servers[1]
         source, target = key[-4:-2], key[-2:]
         if (source in _PULSAR_PORTS) != (target in _PULSAR_PORTS):
             return target in _PULSAR_PORTS
@@ -318,23 +318,23 @@ class Reassembler:
         if not half.started:
             half.started = True
             half.next = sequence
-        at = half.unwrap(sequence)
-        if at + len(payload) + missing <= half.next:
+        start = half.unwrap(sequence)
+        if start + len(payload) + missing <= half.next:
             return  # it was all seen before
-        if at > half.next or half.tcp.waiting:
+        if start > half.next or half.tcp.waiting:
             turn = packet
-            if at <= half.next:
+            if start <= half.next:
                 turn = min(packet, half.turn)
-            elif half.early and at < half.early[0][0]:
+            elif half.early and start < half.early[0][0]:
                 turn = min(packet, half.early[0][1])
-            heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns, acknowledged))
+            heapq.heappush(half.early, (start, turn, packet, payload, missing, time_ns, acknowledged))
             half.early_bytes += len(payload) + EARLY_COST
             self._held += len(payload) + EARLY_COST
             yield from release(half.tcp, events)
             while half.early_bytes > MAX_EARLY:
                 yield from unblock(half, events)
         else:
-            yield from deliver(half, (at, packet, packet, payload, missing, time_ns, -1), events)
+            yield from deliver(half, (start, packet, packet, payload, missing, time_ns, -1), events)
         yield from self._check_ends(half, events)
 
     def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> Iterator[None]:
@@ -380,14 +380,14 @@ class Reassembler:
 
     def _check_ends(self, half: Half, events: list[Event]) -> Iterator[None]:
         """Close the halves whose FIN was reached; closing one may release segments of the other."""
-        for each in (half, half.other):
-            if 0 <= each.fin <= each.next and not each.closed:
-                each.closed = True
-                each.hole_at = -1
-                yield from self._close_stream(each, events)
-                yield from release(each.tcp, events)
-                if each.other.closed:
-                    yield from self._end_halves(each.tcp, events)
+        for side in (half, half.other):
+            if 0 <= side.fin <= side.next and not side.closed:
+                side.closed = True
+                side.hole_at = -1
+                yield from self._close_stream(side, events)
+                yield from release(side.tcp, events)
+                if side.other.closed:
+                    yield from self._end_halves(side.tcp, events)
 
     def _end_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         """End both directions; the connection is remembered for a while, for its late segments."""
@@ -405,14 +405,14 @@ class Reassembler:
     def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
         """End a stream. If both sides speak the same other protocol, the connection is only counted."""
         yield from settle(half, events)
-        left = half.stream.close()
+        last_events = half.stream.close()
         protocol = half.stream.protocol
         if protocol in OTHER_TRAFFIC and not half.other.ended:
-            half.held = left  # the other side's protocol is not known yet
+            half.held = last_events  # the other side's protocol is not known yet
         elif protocol in OTHER_TRAFFIC and half.other.stream.protocol == protocol:
             self.other_traffic[protocol] += 1
         else:
-            events += half.other.held + left
+            events += half.other.held + last_events
         half.ended = True
 
     def _close(self, tcp: Tcp, end: str) -> Iterator[list[Event]]:
@@ -444,14 +444,14 @@ class Reassembler:
     def _limit_held(self) -> Iterator[list[Event]]:
         """End the connections that hold most bytes if all together hold too many."""
         self._held = 0
-        held = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
-        left = sum(held.values())
-        if left <= MAX_HELD:
+        sizes = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
+        total = sum(sizes.values())
+        if total <= MAX_HELD:
             return
-        for tcp in sorted(held, key=held.__getitem__, reverse=True):
+        for tcp in sorted(sizes, key=sizes.__getitem__, reverse=True):
             yield from self._drop(tcp)
-            left -= held[tcp]
-            if left <= MAX_HELD // 2:
+            total -= sizes[tcp]
+            if total <= MAX_HELD // 2:
                 break
 
     def _drop(self, tcp: Tcp) -> Iterator[list[Event]]:

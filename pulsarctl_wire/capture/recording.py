@@ -101,8 +101,8 @@ class SessionWriter:
         """
         self._turn(time_ns)
         sides = self._sides_of(connection, time_ns)
-        for at in range(0, len(data), MAX_PAYLOAD):
-            self._segment(sides, to_broker, _PSH | ACK, time_ns, memoryview(data)[at : at + MAX_PAYLOAD])
+        for pos in range(0, len(data), MAX_PAYLOAD):
+            self._segment(sides, to_broker, _PSH | ACK, time_ns, memoryview(data)[pos : pos + MAX_PAYLOAD])
             self._acknowledge(sides, to_broker, time_ns)
 
     def gap(self, connection: Connection, to_broker: bool, size: int, time_ns: int) -> None:

@@ -45,8 +45,8 @@ def link_type(interface: str) -> int:
 
 
 def _hardware(interface: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        answer = fcntl.ioctl(asked, _SIOCGIFHWADDR, struct.pack("40s", os.fsencode(interface)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("40s", os.fsencode(interface)))
     return int(struct.unpack_from("=H", answer, 16)[0])
 
 
@@ -91,7 +91,7 @@ class Ring:
 
     def take(self) -> list[RawPacket]:
         """Return the packets of the next block; empty if it is not ready."""
-        status, count, at, size = _block_at(self._map, self._at)
+        status, count, offset, size = _block_at(self._map, self._at)
         if not status & _USER:
             return []
         block = self._map[self._at : self._at + size]
@@ -100,14 +100,14 @@ class Ring:
         link = self.link
         packets: list[RawPacket] = []
         for _ in range(count):
-            step, seconds, fraction, kept, length, status, start = _packet_at(block, at)
-            data = block[at + start : at + start + kept]
+            step, seconds, fraction, extent, length, status, start = _packet_at(block, offset)
+            data = block[offset + start : offset + start + extent]
             if status & _VLAN and link == ETHERNET:  # the kernel has removed the tag
-                tag, kind = _tag_at(block, at)
+                tag, kind = _tag_at(block, offset)
                 data = data[:12] + _tag(kind if status & _VLAN_TYPE else _TAGGED, tag) + data[12:]
                 length += 4
             packets.append((seconds * 1_000_000_000 + fraction, link, data, length))
-            at += step
+            offset += step
         return packets
 
     def wait(self, seconds: float) -> bool:
@@ -136,9 +136,9 @@ class Ring:
         self._socket.close()
 
     def _filter(self, program: bytes) -> None:
-        kept = create_string_buffer(program)
+        buffer = create_string_buffer(program)
         self._socket.setsockopt(
-            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(program) // 8, addressof(kept))
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(program) // 8, addressof(buffer))
         )
 
     def _set(self, option: int, value: "int | bytes") -> None:

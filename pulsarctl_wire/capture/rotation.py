@@ -64,8 +64,8 @@ class RotatingFiles:
         if self._until is None:
             self._until = time_ns + self._period_ns
             return False
-        full = self._size and self._length >= self._size
-        return bool(full or (self._period_ns and time_ns >= self._until))
+        is_full = self._size and self._length >= self._size
+        return bool(is_full or (self._period_ns and time_ns >= self._until))
 
     def turn(self, time_ns: int) -> None:
         """Begin a new file, whose first packet has this time."""
@@ -87,10 +87,10 @@ class RotatingFiles:
         After an OSError nothing more may be written.
         """
         end = self._length - len(self._waiting)
-        rest, self._waiting = memoryview(self._waiting), bytearray()
+        view, self._waiting = memoryview(self._waiting), bytearray()
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while view:
+                view = view[self._file.write(view) :]
         except OSError:
             with suppress(OSError):  # a device cannot be cut
                 self._file.truncate(end)
@@ -121,10 +121,10 @@ class RotatingFiles:
         """Continue the numbering of the files that were written since then."""
         path = self._path
         name = re.compile(rf"{re.escape(path.stem)}_(\d{{5,}})_(\d{{14}}){re.escape(path.suffix)}")
-        for other in path.parent.iterdir():
-            match = name.fullmatch(other.name)
+        for file in path.parent.iterdir():
+            match = name.fullmatch(file.name)
             if match and match[2] >= _stamp(since_ns):
-                self.paths.append(other)
+                self.paths.append(file)
                 self._count = max(self._count, int(match[1]))
         self.paths.sort()
         if not self._numbered and path.is_file():  # a pipe or a device is just opened again

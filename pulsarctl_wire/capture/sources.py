@@ -121,22 +121,22 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
     Captures of a network card with several queues are not in that order. A CaptureError comes after all
     packets before it.
     """
-    waiting: deque[tuple[int, RawPacket]] = deque()
+    window: deque[tuple[int, RawPacket]] = deque()
     newest = 0
     until = _Until(CaptureError, packets)
     for numbered in until:
         time_ns = numbered[1][0] or newest
         if time_ns >= newest:
             newest = time_ns
-            waiting.append(numbered)
+            window.append(numbered)
         else:
-            place = len(waiting)
-            while place and (waiting[place - 1][1][0] or 0) > time_ns:
+            place = len(window)
+            while place and (window[place - 1][1][0] or 0) > time_ns:
                 place -= 1
-            waiting.insert(place, numbered)
-        if len(waiting) > LATEST:
-            yield waiting.popleft()
-    yield from waiting
+            window.insert(place, numbered)
+        if len(window) > LATEST:
+            yield window.popleft()
+    yield from window
     if until.error is not None:
         raise until.error
 
@@ -214,12 +214,12 @@ class Decoder:
                 time_ns, link, data, length = packet
                 if len(data) < length:
                     self.cut_packets += 1
-                found = dissector.segment(link, data, length)
-                if found is not None:
+                segment = dissector.segment(link, data, length)
+                if segment is not None:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
-                    where = number if reader is None or self._sort else place | reader.offset
-                    events = reassembler.add(found, time_ns, where)
+                    position = number if reader is None or self._sort else place | reader.offset
+                    events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
                         events = reassembler.more()
@@ -247,34 +247,34 @@ class Decoder:
     def _hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         """Yield the events of what a hex dump shows: a capture file, packets, or frames."""
         dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
-        shown = _Until(CaptureError, parse_hexdump(dumps))
+        dumped_items = _Until(CaptureError, parse_hexdump(dumps))
         first: list[Dumped] = []
-        for dumped in shown:
+        for dumped in dumped_items:
             first.append(dumped)
             if dumped.more or len(first) == _SAMPLED:
                 break
-        if shown.error is not None and not first:
-            raise shown.error
-        yield from self._dumped(first, shown)
-        if shown.error is not None:
-            raise DamagedCapture(str(shown.error))
+        if dumped_items.error is not None and not first:
+            raise dumped_items.error
+        yield from self._dumped(first, dumped_items)
+        if dumped_items.error is not None:
+            raise DamagedCapture(str(dumped_items.error))
         if dumps.error is not None:
             raise dumps.error
 
-    def _dumped(self, first: list[Dumped], rest: Iterator[Dumped]) -> Iterator[list[Event]]:
+    def _dumped(self, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
         """Yield the events of a hex dump; the kind of bytes in it is detected from `first`."""
         kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
         links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
         if files.is_capture(first[0].data):  # somebody dumped a capture file
-            pieces = (dump.data for dump in chain(first[1:], rest))
+            pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not any(links):
-            yield from self._frames((dump.data, dump.time_ns) for dump in chain(first, rest))
+            yield from self._frames((dump.data, dump.time_ns) for dump in chain(first, later))
         else:
-            usual = max(links, key=links.count)  # of a packet that is not IP
+            link = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
-                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or usual, dump.data, len(dump.data))
-                for dump in chain(first, rest)
+                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
+                for dump in chain(first, later)
             )
 
     def _raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
@@ -318,8 +318,8 @@ class Decoder:
 
         until = _Until(DamagedCapture, chunks)
         for data, time_ns in until:
-            for at in range(0, len(data), _PIECE):
-                yield tracked(stream.take(data[at : at + _PIECE], time_ns, self._place))
+            for start in range(0, len(data), _PIECE):
+                yield tracked(stream.take(data[start : start + _PIECE], time_ns, self._place))
                 while stream.has_more:
                     yield tracked(stream.take_more())
         while events := stream.settle():
@@ -352,8 +352,8 @@ def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
     """
     read = reader(stream)
     with suppress(DamagedCapture):
-        while len(head) < size and (more := read()):
-            head += more
+        while len(head) < size and (chunk := read()):
+            head += chunk
     return head
 
 

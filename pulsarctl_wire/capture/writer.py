@@ -102,8 +102,8 @@ class EventWriter:
         self._kept[number] = packet
         self._bytes += len(packet[2]) + _COST
         while self._bytes > KEPT_BYTES:
-            _, old = self._kept.popitem(last=False)
-            self._bytes -= len(old[2]) + _COST
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= len(dropped[2]) + _COST
 
     def take(self, event: Event) -> None:
         """Write the packets of `event` that were not written yet."""
