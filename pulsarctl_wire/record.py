@@ -252,7 +252,7 @@ class Recorder:
         record: Record = {
             "index": message.index,
             "key": walked.get("partition_key"),
-            "properties": {each.get("key", ""): each.get("value") for each in properties}
+            "properties": {pair.get("key", ""): pair.get("value") for pair in properties}
             if properties
             else {},
             "event_time": walked.get("event_time"),
@@ -288,14 +288,14 @@ class Recorder:
             return {"view": view, "value": value}
         if self._room is None:
             self._room = room_of(self.budget)
-        shown = show(Content(payload, schema, key_bytes(metadata), self._room))
-        if shown.note:
-            notes.append(shown.note)
-        return {"view": shown.view, "value": shown.value}
+        result = show(Content(payload, schema, key_bytes(metadata), self._room))
+        if result.note:
+            notes.append(result.note)
+        return {"view": result.view, "value": result.value}
 
     def _marker(self, kind: int, payload: bytes, notes: list[str]) -> Record:
-        known = MarkerType.DESCRIPTOR.values_by_number.get(kind)
-        value: Record = {"type": known.name if known else kind}
+        marker_type = MarkerType.DESCRIPTOR.values_by_number.get(kind)
+        value: Record = {"type": marker_type.name if marker_type else kind}
         message = _MARKER_PAYLOADS.get(kind)
         if message is not None:
             try:
@@ -351,8 +351,8 @@ def connection_record(ending: EndedConnection) -> Record:
         "syns": ending.syns,
         "joined_midway": ending.joined,
         "protocol": PULSAR if any(counts["frames"]) else ending.protocol,
-        **{f"{name}_to_broker": each[True] for name, each in counts.items()},
-        **{f"{name}_to_client": each[False] for name, each in counts.items()},
+        **{f"{name}_to_broker": pair[True] for name, pair in counts.items()},
+        **{f"{name}_to_client": pair[False] for name, pair in counts.items()},
         "client_version": contents.greeting.client_version,
         "protocol_version": contents.greeting.protocol_version,
         "proxy_to_broker_url": contents.greeting.proxy_to_broker_url,

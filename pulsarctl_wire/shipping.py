@@ -48,7 +48,7 @@ def _unpack(archive: str, directory: Path) -> None:
     with TemporaryDirectory(dir=directory.parent) as beside, zipfile.ZipFile(archive) as file:
         if not any(name.startswith(f"{_LIBRARY}.") for name in file.namelist()):
             raise ImportError("nothing is compiled")
-        whole = Path(beside, "whole")
-        file.extractall(whole)
+        complete = Path(beside, "whole")
+        file.extractall(complete)
         with suppress(OSError):  # another process was faster
-            whole.rename(directory)
+            complete.rename(directory)

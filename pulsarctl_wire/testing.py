@@ -104,8 +104,8 @@ class AsyncBroker:
 
     async def faults(self) -> list[dict[str, Any]]:
         """Return the faults: number, text, how many frames matched and were hit."""
-        found: list[dict[str, Any]] = (await self.ask("fault-list"))["faults"]
-        return found
+        answer: list[dict[str, Any]] = (await self.ask("fault-list"))["faults"]
+        return answer
 
     async def wait_for_fault(self, number: int, hits: int = 1, timeout: float = 30.0) -> int:
         """Wait until a fault has hit so many frames since it was added. Returns how many it has.
@@ -113,8 +113,8 @@ class AsyncBroker:
         Raises RequestTimeout if that takes longer than `timeout` (seconds).
         """
         request = {"number": number, "hits": hits, "timeout": timeout}
-        found: int = (await self.ask("fault-wait", **request))["hits"]
-        return found
+        count: int = (await self.ask("fault-wait", **request))["hits"]
+        return count
 
     async def remove_fault(self, number: int) -> None:
         """Remove a fault."""

@@ -147,8 +147,8 @@ class Finishing:
         delete_decoded(self._settings.drafts, self._finished)
         self._finished = []
 
-    def _wait(self, left: int) -> None:
-        while len(self._submitted) > left:
+    def _wait(self, limit: int) -> None:
+        while len(self._submitted) > limit:
             round_, futures = self._submitted.pop(0)
             for future in futures:
                 frames, gaps, size = future.result()

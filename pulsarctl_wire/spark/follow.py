@@ -383,7 +383,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._before, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
-            inputs = list_inputs([self._directory], wanted=lambda file: self._seen(file).is_capture)
+            inputs = list_inputs([self._directory], is_wanted=lambda file: self._seen(file).is_capture)
         return sorted(map(self._seen, inputs), key=_begin)
 
     def _seen(self, input_: Input) -> _File:

@@ -140,6 +140,6 @@ def test_only_files_that_have_changed_are_opened(tmp_path: Path, monkeypatch: py
         return opened(path, start)
 
     monkeypatch.setattr(inputs, "opened", noting)
-    found = find_inputs([str(tmp_path)], known=before.inputs)
+    found = find_inputs([str(tmp_path)], earlier=before.inputs)
     assert {*seen} == {paths[1]}
     assert found == find_inputs([str(tmp_path)])

@@ -127,13 +127,13 @@ def _begun(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None
         return None
 
 
-def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
-    """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it.
+def reread(decoded: Decoded, datagrams: Waiting) -> Iterator[Kept]:
+    """Read an exact split again; `datagrams` are the IP datagrams that were incomplete before it.
 
     If one of its files cannot be read any more, that is added to its problems.
     """
     split = decoded.split
-    segment = Dissector(waiting).segment
+    segment = Dissector(datagrams).segment
     number = 0
     problems: list[Problem] = []
     for file, base, packets in _turns(split, problems):

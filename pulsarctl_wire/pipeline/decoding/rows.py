@@ -75,9 +75,9 @@ def new_builder(options: Options, sources: Sequence[str] | Mapping[int, str]) ->
 class _Rows:
     """Writes an Arrow stream for each table that has rows; `opened` returns the file for it."""
 
-    def __init__(self, builder: TableBuilder, opened: Callable[[str], Any]) -> None:
+    def __init__(self, builder: TableBuilder, open_file: Callable[[str], Any]) -> None:
         self._builder = builder
-        self._opened = opened
+        self._opened = open_file
         self._streams: dict[str, Any] = {}
 
     def add(self, events: list[Event]) -> None:

@@ -255,9 +255,9 @@ class Stitcher:
     def _end(self, tcp: Tcp) -> None:
         tcp.state.end()
         self.reassembler.ended(tcp)
-        one, other = (half.stream.protocol for half in halves_of(tcp))
-        if one == other and one in OTHER_TRAFFIC:
-            self.reassembler.other_traffic[one] += 1
+        first, second = (half.stream.protocol for half in halves_of(tcp))
+        if first == second and first in OTHER_TRAFFIC:
+            self.reassembler.other_traffic[first] += 1
 
 
 def _same_limit(edge: Edge, tcp: Tcp) -> bool:
@@ -308,11 +308,11 @@ class _Again:
     `since`: pair -> the first turn to read of a connection; more may be added for turns to come.
     """
 
-    def __init__(self, decoded: Decoded, reread: Reread, waiting: Waiting) -> None:
+    def __init__(self, decoded: Decoded, reread: Reread, datagrams: Waiting) -> None:
         self.since: dict[bytes, int] = {}
         self._rest = decoded.rest
         self._others = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
-        self._packets = reread(decoded, waiting)
+        self._packets = reread(decoded, datagrams)
         self._next: Kept | None = None
 
     def until(self, turn: int) -> Iterator[Kept]:

@@ -64,8 +64,8 @@ class Window(NamedTuple):
 
 def window(row: Iterable[Any]) -> Window:
     """Return the window of a row of `reports.packets`. What cannot be gets a window without key."""
-    _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, *rest = row
-    total, size, is_partial, is_whole, frames = rest
+    _, start, stop, src, src_port, dst, dst_port, since, until, packet_at, at_ns, *columns = row
+    total, size, is_partial, is_whole, frames = columns
     try:
         key = _packed(src) + _packed(dst)
         key += src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big")
@@ -73,7 +73,7 @@ def window(row: Iterable[Any]) -> Window:
     except (AttributeError, OverflowError, ValueError):
         key = header = b""
     last = sys.maxsize if stop is None else stop
-    return Window(start, last, key, since, until, at, at_ns, header, is_partial, is_whole, int(frames))
+    return Window(start, last, key, since, until, packet_at, at_ns, header, is_partial, is_whole, int(frames))
 
 
 @lru_cache(1024)
@@ -414,8 +414,8 @@ def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
     """Return the frames in numbered segments, as they are decoded from nothing else."""
     reassembler = Reassembler(Knowledge(join_chunks=False), new_state=State)
     events: list[Event] = []
-    for number, taken in segments:
-        events += reassembler.add(taken.segment, taken.time_ns, number)
+    for number, item in segments:
+        events += reassembler.add(item.segment, item.time_ns, number)
         while further := reassembler.more():
             events += further
     for further in reassembler.close():

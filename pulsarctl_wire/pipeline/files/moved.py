@@ -30,7 +30,7 @@ class Captures:
 
     def __init__(self, tables: Sequence[str], places: Sequence[str]) -> None:
         self._tables = tables
-        self._files = list_inputs(places, wanted=lambda file: True) if places else None
+        self._files = list_inputs(places, is_wanted=lambda file: True) if places else None
 
     def named(self, name: str) -> Iterator[str]:
         """Paths or URIs of what has that name, or would if it were not compressed, or compressed."""
@@ -76,7 +76,7 @@ class Captures:
         files: list[Input] = []
         for path in self._paths(name):
             with suppress(CaptureError):
-                files += list_inputs([posixpath.dirname(path) or "."], wanted=lambda file: True)
+                files += list_inputs([posixpath.dirname(path) or "."], is_wanted=lambda file: True)
         return list(dict.fromkeys(files))
 
     @cached_property
@@ -97,7 +97,7 @@ def _bare(path: str) -> str:
     return PACKED.sub("", posixpath.basename(path))
 
 
-def _alike(one: str, other: str) -> int:
+def _alike(first: str, second: str) -> int:
     """Return how many names at the end of two paths are the same, as if the files were not compressed."""
-    pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (one, other)), strict=False)
+    pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (first, second)), strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])

@@ -70,8 +70,8 @@ def finish_split(
 
 def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
     """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
-    schema, by = partitioned(schema, partition_by)
-    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
+    schema, columns = partitioned(schema, partition_by)
+    system, inside = filesystem("/".join([folder, directory(columns, [None] * len(columns))]).rstrip("/"))
     system.create_dir(inside)
     with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
         writer(stream, schema).close()
@@ -80,15 +80,15 @@ def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generatio
 def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
     """Begin the file of a split in a directory, or those in its partitions."""
     system, inside = filesystem(folder)
-    schema, by = partitioned(schema, partition_by)
-    if not by:
+    schema, columns = partitioned(schema, partition_by)
+    if not columns:
         return _ParquetFile(system, f"{inside}/{name}.parquet", schema)
 
     def opened(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
         return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
 
-    return Partitioned(name, by, opened)
+    return Partitioned(name, columns, opened)
 
 
 def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
@@ -108,9 +108,9 @@ def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
 class _ParquetFile:
     """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
 
-    def __init__(self, system: Any, path: str, schema: Any, most: int = GATHERED) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, limit: int = GATHERED) -> None:
         self.rows = 0
-        self._most = most
+        self._most = limit
         self._system = system
         self._path = path
         self._unfinished = unfinished(path)
@@ -188,12 +188,12 @@ def _named(column: Any, names: Names, right: Any) -> Any:
     """Replace the stand-ins in `names` in a column of texts; drop texts that no `right` row has."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()
-    used = np.zeros(len(texts) + 1, bool)
-    used[codes[right]] = True
-    found = [names.get(text, text) for text in texts]
-    kept = dict.fromkeys(text for text, there in zip(found, used, strict=False) if there and text is not None)
-    places = {text: place for place, text in enumerate(kept)}
-    new_codes = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
+    uses = np.zeros(len(texts) + 1, bool)
+    uses[codes[right]] = True
+    results = [names.get(text, text) for text in texts]
+    unique = dict.fromkeys(text for text, has in zip(results, uses, strict=False) if has and text is not None)
+    places = {text: place for place, text in enumerate(unique)}
+    new_codes = np.array([*(places.get(text, -1) for text in results), -1], np.int64)[codes]
     return pa.DictionaryArray.from_arrays(
         number_array(new_codes, new_codes >= 0, pa.int32()), text_array(list(places))
     )

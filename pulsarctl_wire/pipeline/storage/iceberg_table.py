@@ -74,14 +74,14 @@ def list_files(table: Table) -> list[DataFile]:
     return [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
 
 
-def change_files(table: Table, added: Sequence[str], removed: Sequence[DataFile]) -> None:
+def change_files(table: Table, additions: Sequence[str], removals: Sequence[DataFile]) -> None:
     """Commit a snapshot with files added, by their paths or URIs, and removed; delete earlier metadata."""
     with table.transaction() as transaction:
         update = transaction.update_snapshot()
-        with update.overwrite() if removed else update.merge_append() as snapshot:
-            for path in added:
+        with update.overwrite() if removals else update.merge_append() as snapshot:
+            for path in additions:
                 snapshot.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
-            for file in removed:
+            for file in removals:
                 snapshot.delete_data_file(file)
     _delete_earlier(table)
 

@@ -45,12 +45,12 @@ class Change(NamedTuple):
         return self.partition_by is not None or not tables_before <= tables
 
 
-def free_path(path: str, taken: set[str]) -> str:
-    """Return the path of a new file with as many `~` as no other path has; add it to those `taken`."""
+def free_path(path: str, paths: set[str]) -> str:
+    """Return the path of a new file with as many `~` as none of `paths` has; add it to them."""
     stem = path.removesuffix(".parquet").rstrip("~")
-    while (free := f"{stem}.parquet") in taken:
+    while (free := f"{stem}.parquet") in paths:
         stem += "~"
-    taken.add(free)
+    paths.add(free)
     return free
 
 

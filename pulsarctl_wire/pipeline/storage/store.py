@@ -451,8 +451,8 @@ class Store:
         return progress
 
     def _repartitioned(self, options: Options) -> Options:
-        by = self._partition_by()
-        return options if by is None else replace(options, partition_by=by)
+        columns = self._partition_by()
+        return options if columns is None else replace(options, partition_by=columns)
 
     def _begun(self) -> Begun | None:
         data = self._read(_BEGUN)

@@ -99,10 +99,10 @@ def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
 
     Each table numbers its connections from 0; those of later ones continue the numbers.
     """
-    taken = 0
+    first_number = 0
     for table in tables:
-        yield Part(table.files[name], taken)
-        taken += table.connections
+        yield Part(table.files[name], first_number)
+        first_number += table.connections
 
 
 # -- inspecting files
@@ -193,8 +193,8 @@ def _find(path: str) -> Found:
     return Found(files, last + 1, sum(rows.values()), look(beside(path, "findings"), rows))
 
 
-def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
-    paths, base = found
+def _files(folder: _Folder, listing: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
+    paths, base = listing
     apart = base is not None and any(
         not {*_partitions(path.removeprefix(base))} <= {*content.names}
         for path, content in zip(paths, looked, strict=True)
@@ -226,10 +226,10 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
 
 def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
     """Find the files of another table, in the directory or next to it, and the base, as in `_frames`."""
-    other = beside(inside, name)
-    if folder.kind(other) == fs.FileType.File:
-        return [other], None
-    for base in (f"{inside}/{name}", inside, other):
+    sibling = beside(inside, name)
+    if folder.kind(sibling) == fs.FileType.File:
+        return [sibling], None
+    for base in (f"{inside}/{name}", inside, sibling):
         files = folder.files(base)
         if base == inside:
             files = [file for file in files if _is_other(file.removeprefix(inside), name)]

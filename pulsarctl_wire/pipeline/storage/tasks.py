@@ -26,8 +26,8 @@ _DELETING: Final = 16  # splits whose files are deleted at a time
 class Workers(Protocol):
     """Other processes. `room` is that of `decoded_in_order`."""
 
-    def room(self, waiting: int) -> int:
-        """Return how many splits to submit next, while `waiting` were submitted."""
+    def room(self, submitted: int) -> int:
+        """Return how many splits to submit next, of which `submitted` are not done yet."""
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
@@ -45,9 +45,9 @@ class Pool:
         self._executor = executor
         self._most = size + 2
 
-    def room(self, waiting: int) -> int:
+    def room(self, submitted: int) -> int:
         """Return so many that no worker waits for this process."""
-        return self._most - waiting
+        return self._most - submitted
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int

@@ -167,15 +167,15 @@ def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield portion
 
 
-def _merged(paths: list[str], taken: set[str]) -> str:
-    """Return the path of a file for the rows of others, which are sorted; add it to those `taken`.
+def _merged(paths: list[str], paths_taken: set[str]) -> str:
+    """Return the path of a file for the rows of others, which are sorted; add it to `paths_taken`.
 
     They may overlap, as files do that were in several directories before `repartition`.
     """
     folder = paths[0].rpartition("/")[0]
     names = [path.removesuffix(".parquet").rpartition("/")[2] for path in paths]
     last = max(name.rpartition("..")[2] for name in names)
-    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", taken)
+    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", paths_taken)
 
 
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:

@@ -30,7 +30,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
         return size_before
     splits = _moved(store, options.partition_by, by)
     new = [path for (kind, name), files in splits.items() for path in _planned(store, kind, name, files, by)]
-    old = [store.below(each.path) for files in splits.values() for each in files]
+    old = [store.below(file.path) for files in splits.values() for file in files]
     with store.replacing(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
         for (kind, name), files in splits.items():
             file = begin_file(f"{store.out}/{kind}", name, described(TABLES[kind], options.detail), by)
@@ -43,20 +43,20 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     return size_before
 
 
-def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Splits:
+def _moved(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -> _Splits:
     """Return the files of tables whose directories change."""
     splits: _Splits = defaultdict(list)
     for file in store.files():
         kind = store.below(file.path).partition("/")[0]
-        if partitioned(TABLES[kind], before) != partitioned(TABLES[kind], by):
+        if partitioned(TABLES[kind], old_keys) != partitioned(TABLES[kind], new_keys):
             splits[kind, PART.sub("", file.base_name)].append(file)
     return splits
 
 
-def _planned(store: Store, kind: str, name: str, files: list[Any], by: tuple[str, ...]) -> list[str]:
+def _planned(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str, ...]) -> list[str]:
     """Return the paths of the files that the rows of a split will be in, below the table's directory."""
     schema = TABLES[kind]
-    _, ours = partitioned(schema, by)
+    _, ours = partitioned(schema, keys)
     if not ours:
         return [f"{kind}/{name}.parquet"]
     paths: list[str] = []

@@ -87,8 +87,8 @@ class EndedConnection(NamedTuple):
             return f"refused (reset by {self.connection.server})"
         text = _STILL_OPEN.get(self.end)
         if text is None:
-            one, other = ("broker", "client") if self.by_broker else ("client", "broker")
-            text = f"{self.end} by {one}" + ("" if self.both else f", but not by {other}")
+            first, second = ("broker", "client") if self.by_broker else ("client", "broker")
+            text = f"{self.end} by {first}" + ("" if self.both else f", but not by {second}")
         return f"{text}, joined midway" if self.joined else text
 
 
@@ -162,7 +162,7 @@ class WithoutData:
 def without_data_in_words(records: list[dict[str, Any]]) -> str:
     """Return the records of `WithoutData` as one line; empty if there are none."""
     texts = []
-    for each in records:
-        servers = [*each["servers"][:_NAMED], *(["…"] if len(each["servers"]) > _NAMED else [])]
-        texts.append(f"{each['connections']} {_KINDS[each['end']]} ({', '.join(servers)})")
+    for record in records:
+        servers = [*record["servers"][:_NAMED], *(["…"] if len(record["servers"]) > _NAMED else [])]
+        texts.append(f"{record['connections']} {_KINDS[record['end']]} ({', '.join(servers)})")
     return ", ".join(texts)

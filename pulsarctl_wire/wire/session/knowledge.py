@@ -36,8 +36,8 @@ class MessageStore:
     If it is not `wanted`, it stores nothing.
     """
 
-    def __init__(self, wanted: bool = True) -> None:
-        self._wanted = wanted
+    def __init__(self, has_use: bool = True) -> None:
+        self._wanted = has_use
         self._messages: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
 
@@ -60,14 +60,14 @@ class MessageStore:
 
     def get(self, key: Any) -> Any:
         """Return the message stored under `key`, or None."""
-        stored = self._messages.get(key)
-        return stored and stored[0]
+        entry = self._messages.get(key)
+        return entry and entry[0]
 
     def drop(self, key: Any) -> None:
         """Forget what is stored under `key`."""
-        stored = self._messages.pop(key, None)
-        if stored is not None:
-            self._bytes -= stored[1]
+        entry = self._messages.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry[1]
 
 
 class Schemas(MessageStore):
@@ -90,8 +90,8 @@ class Schemas(MessageStore):
         if not topic:
             return None
         name = without_partition(topic)
-        found: Schema | None = self.get((name, version)) or self.get((name, b""))
-        return found
+        schema: Schema | None = self.get((name, version)) or self.get((name, b""))
+        return schema
 
 
 class Unanswered(NamedTuple):
@@ -157,6 +157,6 @@ class Knowledge:
     def add_unanswered(self, identity: Identity, send: Unanswered) -> None:
         """Add a SEND that got no answer. If it was sent several times, the first one is kept."""
         self.unanswered.setdefault(identity, send)
-        before = len(self.unanswered)
+        count = len(self.unanswered)
         bound(self.unanswered, MAX_PENDING)
-        self.forgotten += before - len(self.unanswered)
+        self.forgotten += count - len(self.unanswered)

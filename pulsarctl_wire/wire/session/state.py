@@ -216,9 +216,9 @@ class TopicState(State):
         self._name(frame, getattr(frame.base, BODIES[frame.type]).consumer_id)
 
     def _name(self, frame: Frame, consumer: int) -> None:
-        known = self._consumers.get(consumer)
-        if known is not None:
-            frame.topic, frame.subscription = known
+        names = self._consumers.get(consumer)
+        if names is not None:
+            frame.topic, frame.subscription = names
 
     def _migrated(self, frame: Frame) -> None:
         body = frame.base.topicMigrated  # type: ignore[union-attr]
@@ -255,9 +255,9 @@ class TopicState(State):
                 self._open(frame, body)
         elif frame.type in _CLOSING and owner is not None:
             self._free(owner)
-        how = REQUESTS[frame.type]
-        if frame.to_broker and body.HasField(how.key):
-            key = how.family, getattr(body, how.key)
+        pairing = REQUESTS[frame.type]
+        if frame.to_broker and body.HasField(pairing.key):
+            key = pairing.family, getattr(body, pairing.key)
             self._ask(key, _asked(frame, owner), body)
 
     def _take(self, owner: Owner, number: int) -> bool:
@@ -276,13 +276,13 @@ class TopicState(State):
         """Note that a producer or consumer is not open any more."""
         self._in_use.pop(owner, None)
 
-    def _is_repeat(self, asked: Asked) -> bool:
+    def _is_repeat(self, request: Asked) -> bool:
         """Return whether a request to open a producer or consumer found its id in use by another one."""
-        return asked.owner is not None and self._in_use.get(asked.owner, asked.number) != asked.number
+        return request.owner is not None and self._in_use.get(request.owner, request.number) != request.number
 
-    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+    def _ask(self, key: tuple[str, int], request: Asked, body: Any) -> None:
         """Remember a request until it is answered."""
-        self._asked[key] = asked
+        self._asked[key] = request
         bound(self._asked, MAX_PENDING)
 
     def _of_transaction(self, frame: Frame, body: Any) -> None:
@@ -313,13 +313,13 @@ class TopicState(State):
         last = frame.type != PRODUCER_SUCCESS or body.producer_ready  # else another answer follows
         for family, name in ANSWERS[frame.type]:
             key = family, getattr(body, name)
-            asked = self._asked.get(key) if body.HasField(name) else None
-            if asked is None or frame.type not in REQUESTS[asked.type].answers:
+            request = self._asked.get(key) if body.HasField(name) else None
+            if request is None or frame.type not in REQUESTS[request.type].answers:
                 continue
-            self._answered(frame, asked)
+            self._answered(frame, request)
             if last:
                 del self._asked[key]
-            self._complete(key, frame, body, asked, last)
+            self._complete(key, frame, body, request, last)
             break
         else:
             if "consumer_id" in FIELDS[frame.type]:
@@ -328,19 +328,19 @@ class TopicState(State):
                 self._answered(frame, self._handshake)
                 self._handshake = None
 
-    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, request: Asked, last: bool) -> None:
         """Note that an answer was paired with its request; `last` if no other answer follows."""
 
-    def _answered(self, frame: Frame, asked: Asked) -> None:
-        frame.request, frame.request_offset, frame.request_type = asked.number, asked.offset, asked.type
-        frame.topic, frame.subscription = asked.topic, asked.subscription
-        refused = asked.owner if frame.type == _ERROR and asked.type in _TAKING else None
-        if refused is not None and not self._is_repeat(asked):
-            self._free(refused)
-        if frame.time_ns is not None and asked.time_ns is not None:
-            frame.latency_ns = frame.time_ns - asked.time_ns
+    def _answered(self, frame: Frame, request: Asked) -> None:
+        frame.request, frame.request_offset, frame.request_type = request.number, request.offset, request.type
+        frame.topic, frame.subscription = request.topic, request.subscription
+        owner = request.owner if frame.type == _ERROR and request.type in _TAKING else None
+        if owner is not None and not self._is_repeat(request):
+            self._free(owner)
+        if frame.time_ns is not None and request.time_ns is not None:
+            frame.latency_ns = frame.time_ns - request.time_ns
         if self._knowledge.answers is not None:
-            self._knowledge.link(asked.number, frame.number)
+            self._knowledge.link(request.number, frame.number)
 
     # -- the connection itself
 
@@ -371,13 +371,13 @@ class TopicState(State):
     def _ping(self, frame: Frame) -> None:
         self._wait_for_pong(frame.to_broker, _asked(frame))
 
-    def _wait_for_pong(self, to_broker: bool, asked: Asked) -> None:
-        self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(asked)
+    def _wait_for_pong(self, to_broker: bool, ping: Asked) -> None:
+        self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(ping)
 
     def _pong(self, frame: Frame) -> None:
-        asked = self._pings.get(not frame.to_broker)
-        if asked:
-            self._answered(frame, asked.popleft())
+        pings = self._pings.get(not frame.to_broker)
+        if pings:
+            self._answered(frame, pings.popleft())
 
 
 def _asked(frame: Frame, owner: Owner | None = None) -> Asked:
