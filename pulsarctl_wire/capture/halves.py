@@ -89,14 +89,14 @@ class Half:
         return self.early_bytes + self.stream.held_bytes
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether bytes are known to be missing before anything else can be delivered."""
         if self.early:
             return self.early[0][0] > self.next
         return self.acknowledged > self.next and not self.closed
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether the first early segment acknowledges bytes of the other half that were not seen yet."""
         acknowledged = self.early[0][6]
         return acknowledged >= 0 and self.other.lacks(acknowledged)
@@ -153,7 +153,7 @@ class Tcp:
         self.is_synced = False
 
 
-def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
+def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
     """Take the events of a connection out of `events`, after its state has tracked them.
 
     If some have waited for other bytes, it is noted in which order they are reported, and when.
@@ -249,11 +249,11 @@ def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
     """
     first, second = tcp.half, tcp.half.other
     while True:
-        ready = [half for half in (first, second) if half.early and not half.blocked]
+        ready = [half for half in (first, second) if half.early and not half.is_blocked]
         if not ready:
             break
-        half = min(ready, key=lambda half: (half.waits, half.turn))
-        if half.other.blocked and (half.waits or half.other.turn < half.turn):
+        half = min(ready, key=lambda half: (half.is_waiting, half.turn))
+        if half.other.is_blocked and (half.is_waiting or half.other.turn < half.turn):
             break
         segment = heapq.heappop(half.early)
         half.early_bytes -= len(segment[3]) + EARLY_COST
@@ -276,7 +276,7 @@ def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
 
 def unblock(half: Half, events: list[Event]) -> Iterator[None]:
     """Give up the hole, in either half, that the first early segment of `half` waits for."""
-    blocked = half if half.blocked else half.other
+    blocked = half if half.is_blocked else half.other
     yield from give_up(blocked, blocked.early[0][0] if blocked.early else blocked.acknowledged, events)
 
 
@@ -332,7 +332,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
         life.by_first = None if later.by_second is None else later.by_second is not (tcp.half is first)
 
 
-def ending(tcp: Tcp) -> EndedConnection:
+def describe_end(tcp: Tcp) -> EndedConnection:
     """Return how a connection ended. Call this after its streams have ended."""
     life = tcp.life
     first, second = tcp.half, tcp.half.other

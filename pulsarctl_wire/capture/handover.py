@@ -105,7 +105,7 @@ def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
 
 def _is_open(half: Half) -> bool:
     """Return whether a half only needs its next bytes: nothing is missing or early, and it is not ending."""
-    missing = half.early or half.blocked or (half.started and half.acknowledged > half.next)
+    missing = half.early or half.is_blocked or (half.started and half.acknowledged > half.next)
     return not (missing or half.closed or half.fin >= 0 or half.held)
 
 
@@ -150,7 +150,7 @@ def hand_over(tcp: Tcp) -> Handover:
     return Handover(
         (first, second),
         (streams[0], streams[1]),
-        state.known(),
+        state.snapshot(),
         tcp.half.stream.limit,
         tcp.ended,
         tcp.waiting,

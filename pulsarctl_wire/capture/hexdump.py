@@ -43,7 +43,7 @@ def looks_like_hexdump(head: bytes) -> bool:
     if len(head) >= _SNIFFED and len(lines) > 1:
         lines.pop()  # it may be cut
     form = _form(lines)
-    return _mostly_plain(lines) if form == "plain" else form != ""
+    return _is_mostly_plain(lines) if form == "plain" else form != ""
 
 
 def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
@@ -60,12 +60,12 @@ def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
     if form == "words":
         raise CaptureError("these are 16-bit words in the machine's byte order: use `hexdump -C` or `xxd`")
     if form == "literals":
-        return iter([_parse_literals(_whole(head, chunk_iterator))])
-    lines = _split(chain([head], chunk_iterator))
+        return iter([_parse_literals(_read_whole(head, chunk_iterator))])
+    lines = _split_lines(chain([head], chunk_iterator))
     return parse_rows(lines) if form == "rows" else _parse_plain(lines)
 
 
-def _whole(head: bytes, chunks: Iterable[bytes]) -> list[str]:
+def _read_whole(head: bytes, chunks: Iterable[bytes]) -> list[str]:
     text = bytearray(head)
     for chunk in chunks:
         text += chunk
@@ -74,7 +74,7 @@ def _whole(head: bytes, chunks: Iterable[bytes]) -> list[str]:
     return _lines(text.decode("utf-8", "replace"))
 
 
-def _split(chunks: Iterable[bytes]) -> Iterator[str]:
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of a text as they are read; a very long one in pieces."""
     decoder = getincrementaldecoder("utf-8-sig")("replace")
     text = ""
@@ -82,15 +82,15 @@ def _split(chunks: Iterable[bytes]) -> Iterator[str]:
         *lines, text = (text + decoder.decode(chunk)).split("\n")
         for line in lines:
             if len(line) > _LONGEST:
-                yield from _broken(line.rstrip("\r"), 0)
+                yield from _break_line(line.rstrip("\r"), 0)
             else:
                 yield line.rstrip("\r")
-        *pieces, text = _broken(text, _LONGEST)
+        *pieces, text = _break_line(text, _LONGEST)
         yield from pieces
-    yield from _broken((text + decoder.decode(b"", True)).rstrip("\r"), 0)
+    yield from _break_line((text + decoder.decode(b"", True)).rstrip("\r"), 0)
 
 
-def _broken(line: str, keep: int) -> Iterator[str]:
+def _break_line(line: str, keep: int) -> Iterator[str]:
     """Yield a line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
     start = 0
     while len(line) - start > _LONGEST + keep:
@@ -121,14 +121,14 @@ def _form(lines: Iterable[str]) -> _Form:
         if line.lstrip().startswith(_PROMPTS):
             continue
         row = read_row(number, line)
-        if row is not None and row.colon and row.plausible:
+        if row is not None and row.has_colon and row.is_plausible:
             return "rows"
         first = first or _line_form(line, row)
     return first
 
 
 def _line_form(line: str, row: "Row | None") -> _Form:
-    if row is not None and row.plausible:
+    if row is not None and row.is_plausible:
         return "rows"
     if _WORDS.match(line):
         return "words"
@@ -272,7 +272,7 @@ def _short(word: str) -> str:
     return repr(word if len(word) <= 20 else word[:20] + "...")
 
 
-def _mostly_plain(lines: list[str]) -> bool:
+def _is_mostly_plain(lines: list[str]) -> bool:
     """Return whether plain digits are hex, not numbers (CSV, JSON, dates) or prose with a line of hex."""
     digits: list[str] = []
     plain = total = 0
@@ -283,7 +283,7 @@ def _mostly_plain(lines: list[str]) -> bool:
         total += len(line.strip())
         if not tokens:
             continue
-        if "0x" not in line.lower() and not _regular(line, tokens):
+        if "0x" not in line.lower() and not _is_regular(line, tokens):
             return False
         plain += len(line.strip())
         digits += tokens
@@ -295,7 +295,7 @@ def _mostly_plain(lines: list[str]) -> bool:
     return not decimal or "0x" in "".join(lines).lower()
 
 
-def _regular(line: str, tokens: list[str]) -> bool:
+def _is_regular(line: str, tokens: list[str]) -> bool:
     """Return whether a line without prefixes is bytes: pairs between separators, or runs of even length."""
     if line.lstrip().startswith(("[", "{")):
         return False

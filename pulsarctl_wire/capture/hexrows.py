@@ -62,9 +62,9 @@ class Row:
     offset: int
     data: bytes | None
     gutter: str
-    colon: bool
+    has_colon: bool
     from_tcpdump: bool
-    plausible: bool
+    is_plausible: bool
     """Whether its offset or its length rules out a line such as "8080: 80"."""
 
 
@@ -81,8 +81,8 @@ def read_row(number: int, line: str) -> Row | None:
     gutter = line[content.end() :].strip() if content else ""
     offset = int(digits, 16)
     padded = len(digits) >= 6 and digits.startswith("0")
-    plausible = offset == 0 or bool(prefix) or padded or len(data or b"") >= 8
-    return Row(number, offset, data, gutter, bool(colon), bool(prefix and colon), plausible)
+    is_plausible = offset == 0 or bool(prefix) or padded or len(data or b"") >= 8
+    return Row(number, offset, data, gutter, bool(colon), bool(prefix and colon), is_plausible)
 
 
 def _contradicts(gutter: str, data: bytes) -> bool:
@@ -118,7 +118,7 @@ class _Packet:
         """Add a `*`: the previous row repeats up to the next offset."""
         self._repeated = self._row is not None
 
-    def piece(self) -> Iterator[Dumped]:
+    def take_piece(self) -> Iterator[Dumped]:
         """Yield the bytes so far, if there are very many."""
         if len(self._data) >= PIECE:
             yield replace(self._take(), more=True)
@@ -182,12 +182,12 @@ def parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
     room = {False: MAX_REPEATED, True: MAX_ZEROS}
     for number, line in enumerate(lines, 1):
         row = read_row(number, line)
-        if row is not None and colon is None and row.plausible:
-            colon = row.colon
-        if row is not None and row.colon == colon:
+        if row is not None and colon is None and row.is_plausible:
+            colon = row.has_colon
+        if row is not None and row.has_colon == colon:
             if current is not None and row.offset:
                 current.add(row)
-                yield from current.piece()
+                yield from current.take_piece()
                 continue
             if current is not None:
                 yield current.finish()

@@ -110,7 +110,7 @@ def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _S
             return _Scapy(interface, capture_filter)
         from pulsarctl_wire.capture import ring
 
-        program = _program(capture_filter, ring.link_type(interface)) if capture_filter else b""
+        program = _compile(capture_filter, ring.link_type(interface)) if capture_filter else b""
         return ring.Ring(interface, program, buffer)
     except (OSError, ImportError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
@@ -121,7 +121,7 @@ def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _S
         raise CaptureError(f"interface {interface}: {reason}") from error
 
 
-def _program(capture_filter: str, link: int) -> bytes:
+def _compile(capture_filter: str, link: int) -> bytes:
     """Compile a BPF program. Raises ValueError if the filter is invalid, ImportError without libpcap."""
     from ctypes import string_at
 

@@ -33,7 +33,7 @@ from pulsarctl_wire.capture.halves import (
     Tcp,
     begin,
     deliver,
-    ending,
+    describe_end,
     flush,
     give_up,
     is_another,
@@ -41,8 +41,8 @@ from pulsarctl_wire.capture.halves import (
     release,
     settle,
     take_rest,
+    take_tracked,
     track,
-    tracked,
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
@@ -110,17 +110,17 @@ class Reassembler:
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
         """Take the segment of packet number `packet`; return the first events that it completes.
 
-        The caller must then call `more` until it returns none.
+        The caller must then call `take_more` until it returns none.
         """
         key, sequence, acknowledged, flags, payload, missing = segment
         half = self._halves.get(key)
         if half is None or flags & _UNUSUAL or not half.started or missing:
-            return self._start(self._slowly(segment, time_ns, packet))
+            return self._start(self._add_slowly(segment, time_ns, packet))
         tcp, peer = half.tcp, half.other
         if flags & ACK and peer.lacks(acknowledged):
-            return self._start(self._slowly(segment, time_ns, packet))
+            return self._start(self._add_slowly(segment, time_ns, packet))
         if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
-            return self._start(self._slowly(segment, time_ns, packet))
+            return self._start(self._add_slowly(segment, time_ns, packet))
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if not payload:
             return []
@@ -129,13 +129,13 @@ class Reassembler:
         if events:
             if half.stream.has_more:
                 later_events: list[Event] = []
-                self._steps = self._given(tcp, take_rest(half, later_events), later_events)
+                self._steps = self._collect(tcp, take_rest(half, later_events), later_events)
             track(tcp, events)
             return events
         self._held += len(payload)
         return self._start(self._limit_held()) if self._held > _CHECK_EVERY else events
 
-    def more(self) -> list[Event]:
+    def take_more(self) -> list[Event]:
         """Return more events of the last segment; none once all were returned."""
         if self._steps is not None:
             for events in self._steps:
@@ -145,9 +145,9 @@ class Reassembler:
 
     def _start(self, steps: Iterator[list[Event]]) -> list[Event]:
         self._steps = steps
-        return self.more()
+        return self.take_more()
 
-    def _slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
+    def _add_slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
         """Yield the events of a segment that is not just the next bytes of its connection."""
         key, sequence, _, flags, _, _ = segment
         half = self._halves.get(key)
@@ -170,17 +170,17 @@ class Reassembler:
             else:
                 tcp.life.syns += not tcp.ended
         events: list[Event] = []
-        yield from self._given(tcp, self._follow(half, sequence, segment, events), events)
+        yield from self._collect(tcp, self._follow(half, sequence, segment, events), events)
         if self._held > _CHECK_EVERY:
             yield from self._limit_held()
 
-    def _given(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
+    def _collect(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
         """Yield the events of `tcp` that `steps` puts into `events`, a portion at a time."""
         tcp.reported = 0
         for _ in steps:
             if len(events) >= MAX_EVENTS:
-                yield tracked(tcp, events)
-        last = tracked(tcp, events)
+                yield take_tracked(tcp, events)
+        last = take_tracked(tcp, events)
         if tcp.ended:
             tcp.state.end()
         self.report()
@@ -208,7 +208,7 @@ class Reassembler:
         half = self._halves.get(key)
         return None if half is None else half.tcp
 
-    def ended(self, tcp: Tcp) -> None:
+    def record_end(self, tcp: Tcp) -> None:
         """Record that a connection has ended; it is remembered for a while."""
         tcp.ended = True
         tcp.life.last_ns = tcp.last_ns
@@ -219,7 +219,7 @@ class Reassembler:
     def report(self) -> None:
         """Call `on_end` with the connections that have ended since the last call."""
         while self._unreported and self._on_end is not None:
-            self._on_end(ending(self._unreported.pop(0)))
+            self._on_end(describe_end(self._unreported.pop(0)))
 
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""
@@ -231,16 +231,16 @@ class Reassembler:
 
     def close(self) -> Iterator[list[Event]]:
         """End all connections at the end of the capture; yield the remaining events, by their number."""
-        while events := self.more():
+        while events := self.take_more():
             yield events
-        tcps = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
+        tcps = sorted(self._list_connections(), key=lambda tcp: tcp.state.connection.index)
         for tcp in tcps:  # before any state ends: what was held is no resend of what they leave unanswered
             last: list[Event] = []
             tcp.reported = 0
             for _ in self._close_halves(tcp, last):
                 if len(last) >= MAX_EVENTS:
-                    yield tracked(tcp, last)
-            if events := tracked(tcp, last):
+                    yield take_tracked(tcp, last)
+            if events := take_tracked(tcp, last):
                 yield events
         for tcp in tcps:
             yield from self._close(tcp, OPEN)
@@ -250,7 +250,7 @@ class Reassembler:
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
         """Return the known connections; indexes of the ended ones, in order (-1: forgotten); the servers."""
-        tcps = self._known()
+        tcps = self._list_connections()
         places = {tcp: place for place, tcp in enumerate(tcps)}
         return tcps, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
 
@@ -267,7 +267,7 @@ class Reassembler:
         """Return the half that the first segment of a connection belongs to."""
         back = reverse(key)
         has_syn = bool(flags & SYN)
-        to_broker = not flags & ACK if has_syn else self._guess(key, back)
+        to_broker = not flags & ACK if has_syn else self._is_from_client(key, back)
         if has_syn and len(self._servers) < MAX_CONNECTIONS:
             self._servers.add(endpoint_of(back if to_broker else key))
         return self.new(key, to_broker, has_syn, time_ns, packet).half
@@ -290,7 +290,7 @@ class Reassembler:
         self._halves[key], self._halves[back] = half, peer
         return tcp
 
-    def _guess(self, key: bytes, back: bytes) -> bool:
+    def _is_from_client(self, key: bytes, back: bytes) -> bool:
         """Return whether the sender of a segment is the client, if there was no SYN."""
         are_servers = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
         if are_servers[0] != are_servers[1]:
@@ -349,7 +349,7 @@ class Reassembler:
             upto = min(upto, half.fin)
         if upto <= half.next:
             return
-        if half.early and not half.blocked:  # they wait for a hole on the other half, and so does this packet
+        if half.early and not half.is_blocked:  # they and this packet wait for a hole on the other half
             half, upto = half.other, half.other.acknowledged
             if upto <= half.next:
                 return
@@ -393,7 +393,7 @@ class Reassembler:
         """End both directions; the connection is remembered for a while, for its late segments."""
         yield from self._close_halves(tcp, events)
         if not tcp.ended:
-            self.ended(tcp)
+            self.record_end(tcp)
 
     def _close_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         for half in (tcp.half, tcp.half.other):
@@ -416,11 +416,11 @@ class Reassembler:
         half.ended = True
 
     def _close(self, tcp: Tcp, end: str) -> Iterator[list[Event]]:
-        """End a connection, because of `end`; yield its last events, as `_slowly` does."""
+        """End a connection, because of `end`; yield its last events, as `_add_slowly` does."""
         if tcp.life.by_first is None:
             tcp.life.end = end
         events: list[Event] = []
-        yield from self._given(tcp, self._end_halves(tcp, events), events)
+        yield from self._collect(tcp, self._end_halves(tcp, events), events)
 
     def forget(self, tcp: Tcp) -> None:
         """Let the next segment on a connection's addresses open another one."""
@@ -432,19 +432,19 @@ class Reassembler:
         tcp.half.tcp = tcp.half.other.tcp = _FORGOTTEN
         tcp.half.other.other = _NO_HALF
 
-    def _known(self) -> list[Tcp]:
+    def _list_connections(self) -> list[Tcp]:
         return list(dict.fromkeys(half.tcp for half in self._halves.values()))
 
     def _evict(self) -> Iterator[list[Event]]:
         """End the tenth of all connections that has been idle for longest, as there are too many."""
-        everyone = sorted(self._known(), key=lambda tcp: tcp.last_packet)
+        everyone = sorted(self._list_connections(), key=lambda tcp: tcp.last_packet)
         for tcp in everyone[: len(everyone) // 10]:
             yield from self._drop(tcp)
 
     def _limit_held(self) -> Iterator[list[Event]]:
         """End the connections that hold most bytes if all together hold too many."""
         self._held = 0
-        sizes = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
+        sizes = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._list_connections()}
         total = sum(sizes.values())
         if total <= MAX_HELD:
             return

@@ -25,7 +25,7 @@ from typing import BinaryIO, Final, NamedTuple
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, SideBySide
-from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, named, open_source, peel
+from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, open_source, peel, prefix_errors
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event
 
@@ -83,14 +83,14 @@ class Order(NamedTuple):
     notes: list[str]
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
+def name_key(name: str) -> list[tuple[int, int, str]]:
     """Return a key that sorts names as people do: numbers in them by value."""
     return [
         (1, int(part), part) if part.isdecimal() else (0, 0, part) for part in re.split(r"([0-9]+)", name)
     ]
 
 
-def series(name: str) -> str:
+def series_of(name: str) -> str:
     """Return what the names of a series have in common: all but numbers, dates, and a compression suffix.
 
     Directories count, except for dates in them: there may be a directory for each host.
@@ -152,10 +152,10 @@ def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | 
 def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     """Return the order in which files of these names and spans (None: without times) are read."""
     first = {index: span.first for index, span in enumerate(spans) if span is not None}
-    by_time = iter(sorted(first, key=lambda index: (first[index], natural(names[index]))))
+    by_time = iter(sorted(first, key=lambda index: (first[index], name_key(names[index]))))
     order = [next(by_time) if index in first else index for index in range(len(names))]
     numbers = [number for number, index in enumerate(order) if index in first]
-    alike = [series(name) for name in names]
+    alike = [series_of(name) for name in names]
     continued = _continuing(order, numbers, alike, spans)
     turns = [Turn(index) for index in order]
     for place, number in enumerate(numbers):
@@ -229,7 +229,7 @@ def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequenc
 # -- reading
 
 
-def lane(stream: BinaryIO, file: int) -> Lane:
+def open_lane(stream: BinaryIO, file: int) -> Lane:
     """Return the capture in `stream`, to be merged; `file` is its number in places (`PACKET_OFFSET_BITS`).
 
     Raises CaptureError if it is not a capture.
@@ -260,7 +260,7 @@ def read_all(
                         yield from decoder.read(source)
                     continue
                 closing[number] = stack.enter_context(ExitStack())
-                lanes[number] = _begun(closing[number].enter_context(open_file(turn.given)), decoder)
+                lanes[number] = _begin_lane(closing[number].enter_context(open_file(turn.given)), decoder)
             except CaptureError as error:
                 problem(error)
             everything = (Part(number, None, None),)
@@ -278,7 +278,7 @@ def read_all(
                         problem(type(finished.error)(f"{name}: {finished.error}"))
 
 
-def _begun(source: Source, decoder: Decoder) -> tuple[Lane, str]:
+def _begin_lane(source: Source, decoder: Decoder) -> tuple[Lane, str]:
     decoder.sources.append(source.name)
-    with named(source.name):
-        return lane(source.stream, len(decoder.sources) - 1), source.name
+    with prefix_errors(source.name):
+        return open_lane(source.stream, len(decoder.sources) - 1), source.name

@@ -65,7 +65,7 @@ def open_source(path: str) -> Source:
 
 
 @contextmanager
-def named(name: str) -> Iterator[None]:
+def prefix_errors(name: str) -> Iterator[None]:
     """Put the name of the source in front of the message of a CaptureError."""
     try:
         yield
@@ -190,7 +190,7 @@ class Decoder:
         that). Both name the source.
         """
         self.sources.append(source.name)
-        with named(source.name):
+        with prefix_errors(source.name):
             yield from self._read(source.stream)
 
     def finish(self) -> Iterator[list[Event]]:
@@ -222,7 +222,7 @@ class Decoder:
                     events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
-                        events = reassembler.more()
+                        events = reassembler.take_more()
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
@@ -240,11 +240,11 @@ class Decoder:
         if files.is_capture(head):
             yield from self.read_packets(files.read_packets(head, read))
         elif looks_like_hexdump(head):
-            yield from self._hexdump(head, read)
+            yield from self._read_hexdump(head, read)
         else:
-            yield from self._raw(head, read)
+            yield from self._read_raw(head, read)
 
-    def _hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
+    def _read_hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         """Yield the events of what a hex dump shows: a capture file, packets, or frames."""
         dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
         dumped_items = _Until(CaptureError, parse_hexdump(dumps))
@@ -255,13 +255,13 @@ class Decoder:
                 break
         if dumped_items.error is not None and not first:
             raise dumped_items.error
-        yield from self._dumped(first, dumped_items)
+        yield from self._read_dumps(first, dumped_items)
         if dumped_items.error is not None:
             raise DamagedCapture(str(dumped_items.error))
         if dumps.error is not None:
             raise dumps.error
 
-    def _dumped(self, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
+    def _read_dumps(self, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
         """Yield the events of a hex dump; the kind of bytes in it is detected from `first`."""
         kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
         links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
@@ -269,7 +269,7 @@ class Decoder:
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not any(links):
-            yield from self._frames((dump.data, dump.time_ns) for dump in chain(first, later))
+            yield from self._read_frames((dump.data, dump.time_ns) for dump in chain(first, later))
         else:
             link = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
@@ -277,13 +277,13 @@ class Decoder:
                 for dump in chain(first, later)
             )
 
-    def _raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
+    def _read_raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         def chunks() -> Iterator[tuple[bytes, None]]:
             yield head, None
             while chunk := read():
                 yield chunk, None
 
-        batches = self._frames(chunks())
+        batches = self._read_frames(chunks())
         first = next(filter(None, batches), None)
         if first is None or not self._is_frames(first[0], head):
             raise CaptureError(
@@ -301,7 +301,7 @@ class Decoder:
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
-    def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
+    def _read_frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
         """Yield the frames in bytes without packets; the command of each frame gives its direction."""
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
@@ -309,7 +309,7 @@ class Decoder:
         stream.certain = False
         state = self.reassembler.new_state(connection, self.knowledge, (stream,))
 
-        def tracked(events: list[Event]) -> list[Event]:
+        def track(events: list[Event]) -> list[Event]:
             for event in events:
                 if isinstance(event, Frame):
                     event.to_broker = TO_BROKER.get(event.type, True)
@@ -319,12 +319,12 @@ class Decoder:
         until = _Until(DamagedCapture, chunks)
         for data, time_ns in until:
             for start in range(0, len(data), _PIECE):
-                yield tracked(stream.take(data[start : start + _PIECE], time_ns, self._place))
+                yield track(stream.take(data[start : start + _PIECE], time_ns, self._place))
                 while stream.has_more:
-                    yield tracked(stream.take_more())
+                    yield track(stream.take_more())
         while events := stream.settle():
-            yield tracked(events)
-        yield tracked(stream.close())
+            yield track(events)
+        yield track(stream.close())
         state.end()
         if until.error is not None:
             raise until.error

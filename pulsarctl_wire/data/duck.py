@@ -62,7 +62,7 @@ class DuckEngine(Engine):
     def _open(self, found: Sequence[Found]) -> None:
         for name, schema in TABLES.items():
             parts = [
-                self._part(f"files_{name}_{number}", part.files, schema, part.taken)
+                self._part(f"files_{name}_{number}", part.files, schema, part.first_number)
                 for number, part in enumerate(parts_of(found, name))
             ]
             self._define(f"all_{name}", " UNION ALL BY NAME ".join(parts))

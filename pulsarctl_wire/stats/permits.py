@@ -28,7 +28,7 @@ from pulsarctl_wire.wire.session.counts import messages_in, permits_used
 from pulsarctl_wire.wire.session.ending import OPEN, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
-from pulsarctl_wire.wire.session.plain import Asked
+from pulsarctl_wire.wire.session.plain import Request
 from pulsarctl_wire.wire.session.state import PRODUCER
 
 MAX_ROWS: Final = 256
@@ -45,7 +45,7 @@ _OPEN: Final = "still open when the capture ends"
 _FLOW, _MESSAGE, _ACK = NUMBERS["FLOW"], NUMBERS["MESSAGE"], NUMBERS["ACK"]
 _SUBSCRIBE, _ERROR = NUMBERS["SUBSCRIBE"], NUMBERS["ERROR"]
 _NOTED: Final = {NUMBERS["SEEK"], NUMBERS["UNSUBSCRIBE"]}
-_SUMS: Final = ("flows", "granted", "used", "delivered", "acked", "asked", "redelivered")
+_SUMS: Final = ("flows", "granted", "used", "delivered", "acked", "request", "redelivered")
 _STATES: Final = ("permits", "unacked", "pending")
 
 
@@ -68,7 +68,7 @@ class Row:
     """Messages in these MESSAGEs."""
     acked: int = 0
     """Messages acknowledged."""
-    asked: int = 0
+    request: int = 0
     """Entries that the consumer wanted to be delivered again."""
     redelivered: int = 0
     """MESSAGEs that say that they were delivered before."""
@@ -205,7 +205,7 @@ class Consumer:
         Before that its unacknowledged messages and requested redeliveries were `unacked` and `redeliveries`.
         """
         ledger, row = self.ledger, self.row(frame)
-        row.asked += ledger.redeliveries - redeliveries
+        row.request += ledger.redeliveries - redeliveries
         if frame.type == _FLOW:
             permits = frame.base.flow.messagePermits  # type: ignore[union-attr]
             self.first_grant = self.first_grant or permits
@@ -374,14 +374,15 @@ class PermitState(LedgerState):
         if (is_repeat or frame.type in _NOTED) and id_of(frame) in self._followed:
             self._followed[id_of(frame)].row(frame).note(frame.command)
 
-    def _answered(self, frame: Frame, asked: Asked) -> None:
-        super()._answered(frame, asked)
-        consumer = self._followed.get(asked.owner[1]) if asked.owner is not None and asked.owner[0] else None
+    def _pair_answer(self, frame: Frame, request: Request) -> None:
+        super()._pair_answer(frame, request)
+        owner = request.owner
+        consumer = self._followed.get(owner[1]) if owner is not None and owner[0] else None
         if consumer is None:
             return
-        how = f"ended by {command_name(asked.type)}"
+        how = f"ended by {command_name(request.type)}"
         if frame.type == _ERROR:
-            how = f"{command_name(asked.type)} refused"
+            how = f"{command_name(request.type)} refused"
             consumer.row(frame).note(f"{how}: {error_name(frame.base.error.error)}")  # type: ignore[union-attr]
         if consumer.consumer_id not in self.consumers:
             self._leave(consumer, frame, how)
@@ -468,7 +469,7 @@ def _figures(row: Row, timed: bool) -> Figures:
         "used": row.used,
         "delivered": row.delivered,
         "acked": row.acked,
-        "asked": row.asked,
+        "request": row.request,
         "redelivered": row.redelivered,
         "permits": row.permits,
         "lowest_permits": row.lowest,

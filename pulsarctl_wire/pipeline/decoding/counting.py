@@ -63,21 +63,21 @@ class _CountStitcher(Stitcher, Generic[C]):
     def __init__(self, settings: Settings, make: Callable[[], C]) -> None:
         self.edges = make()
         self.endings: list[EndedConnection] = []
-        super().__init__(settings, self._ended)
+        super().__init__(settings, self._record_end)
         self._new = make
 
-    def _ended(self, ending: EndedConnection) -> None:
+    def _record_end(self, ending: EndedConnection) -> None:
         self.endings.append(ending._replace(state=None))
 
     def add(self, decoded: Decoded, reread: Reread) -> StitchResult:
         self.edges = self._new()
-        return self._numbered(self.stitch(decoded, reread, self.edges.add))
+        return self._renumber(self.stitch(decoded, reread, self.edges.add))
 
     def close(self) -> None:
         self.edges = self._new()
-        self._numbered(self.end(self.edges.add))
+        self._renumber(self.end(self.edges.add))
 
-    def _numbered(self, result: StitchResult) -> StitchResult:
+    def _renumber(self, result: StitchResult) -> StitchResult:
         self.edges.rename({result.first + number: final for number, final in enumerate(result.numbers)}, {})
         return result
 

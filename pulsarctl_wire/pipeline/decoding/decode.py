@@ -16,11 +16,11 @@ from pulsarctl_wire.capture.files import Lane, PacketReader, SideBySide
 from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import IDLE, halves_of, hand_over, sync_point
 from pulsarctl_wire.capture.packets import SYN, Dissector, Waiting, reverse
-from pulsarctl_wire.capture.series import lane
+from pulsarctl_wire.capture.series import open_lane
 from pulsarctl_wire.capture.sources import uncompressed
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, FilePosition, Kept, Problem, Settings
-from pulsarctl_wire.pipeline.files.splits import Side, Split, opened, read_split
+from pulsarctl_wire.pipeline.files.splits import Side, Split, open_input, read_split
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event, Frame, Malformed
 from pulsarctl_wire.wire.session.part import PartState
 
@@ -99,7 +99,7 @@ def _turns(
             if not input_.sides:
                 part = Split(file, 0, input_) if split.more else split
                 try:
-                    with opened(input_.path, part.start) as stream:
+                    with open_input(input_.path, part.start) as stream:
                         source = stream if part.layout is not None else uncompressed(stream)
                         yield input_.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
                 except CaptureError as error:
@@ -108,7 +108,7 @@ def _turns(
             for side in input_.sides:
                 if side.file not in lanes:
                     closing[side.file] = stack.enter_context(ExitStack())
-                    lanes[side.file] = _begun(side, closing[side.file], problems)
+                    lanes[side.file] = _begin_lane(side, closing[side.file], problems)
             sides = [(lane, side) for side in input_.sides if (lane := lanes[side.file]) is not None]
             yield input_.name, 0, SideBySide([(lane, side.since, side.until) for lane, side in sides])
             for lane, side in sides:
@@ -118,10 +118,10 @@ def _turns(
                         problems.append(_problem(side.name, lane.error))
 
 
-def _begun(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
+def _begin_lane(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
     """Return the packets of a file that is read side by side; None if it cannot be read."""
     try:
-        return lane(stack.enter_context(opened(side.path)), side.file)
+        return open_lane(stack.enter_context(open_input(side.path)), side.file)
     except CaptureError as error:
         problems.append(_problem(side.name, error))
         return None
@@ -195,7 +195,7 @@ class _SplitDecoder:
                     self._gathered += events
                     if len(self._gathered) >= _GATHERED:
                         self.flush()
-                    events = reassembler.more()
+                    events = reassembler.take_more()
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
         """Return the turn of the current packet."""
@@ -216,7 +216,7 @@ class _SplitDecoder:
         edges = self._edges
         while events:
             self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
-            events = self.reassembler.more()
+            events = self.reassembler.take_more()
             tcp = self._marked(key, turn)  # after these events, the key may be a new connection's
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
@@ -282,7 +282,7 @@ class _SplitDecoder:
             edge = self._edges[index]
             edge.state = hand_over(tcp)
             assert isinstance(tcp.state, PartState)
-            edge.part = tcp.state.part()
+            edge.part = tcp.state.export_part()
             edge.doubtful = self._is_doubtful(edge, tcp)
             edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
             edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))

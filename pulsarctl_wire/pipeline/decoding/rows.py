@@ -73,7 +73,7 @@ def new_builder(options: Options, sources: Sequence[str] | Mapping[int, str]) ->
 
 
 class _Rows:
-    """Writes an Arrow stream for each table that has rows; `opened` returns the file for it."""
+    """Writes an Arrow stream for each table that has rows; `open_file` returns the file for it."""
 
     def __init__(self, builder: TableBuilder, open_file: Callable[[str], Any]) -> None:
         self._builder = builder

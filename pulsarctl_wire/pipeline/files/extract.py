@@ -30,7 +30,7 @@ from pulsarctl_wire.capture.sources import Decoder, peel
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.paths import is_uri
-from pulsarctl_wire.pipeline.files.splits import opened
+from pulsarctl_wire.pipeline.files.splits import open_input
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.state import State
@@ -232,7 +232,7 @@ def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool
     """
     if not is_uri(path) and os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
         raise CaptureError("not a file")
-    with opened(path) as stream:
+    with open_input(path) as stream:
         peeled, head = peel(stream)
         if not files.is_capture(head):
             raise CaptureError("not a capture (pcap, pcapng)")
@@ -416,7 +416,7 @@ def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
     events: list[Event] = []
     for number, item in segments:
         events += reassembler.add(item.segment, item.time_ns, number)
-        while further := reassembler.more():
+        while further := reassembler.take_more():
             events += further
     for further in reassembler.close():
         events += further

@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 from itertools import compress
 from typing import Any, Final, NoReturn
 
-from pulsarctl_wire.capture.series import Span, natural, span_of
+from pulsarctl_wire.capture.series import Span, name_key, span_of
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.paths import PATTERN, Entry, absolute, is_uri, reason, scheme_of
-from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, opened
+from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, open_input
 from pulsarctl_wire.wire.detail import TABLE_NAMES
 
 _PEEKING: Final = 16  # files that are opened at a time
@@ -59,7 +59,7 @@ def _identity(input_: Input) -> tuple[str, int, int]:
 def is_capture(input_: Input) -> bool:
     """Return whether a file is a capture; True if it cannot be read."""
     try:
-        with opened(input_.path) as stream:
+        with open_input(input_.path) as stream:
             return holds_packets(stream)
     except CaptureError:
         return True  # decoding it reports why
@@ -84,7 +84,7 @@ def list_inputs(
             with ThreadPoolExecutor(_PEEKING) as executor:
                 captures = list(compress(files, executor.map(is_wanted, files)))
             if len(captures) < len(files):
-                say(_left_out(argument, sorted({*files} - {*captures}, key=lambda file: natural(file.name))))
+                say(_left_out(argument, sorted({*files} - {*captures}, key=lambda file: name_key(file.name))))
             files = captures
         if not files:
             raise CaptureError(f"{argument}: no capture files there")
@@ -103,7 +103,7 @@ def _left_out(directory: str, files: list[Input]) -> str:
 def span(input_: Input) -> Span | None:
     """Return the times of the first and last packets of an input; None if they are unknown."""
     try:
-        with opened(input_.path) as stream:
+        with open_input(input_.path) as stream:
             return span_of(stream, input_.size)
     except CaptureError:
         return None  # decoding it reports why
@@ -134,7 +134,7 @@ def _find(argument: str) -> tuple[list[Input], bool]:
         for item in inside
     )
     inputs = [_input(item, scheme + _path(item)) for item in compress(inside, is_named)]
-    return sorted(inputs, key=lambda item: natural(item.name)), is_directory
+    return sorted(inputs, key=lambda item: name_key(item.name)), is_directory
 
 
 def _system_of(argument: str) -> tuple[Any, str]:
@@ -176,7 +176,7 @@ class _Local:
                 folders.clear()
                 continue
             visited.add(real)
-            folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+            folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), name_key(name)))
             yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyarrow import ArrowException, fs
 
-from pulsarctl_wire.capture.series import PACKED, series
+from pulsarctl_wire.capture.series import PACKED, series_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.inputs import list_inputs, span
@@ -58,7 +58,7 @@ class Captures:
             return
         alike = []
         for file in self._beside(name) if self._files is None else self._files:
-            if series(posixpath.basename(file.name)) == series(posixpath.basename(name)):
+            if series_of(posixpath.basename(file.name)) == series_of(posixpath.basename(name)):
                 times = span(file)
                 if times and times.first <= time_ns and (times.last is None or times.last >= time_ns):
                     alike.append((times.first, file.name))

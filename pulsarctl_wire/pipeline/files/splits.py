@@ -124,7 +124,7 @@ class Split(NamedTuple):
 
 
 @contextmanager
-def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
+def open_input(path: str, start: int = 0) -> Iterator[BinaryIO]:
     """Open the file at a path or URI to read it from byte `start` on; raises CaptureError if that fails."""
     with ExitStack() as stack:
         try:
@@ -186,7 +186,7 @@ def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
     if input_.size <= size or input_.sides:
         return uncut
     try:
-        with opened(input_.path) as stream:
+        with open_input(input_.path) as stream:
             peeled, head = peel(stream)
             if peeled is not stream or not files.is_capture(head):
                 return uncut

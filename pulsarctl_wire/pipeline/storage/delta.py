@@ -45,13 +45,13 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     listed = {file.path.removeprefix(f"{path}/"): file for file in files}
     with _errors(delta, folder):
         columns = delta.Schema.from_arrow(schema)
-        table = _opened(delta, folder, columns, [*by])
+        table = _open_table(delta, folder, columns, [*by])
         is_other = table.schema() != columns
-        logged = {} if is_other else _known(table)
+        logged = {} if is_other else _list_logged(table)
         additions = [
             delta.transaction.AddAction(name, file.size, *_values(system, file, by, is_new))
             for name, file in listed.items()
-            if logged.get(name) != _seen(file)
+            if logged.get(name) != _stamp(file)
         ]
         now = int(time.time() * 1_000)
         removals = [
@@ -64,7 +64,7 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
             table.create_write_transaction([*additions, *removals], mode, schema, [*by])
 
 
-def _opened(delta: Any, folder: str, columns: Any, partition_by: list[str]) -> Any:
+def _open_table(delta: Any, folder: str, columns: Any, partition_by: list[str]) -> Any:
     """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
     uri = arrow_uri(folder)
     if has_directory(f"{folder}/{LOG}"):
@@ -75,13 +75,13 @@ def _opened(delta: Any, folder: str, columns: Any, partition_by: list[str]) -> A
     return delta.DeltaTable.create(uri, columns, partition_by=partition_by)
 
 
-def _known(table: Any) -> dict[str, tuple[int, int]]:
+def _list_logged(table: Any) -> dict[str, tuple[int, int]]:
     """Return the files that a log names, each with its size and the time when it was written (ms)."""
     files = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"]).to_pylist()
     return {unquote(action["path"]): (action["size_bytes"], action["modification_time"]) for action in files}
 
 
-def _seen(file: Any) -> tuple[int, int]:
+def _stamp(file: Any) -> tuple[int, int]:
     return file.size, (file.mtime_ns or 0) // 1_000_000
 
 
@@ -102,7 +102,7 @@ def _values(
         if infos and all(part is not None and part.has_min_max for part in infos):
             lowest[name], highest[name] = min(part.min for part in infos), max(part.max for part in infos)
     stats = {"numRecords": parquet.metadata.num_rows, "minValues": lowest, "maxValues": highest}
-    return values, _seen(file)[1], is_new, json.dumps(stats)
+    return values, _stamp(file)[1], is_new, json.dumps(stats)
 
 
 @contextmanager

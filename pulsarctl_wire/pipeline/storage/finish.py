@@ -18,7 +18,7 @@ from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
 from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, written
 from pulsarctl_wire.pipeline.storage.generations import tagged
-from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, add_partitions, directory
 from pulsarctl_wire.table.columns import (
     number_array,
     number_values,
@@ -70,7 +70,7 @@ def finish_split(
 
 def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
     """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
-    schema, columns = partitioned(schema, partition_by)
+    schema, columns = add_partitions(schema, partition_by)
     system, inside = filesystem("/".join([folder, directory(columns, [None] * len(columns))]).rstrip("/"))
     system.create_dir(inside)
     with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
@@ -80,7 +80,7 @@ def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generatio
 def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
     """Begin the file of a split in a directory, or those in its partitions."""
     system, inside = filesystem(folder)
-    schema, columns = partitioned(schema, partition_by)
+    schema, columns = add_partitions(schema, partition_by)
     if not columns:
         return _ParquetFile(system, f"{inside}/{name}.parquet", schema)
 
@@ -110,7 +110,7 @@ class _ParquetFile:
 
     def __init__(self, system: Any, path: str, schema: Any, limit: int = GATHERED) -> None:
         self.rows = 0
-        self._most = limit
+        self._limit = limit
         self._system = system
         self._path = path
         self._unfinished = unfinished(path)
@@ -123,7 +123,7 @@ class _ParquetFile:
             return
         if self._open is None:
             stream = self._system.open_output_stream(self._unfinished)
-            self._open = stream, RowGroups(stream, self._schema, self._most)
+            self._open = stream, RowGroups(stream, self._schema, self._limit)
         self._open[1].write(batch)
         self.rows += batch.num_rows
 
@@ -174,7 +174,7 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     if "topic" in batch.schema.names:
         names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
         for column in ("topic", "subscription"):
-            batch = replaced(batch, column, _named(batch.column(column), names, right))
+            batch = replaced(batch, column, _replace_names(batch.column(column), names, right))
         for column, values in of_topics(batch.column("topic")).items():
             batch = replaced(batch, column, values)
     if "request" in batch.schema.names:
@@ -184,7 +184,7 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     return batch if right.all() else batch.filter(number_array(right, None, pa.bool_()))
 
 
-def _named(column: Any, names: Names, right: Any) -> Any:
+def _replace_names(column: Any, names: Names, right: Any) -> Any:
     """Replace the stand-ins in `names` in a column of texts; drop texts that no `right` row has."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()

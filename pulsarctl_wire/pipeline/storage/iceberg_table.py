@@ -57,12 +57,12 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
     version = _version(location)
     if version is not None:
         metadata = FromInputFile.table_metadata(_Files().new_input(_metadata(location, version)))
-        if _about(metadata) == _about(new_metadata):
+        if _identify(metadata) == _identify(new_metadata):
             return _table(location, version, metadata)
     return _table(location, version or 0, new_metadata)
 
 
-def _about(metadata: Any) -> tuple[Any, ...]:
+def _identify(metadata: Any) -> tuple[Any, ...]:
     """Return what decides whether a table can go on, also where others would have files be written."""
     return metadata.location, metadata.properties, metadata.schema().fields, metadata.spec().fields
 

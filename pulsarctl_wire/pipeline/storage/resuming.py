@@ -13,7 +13,7 @@ from dataclasses import fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from pulsarctl_wire.capture.series import PACKED, series
+from pulsarctl_wire.capture.series import PACKED, series_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
@@ -85,7 +85,7 @@ def describe_difference(prior: Progress | None, options: Options) -> str:
     if prior.version != VERSION:
         return "the table was made by another version of pwire"
     changes = [
-        f"--{option.name.replace('_', '-')} {_was(getattr(prior.options, option.name))}"
+        f"--{option.name.replace('_', '-')} {_describe_old(getattr(prior.options, option.name))}"
         for option in fields(options)
         if getattr(prior.options, option.name) != getattr(options, option.name)
     ]
@@ -104,7 +104,7 @@ def read_recorded(manifest: bytes | None, options: Options) -> Progress | None:
     return None
 
 
-def _was(value: Any) -> str:
+def _describe_old(value: Any) -> str:
     """Say what an option was in earlier runs."""
     if value is None or value is False or value == ():
         return "was not given before"
@@ -188,7 +188,7 @@ def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = Fa
             if number is not None and earlier[number].first_ns is None and number < len(earlier) - 1:
                 number = None  # it had no packets then
         if number is None:
-            if not any_order and _is_before(input_, spans[series(input_.path)]):
+            if not any_order and _is_before(input_, spans[series_of(input_.path)]):
                 return None
             fresh.append(input_)
             continue
@@ -244,13 +244,13 @@ class _Known:
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
         self._numbers = {input_.mark: number for number, input_ in enumerate(inputs) if input_.mark}
-        self._numbers |= {_exactly(input_): number for number, input_ in enumerate(inputs)}
+        self._numbers |= {_identify(input_): number for number, input_ in enumerate(inputs)}
         self._paths = {input_.path: number for number, input_ in enumerate(inputs)}
         self._begins = {_begin(input_): number for number, input_ in enumerate(inputs)}
 
     def number(self, target: Input) -> int | None:
         """Return the number of the same input, or None."""
-        number = self._numbers.get(_exactly(target), self._numbers.get(target.mark))
+        number = self._numbers.get(_identify(target), self._numbers.get(target.mark))
         if number is None:
             return None
         input_ = self._inputs[number]
@@ -271,13 +271,13 @@ class _Known:
         )
 
 
-def _exactly(input_: Input) -> str:
+def _identify(input_: Input) -> str:
     return f"{input_.path} {input_.size} {input_.modified_ns}"
 
 
 def _begin(input_: Input) -> tuple[int | None, str]:
     """Return what a file keeps when it grows, even if it is renamed by its rotation."""
-    return input_.first_ns, series(input_.path)
+    return input_.first_ns, series_of(input_.path)
 
 
 def _has_times(input_: Input) -> bool:
@@ -303,7 +303,7 @@ def _spans(inputs: list[Input]) -> dict[str, list[tuple[int, int]]]:
     spans = defaultdict(list)
     for input_ in filter(_has_times, inputs):
         first = _first(input_)
-        spans[series(input_.path)].append((first, first if input_.last_ns is None else input_.last_ns))
+        spans[series_of(input_.path)].append((first, first if input_.last_ns is None else input_.last_ns))
     return spans
 
 

@@ -27,7 +27,7 @@ from pulsarctl_wire.pipeline.storage import generations, saved
 from pulsarctl_wire.pipeline.storage.finish import write_empty
 from pulsarctl_wire.pipeline.storage.journal import Change, read_change, replacing, settle
 from pulsarctl_wire.pipeline.storage.logs import Logs
-from pulsarctl_wire.pipeline.storage.partitions import partitioned
+from pulsarctl_wire.pipeline.storage.partitions import add_partitions
 from pulsarctl_wire.pipeline.storage.resuming import (
     Rebuild,
     Resumed,
@@ -153,7 +153,7 @@ class Store:
         if progress is not None:
             leave_gone(progress, inputs)
         settings = Settings(self.drafts, options)
-        if (earlier := self._begun()) is not None:
+        if (earlier := self._load_begun()) is not None:
             settings = settings._replace(stand_in=earlier.settings.stand_in)
         fits = earlier == Begun(VERSION, settings)
 
@@ -268,7 +268,7 @@ class Store:
                 with suppress(CaptureError):  # `resume` says what is wrong
                     if (data := self._read(name)) is not None:
                         outline = saved.load_outline(data, f"progress/{name}")
-                        return saved.Outline(outline.inputs, self._repartitioned(outline.options))
+                        return saved.Outline(outline.inputs, self._repartition(outline.options))
             return None
 
     def files(self) -> list[Any]:
@@ -300,7 +300,7 @@ class Store:
         for table in TABLES:
             rows = self._rows(table)
             files = [file for file in rows if file.path not in hidden and not unwanted(file.base_name)]
-            schema, by = partitioned(TABLES[table], options.partition_by)
+            schema, by = add_partitions(TABLES[table], options.partition_by)
             for log in logs:
                 log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
 
@@ -447,14 +447,14 @@ class Store:
         if data is None:
             return None
         progress = saved.load_progress(data, f"progress/{name}")
-        progress.options = self._repartitioned(progress.options)
+        progress.options = self._repartition(progress.options)
         return progress
 
-    def _repartitioned(self, options: Options) -> Options:
+    def _repartition(self, options: Options) -> Options:
         columns = self._partition_by()
         return options if columns is None else replace(options, partition_by=columns)
 
-    def _begun(self) -> Begun | None:
+    def _load_begun(self) -> Begun | None:
         data = self._read(_BEGUN)
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 

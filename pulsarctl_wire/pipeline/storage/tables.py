@@ -18,7 +18,7 @@ from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.paths import is_pattern, reason, scheme_of
-from pulsarctl_wire.pipeline.files.splits import opened
+from pulsarctl_wire.pipeline.files.splits import open_input
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, read_change
@@ -80,7 +80,7 @@ def is_table(path: str) -> bool:
     try:
         kind = folder.kind(inside)
         if kind == fs.FileType.File:
-            with opened(path) as stream:
+            with open_input(path) as stream:
                 return not holds_packets(stream)
         return bool(folder.files(inside)) if kind == fs.FileType.Directory else not is_pattern(inside)
     except (ArrowException, OSError) as error:
@@ -91,7 +91,7 @@ class Part(NamedTuple):
     """Files of a table, and how many connection numbers the tables before it have taken."""
 
     files: Files
-    taken: int
+    first_number: int
 
 
 def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
@@ -268,7 +268,7 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
             columns = footer.schema.to_arrow_schema()
             last = _last_connection(footer, stream) if "connection" in columns.names else -1
     except pa.ArrowInvalid:
-        with opened(uri) as stream:
+        with open_input(uri) as stream:
             if holds_packets(stream):
                 way_out = f"pwire table {uri} --out {uri}.parquet makes a table of it"
                 raise CaptureError(f"{uri} is a capture, not a table: {way_out}") from None

@@ -43,11 +43,11 @@ class Pool:
 
     def __init__(self, executor: Executor, size: int = 1) -> None:
         self._executor = executor
-        self._most = size + 2
+        self._limit = size + 2
 
     def room(self, submitted: int) -> int:
         """Return so many that no worker waits for this process."""
-        return self._most - submitted
+        return self._limit - submitted
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int

@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsarctl_wire.pipeline.storage.finish import begin_file
 from pulsarctl_wire.pipeline.storage.journal import Change
-from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, needed, partitioned
+from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, add_partitions, find_sources
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import Size, count, row_groups
 from pulsarctl_wire.table.schema import TABLES, described
@@ -48,7 +48,7 @@ def _moved(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -
     splits: _Splits = defaultdict(list)
     for file in store.files():
         kind = store.below(file.path).partition("/")[0]
-        if partitioned(TABLES[kind], old_keys) != partitioned(TABLES[kind], new_keys):
+        if add_partitions(TABLES[kind], old_keys) != add_partitions(TABLES[kind], new_keys):
             splits[kind, PART.sub("", file.base_name)].append(file)
     return splits
 
@@ -56,16 +56,16 @@ def _moved(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -
 def _planned(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str, ...]) -> list[str]:
     """Return the paths of the files that the rows of a split will be in, below the table's directory."""
     schema = TABLES[kind]
-    _, ours = partitioned(schema, keys)
+    _, ours = add_partitions(schema, keys)
     if not ours:
         return [f"{kind}/{name}.parquet"]
     paths: list[str] = []
 
-    def opened(path: str) -> File:
+    def open_partition(path: str) -> File:
         paths.append(f"{kind}/{path}")
         return _Planned()
 
-    _copy(store, files, Partitioned(name, ours, opened), needed(schema, ours))
+    _copy(store, files, Partitioned(name, ours, open_partition), find_sources(schema, ours))
     return paths
 
 

@@ -77,9 +77,9 @@ def permits_used(frame: Frame) -> int:
     if head.batch <= 1 or frame.ids.is_plain:
         return max(head.batch, 1)
     words: Any = frame.base.message.ack_set  # type: ignore[union-attr]
-    return max(ones(words), 1) if words else head.batch
+    return max(count_ones(words), 1) if words else head.batch
 
 
-def ones(words: Any) -> int:
+def count_ones(words: Any) -> int:
     """Return how many messages of a batch an ack_set (signed 64-bit words) leaves unacknowledged (PIP-54)."""
     return sum((word & _WORD).bit_count() for word in words)

@@ -106,7 +106,7 @@ class Contents(State):
         for event in events:
             self._counts[event.__class__, event.to_broker is not flipped] += 1
             if isinstance(event, Frame) and event.type in (CONNECT, CONNECTED):
-                self.greeting = self.greeting.after(event)
+                self.greeting = self.greeting.merge(event)
         super().track(events)
 
     def count(self, kind: type[Event]) -> tuple[int, int]:

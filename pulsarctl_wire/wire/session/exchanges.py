@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.counts import messages_in
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.plain import Asked, Identity, Sent
+from pulsarctl_wire.wire.session.plain import Identity, Request, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TopicState
 
 MAX_QUEUE: Final = 1_024
@@ -117,7 +117,7 @@ class ProducerLedger:
             return first
         return send
 
-    def lowest(self, sequence: int) -> int:
+    def find_lowest(self, sequence: int) -> int:
         """Return the lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
         if sequence and sequence not in self.pending:
             for lowest, send in islice(reversed(self.pending.items()), _SEARCHED):
@@ -136,7 +136,7 @@ class ProducerLedger:
         for sequence, chunks in self.chunks.items():
             yield from ((sequence, send) for send in chunks.waiting)
 
-    def oldest(self) -> tuple[int, Sent] | None:
+    def find_oldest(self) -> tuple[int, Sent] | None:
         """Return the pending send that was sent first, with its sequence id; None if there is none."""
         heads = list(islice(self.pending.items(), 1))
         firsts = [(sequence, send[0] if isinstance(send, deque) else send) for sequence, send in heads]
@@ -145,7 +145,7 @@ class ProducerLedger:
         ]
         return min(firsts, key=lambda item: item[1][2], default=None)
 
-    def certainly_pending(self) -> tuple[int, int | None]:
+    def count_certain(self) -> tuple[int, int | None]:
         """Return how many sends are certainly pending, and when the oldest was sent (ns, or None)."""
         if self.is_closed or not self.waiting:
             return 0, None
@@ -225,7 +225,7 @@ class ExchangeState(TopicState):
             frame.producer = name
             knowledge = self._knowledge
             if knowledge.unanswered:
-                again = knowledge.resent((topic, name, sequence, publish_time, chunk), time_ns)
+                again = knowledge.take_resent((topic, name, sequence, publish_time, chunk), time_ns)
                 if again is not None:
                     first, time_ns = again.number, again.time_ns
                     frame.resend_of = first
@@ -270,7 +270,7 @@ class ExchangeState(TopicState):
         body = frame.base.send_error  # type: ignore[union-attr]
         ledger = self.producers.get(body.producer_id)
         if ledger is not None:
-            self._answer_send(frame, ledger, ledger.lowest(body.sequence_id))
+            self._answer_send(frame, ledger, ledger.find_lowest(body.sequence_id))
         else:
             frame.topic = self._topic_of(body.producer_id)
 
@@ -295,11 +295,11 @@ class ExchangeState(TopicState):
 
     def _give_up(self, ledger: ProducerLedger) -> None:
         """Move a producer's pending sends to `unanswered`: they will get no answer here."""
-        for identity, send in self._unanswered(ledger):
+        for identity, send in self._list_unanswered(ledger):
             self._knowledge.add_unanswered(identity, send)
         self._pending -= ledger.waiting
 
-    def _unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
+    def _list_unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
         """Return the pending sends of a producer."""
         sends: list[tuple[Identity, Unanswered]] = []
         for sequence, pending in ledger.sends():
@@ -340,8 +340,8 @@ class ExchangeState(TopicState):
             ledger = self.producers.get(producer) or self._ledger(producer)
             ledger.is_open, ledger.is_closed = False, True
 
-    def _ask(self, key: tuple[str, int], request: Asked, body: Any) -> None:
-        super()._ask(key, request, body)
+    def _remember_request(self, key: tuple[str, int], request: Request, body: Any) -> None:
+        super()._remember_request(key, request, body)
         if request.type in _COMPLETED:
             self._knowledge.bodies.put((self.connection.index, *key), body)
 
@@ -362,10 +362,10 @@ class ExchangeState(TopicState):
     def _declare(self, is_producer: bool, owner: int, schema: Schema | None) -> None:
         self._knowledge.schemas.declare((self.connection.index, is_producer, owner), schema)
 
-    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, request: Asked, last: bool) -> None:
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, request: Request, last: bool) -> None:
         """Apply an answer to its request: store schemas by version, give a reopened producer a new ledger."""
         if frame.type == PRODUCER_SUCCESS and request.owner is not None:
-            self._opened(request.owner[1], as_text(body.producer_name))
+            self._record_opened(request.owner[1], as_text(body.producer_name))
         knowledge, identity = self._knowledge, (self.connection.index, *key)
         contents = knowledge.bodies.get(identity)
         if contents is None:
@@ -381,7 +381,7 @@ class ExchangeState(TopicState):
         if last:
             knowledge.bodies.drop(identity)
 
-    def _opened(self, producer: int, name: str) -> None:
+    def _record_opened(self, producer: int, name: str) -> None:
         """Note that a producer was opened, with this name."""
         ledger = self.producers.get(producer)
         if ledger is None:

@@ -31,7 +31,7 @@ class Greeting(NamedTuple):
         """The host and port of `proxy_to_broker_url`; empty if there are none."""
         return (self.proxy_to_broker_url or "").rpartition("://")[2].partition("/")[0]
 
-    def after(self, frame: Frame) -> "Greeting":
+    def merge(self, frame: Frame) -> "Greeting":
         """Return this greeting with what a CONNECT or CONNECTED adds."""
         body: Any = frame.body
         if body is None or is_doubtful(frame):

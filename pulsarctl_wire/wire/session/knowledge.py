@@ -144,7 +144,7 @@ class Knowledge:
                 answers.frombytes(bytes(answers.itemsize * (request + 4096 - len(answers))))
             answers[request] = answer
 
-    def resent(self, identity: Identity, time_ns: int | None) -> Unanswered | None:
+    def take_resent(self, identity: Identity, time_ns: int | None) -> Unanswered | None:
         """Take the unanswered SEND that is resent at `time_ns`, or None. A SEND from later is none.
 
         Frames behind a hole may be tracked long after those of other connections that were sent later.

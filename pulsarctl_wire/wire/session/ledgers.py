@@ -22,7 +22,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import error_of, permits_used
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.plain import Asked, Sent
+from pulsarctl_wire.wire.session.plain import Request, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
 
 _WORD: Final = 2**64 - 1
@@ -120,7 +120,7 @@ class ConsumerLedger:
         del self.entries[entry]
         return delivered
 
-    def before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
+    def list_before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
         """Return the entries delivered before this one, in order if the consumer may ack cumulatively."""
         return list(takewhile(lambda delivered: delivered < entry, self.entries))
 
@@ -165,7 +165,7 @@ class LedgerState(ExchangeState):
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
         """Yield the frame numbers and types of the client's requests that have no answer yet."""
-        for request in (*self._asked.values(), self._handshake, *self._pings.get(True, ())):
+        for request in (*self._pending_requests.values(), self._handshake, *self._pings.get(True, ())):
             if request is not None and request.type != _AUTH_RESPONSE:  # a refresh that succeeds has none
                 yield request.number, request.type
         for ledger in self.producers.values():
@@ -184,8 +184,8 @@ class LedgerState(ExchangeState):
 
     # -- exchanges
 
-    def _answered(self, frame: Frame, request: Asked) -> None:
-        super()._answered(frame, request)
+    def _pair_answer(self, frame: Frame, request: Request) -> None:
+        super()._pair_answer(frame, request)
         is_last = frame.type != PRODUCER_SUCCESS or frame.body.producer_ready
         if is_last:
             self._report(frame, request.number, request.type)
@@ -229,7 +229,7 @@ class LedgerState(ExchangeState):
         return ConsumerLedger(topic, subscription, getattr(body, "consumer_epoch", 0))
 
     def _flow(self, frame: Frame) -> None:
-        self._of_consumer(frame)
+        self._name_by_consumer(frame)
         flow = frame.base.flow  # type: ignore[union-attr]
         consumer = self.consumers.get(flow.consumer_id)
         if consumer is not None:
@@ -259,13 +259,13 @@ class LedgerState(ExchangeState):
             return
         for entry, words in acknowledged_by(frame):
             if ids.kind == CommandAck.Cumulative:
-                for earlier in consumer.before(entry):
-                    self._acknowledged(frame, consumer, earlier, ())
+                for earlier in consumer.list_before(entry):
+                    self._report_acknowledged(frame, consumer, earlier, ())
             item = consumer.entries.get(entry)
             alone = item is not None and item.left == 1 and item.mask == -1  # it needs no ack_set
-            self._acknowledged(frame, consumer, entry, () if alone else words)
+            self._report_acknowledged(frame, consumer, entry, () if alone else words)
 
-    def _acknowledged(
+    def _report_acknowledged(
         self, frame: Frame, consumer: ConsumerLedger, entry: tuple[int, int], words: Any
     ) -> None:
         delivered = consumer.acknowledge(entry, words)
@@ -281,7 +281,7 @@ class LedgerState(ExchangeState):
         )
 
     def _redeliver(self, frame: Frame) -> None:
-        self._of_consumer(frame)
+        self._name_by_consumer(frame)
         body = frame.base.redeliverUnacknowledgedMessages  # type: ignore[union-attr]
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:
