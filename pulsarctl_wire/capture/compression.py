@@ -138,7 +138,7 @@ class Unread(io.RawIOBase):
         self._stream = stream
 
     def readable(self) -> bool:
-        """Always true."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -306,7 +306,7 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int
 
 
 def _options(body: bytes, pos: int, order: str) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the options of a block, from `offset` of its body: code, size, and value (which may be cut)."""
+    """Yield the options of a block, from `pos` of its body: code, size, and value (which may be cut)."""
     while pos + 4 <= len(body):
         code, size = struct.unpack_from(order + "HH", body, pos)
         if code == 0:
@@ -363,7 +363,7 @@ def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> i
 def _record_follows(
     data: bytes, pos: int, layout: Layout, last_s: int | None
 ) -> tuple[int, int | None] | None:
-    """Return the end of the record at `offset`, and its time in s; None without a whole valid header."""
+    """Return the end of the record at `pos`, and its time in s; None without a whole valid header."""
     if len(data) - pos < 16:
         return None
     seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, pos)

@@ -19,8 +19,8 @@ from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, Place, UInt32, UInt64, Unwrapped
 from pulsarctl_wire.wire.session.ending import LifeState
 from pulsarctl_wire.wire.session.knowledge import Unanswered
-from pulsarctl_wire.wire.session.part import KnownState
-from pulsarctl_wire.wire.session.plain import Identity, Known
+from pulsarctl_wire.wire.session.partial_state import KnownState
+from pulsarctl_wire.wire.session.state_data import Identity, Known
 
 FRESH: Final = "fresh"
 STEP: Final = "step"
@@ -256,12 +256,12 @@ def save(reassembler: Reassembler) -> ReassemblerState:
         for identity, send in knowledge.unanswered.items()
     ]
     return ReassemblerState(
-        *(reassembler.connections, [_saved(tcp) for tcp in connections], ended_indexes, sorted(servers)),
+        *(reassembler.connections, [_save_tcp(tcp) for tcp in connections], ended_indexes, sorted(servers)),
         *(knowledge.frames, unanswered, knowledge.forgotten),
     )
 
 
-def _saved(tcp: Tcp) -> TcpState:
+def _save_tcp(tcp: Tcp) -> TcpState:
     first, second = halves_of(tcp)
     connection = tcp.state.connection
     state = hand_over(tcp)._replace(streams=(first.stream.state(), second.stream.state()))
@@ -273,7 +273,7 @@ def _saved(tcp: Tcp) -> TcpState:
         tcp.life.time_ns,
         connection.flipped,
         tcp.certain,
-        (list(map(_lost, first.held)), list(map(_lost, second.held))),
+        (list(map(_save_lost, first.held)), list(map(_save_lost, second.held))),
         state,
     )
 
@@ -292,7 +292,7 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
         tcp.state.resume(row.state.known)
         for half, lost_events in zip(halves_of(tcp), row.held, strict=True):
             heapq.heapify(half.early)
-            half.held = [_event(lost, connection, half.stream.to_broker) for lost in lost_events]
+            half.held = [_restore_event(lost, connection, half.stream.to_broker) for lost in lost_events]
         connections.append(tcp)
     reassembler.resume(saved.connections, connections, saved.ended, set(saved.servers))
     knowledge = reassembler.knowledge
@@ -301,12 +301,12 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
         knowledge.add_unanswered(identity, Unanswered(number, time_ns, Connection(index), is_sure))
 
 
-def _lost(event: Event) -> Lost:
+def _save_lost(event: Event) -> Lost:
     assert isinstance(event, Malformed)
     return Lost(*[getattr(event, name) for name in Lost._fields])
 
 
-def _event(values: Lost, connection: Connection, to_broker: bool) -> Malformed:
+def _restore_event(values: Lost, connection: Connection, to_broker: bool) -> Malformed:
     reason, raw, size, offset, time_ns, packet, packets, protocol = values
     event = Malformed(reason, raw, size, connection, to_broker, offset, time_ns, packet)
     event.packets, event.protocol = packets, protocol

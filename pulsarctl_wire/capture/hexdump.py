@@ -42,7 +42,7 @@ def looks_like_hexdump(head: bytes) -> bool:
     lines = _lines(head.decode("utf-8", "replace"))
     if len(head) >= _SNIFFED and len(lines) > 1:
         lines.pop()  # it may be cut
-    form = _form(lines)
+    form = _detect_form(lines)
     return _is_mostly_plain(lines) if form == "plain" else form != ""
 
 
@@ -56,7 +56,7 @@ def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
     head = b""
     while len(head) < _HEAD and (chunk := next(chunk_iterator, b"")):
         head += chunk
-    form = _form(_lines(head.decode("utf-8", "replace")))
+    form = _detect_form(_lines(head.decode("utf-8", "replace")))
     if form == "words":
         raise CaptureError("these are 16-bit words in the machine's byte order: use `hexdump -C` or `xxd`")
     if form == "literals":
@@ -114,7 +114,7 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
-def _form(lines: Iterable[str]) -> _Form:
+def _detect_form(lines: Iterable[str]) -> _Form:
     """Return the family: rows if any row has a colon, otherwise that of the first line of any family."""
     first: _Form = ""
     for number, line in enumerate(lines, 1):
@@ -123,11 +123,11 @@ def _form(lines: Iterable[str]) -> _Form:
         row = read_row(number, line)
         if row is not None and row.has_colon and row.is_plausible:
             return "rows"
-        first = first or _line_form(line, row)
+        first = first or _detect_line_form(line, row)
     return first
 
 
-def _line_form(line: str, row: "Row | None") -> _Form:
+def _detect_line_form(line: str, row: "Row | None") -> _Form:
     if row is not None and row.is_plausible:
         return "rows"
     if _WORDS.match(line):
@@ -222,7 +222,7 @@ def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
             edge, last = "", number
             if len(digits) % 2:
                 if index < len(tokens):
-                    raise CaptureError(f"line {number}: {_short(token)} has an odd number of hex digits")
+                    raise CaptureError(f"line {number}: {_shorten(token)} has an odd number of hex digits")
                 digits, edge = digits[:-1], digits[-1]
             data += bytes.fromhex(digits)
         if len(data) >= PIECE:
@@ -265,10 +265,10 @@ def _refuse_broken(number: int, line: str) -> None:
     wrong = [word for word in words if not _HEX.fullmatch(word.removeprefix("0x"))]
     good = len(words) - len(wrong)
     if words[0] != wrong[0] and good >= max(_MIN_BYTES, len(wrong)):
-        raise CaptureError(f"line {number}: {_short(wrong[0])} is not hex")
+        raise CaptureError(f"line {number}: {_shorten(wrong[0])} is not hex")
 
 
-def _short(word: str) -> str:
+def _shorten(word: str) -> str:
     return repr(word if len(word) <= 20 else word[:20] + "...")
 
 

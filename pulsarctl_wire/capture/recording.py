@@ -72,7 +72,7 @@ class SessionWriter:
         self._sides_of(connection, time_ns)
 
     def _turn(self, time_ns: int) -> None:
-        """Called before anything is written; a subclass may begin a new file here."""
+        """Do what a subclass does before anything is written: it may begin a new file here."""
 
     def _sides_of(self, connection: Connection, time_ns: int) -> _Sides:
         """Return the sides of a connection; open it if necessary."""

@@ -156,7 +156,7 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     order = [next(by_time) if index in first else index for index in range(len(names))]
     numbers = [number for number, index in enumerate(order) if index in first]
     alike = [series_of(name) for name in names]
-    continued = _continuing(order, numbers, alike, spans)
+    continued = _find_continuing(order, numbers, alike, spans)
     turns = [Turn(index) for index in order]
     for place, number in enumerate(numbers):
         following = numbers[place + 1] if place + 1 < len(numbers) else -1
@@ -187,7 +187,7 @@ def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
     return Order(turns, notes)
 
 
-def _continuing(
+def _find_continuing(
     order: list[int], numbers: list[int], alike: list[str], spans: Sequence[Span | None]
 ) -> dict[int, list[int]]:
     """Return which earlier files continue after each of `numbers` begins."""
@@ -209,7 +209,7 @@ def _continuing(
 
 
 def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequence[Span | None]) -> list[str]:
-    """Notes for the user: which files of a series overlap, and whose clock was set back."""
+    """Return notes for the user: which files of a series overlap, and whose clock was set back."""
     back = [
         name
         for name, span in zip(names, spans, strict=True)

@@ -364,7 +364,7 @@ def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
     return first_bytes(stream, SNIFFED - len(head))
 
 
-def uncompressed(stream: BinaryIO) -> BinaryIO:
+def unpack(stream: BinaryIO) -> BinaryIO:
     """Return `stream` from its beginning, decompressed."""
     peeled, head = peel(stream)
     return cast(BinaryIO, Unread(head, peeled))

@@ -40,9 +40,9 @@ from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, entry_of
-from pulsarctl_wire.wire.session.plain import Request
-from pulsarctl_wire.wire.session.plain import Sent as Pending
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS
+from pulsarctl_wire.wire.session.state_data import Request
+from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 
 class Observer(Protocol):

@@ -51,7 +51,7 @@ class Run:
         options = options or Options()
         self._table = Store(out, format)
         resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
-        self._store = self._table.beside() if resumed.rebuild else self._table
+        self._store = self._table.next_generation() if resumed.rebuild else self._table
         self._settings = resumed.settings
         self._progress = resumed.progress or new_progress(self._settings, inputs)
         self.rebuild = resumed.rebuild

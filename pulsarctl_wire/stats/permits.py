@@ -28,8 +28,8 @@ from pulsarctl_wire.wire.session.counts import messages_in, permits_used
 from pulsarctl_wire.wire.session.ending import OPEN, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
-from pulsarctl_wire.wire.session.plain import Request
 from pulsarctl_wire.wire.session.state import PRODUCER
+from pulsarctl_wire.wire.session.state_data import Request
 
 MAX_ROWS: Final = 256
 """Maximum number of rows of a consumer that are shown."""
@@ -45,7 +45,7 @@ _OPEN: Final = "still open when the capture ends"
 _FLOW, _MESSAGE, _ACK = NUMBERS["FLOW"], NUMBERS["MESSAGE"], NUMBERS["ACK"]
 _SUBSCRIBE, _ERROR = NUMBERS["SUBSCRIBE"], NUMBERS["ERROR"]
 _NOTED: Final = {NUMBERS["SEEK"], NUMBERS["UNSUBSCRIBE"]}
-_SUMS: Final = ("flows", "granted", "used", "delivered", "acked", "request", "redelivered")
+_SUMS: Final = ("flows", "granted", "used", "delivered", "acked", "asked", "redelivered")
 _STATES: Final = ("permits", "unacked", "pending")
 
 
@@ -68,7 +68,7 @@ class Row:
     """Messages in these MESSAGEs."""
     acked: int = 0
     """Messages acknowledged."""
-    request: int = 0
+    asked: int = 0
     """Entries that the consumer wanted to be delivered again."""
     redelivered: int = 0
     """MESSAGEs that say that they were delivered before."""
@@ -205,7 +205,7 @@ class Consumer:
         Before that its unacknowledged messages and requested redeliveries were `unacked` and `redeliveries`.
         """
         ledger, row = self.ledger, self.row(frame)
-        row.request += ledger.redeliveries - redeliveries
+        row.asked += ledger.redeliveries - redeliveries
         if frame.type == _FLOW:
             permits = frame.base.flow.messagePermits  # type: ignore[union-attr]
             self.first_grant = self.first_grant or permits
@@ -469,7 +469,7 @@ def _figures(row: Row, timed: bool) -> Figures:
         "used": row.used,
         "delivered": row.delivered,
         "acked": row.acked,
-        "request": row.request,
+        "asked": row.asked,
         "redelivered": row.redelivered,
         "permits": row.permits,
         "lowest_permits": row.lowest,

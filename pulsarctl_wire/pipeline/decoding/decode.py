@@ -17,12 +17,12 @@ from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import IDLE, halves_of, hand_over, sync_point
 from pulsarctl_wire.capture.packets import SYN, Dissector, Waiting, reverse
 from pulsarctl_wire.capture.series import open_lane
-from pulsarctl_wire.capture.sources import uncompressed
+from pulsarctl_wire.capture.sources import unpack
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, FilePosition, Kept, Problem, Settings
 from pulsarctl_wire.pipeline.files.splits import Side, Split, open_input, read_split
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event, Frame, Malformed
-from pulsarctl_wire.wire.session.part import PartState
+from pulsarctl_wire.wire.session.partial_state import PartState
 
 PATIENCE: Final = 64
 """How many packets of a connection to wait for the first bytes of an idle half."""
@@ -100,7 +100,7 @@ def _turns(
                 part = Split(file, 0, input_) if split.more else split
                 try:
                     with open_input(input_.path, part.start) as stream:
-                        source = stream if part.layout is not None else uncompressed(stream)
+                        source = stream if part.layout is not None else unpack(stream)
                         yield input_.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
                 except CaptureError as error:
                     problems.append(_problem(input_.name, error))
@@ -188,7 +188,7 @@ class _SplitDecoder:
             tcp = reassembler.connection(segment[0])
             place = base | packets.offset
             if tcp is None or not tcp.is_synced or segment[3] & SYN:
-                self._unsynced((self.packets if self._is_merged else place, place, time_ns, segment))
+                self._take_unsynced((self.packets if self._is_merged else place, place, time_ns, segment))
             else:
                 events = reassembler.add(segment, time_ns, place)
                 while events:
@@ -201,7 +201,7 @@ class _SplitDecoder:
         """Return the turn of the current packet."""
         return self.packets if self._is_merged else self._base | packets.offset
 
-    def _unsynced(self, packet: Kept) -> None:
+    def _take_unsynced(self, packet: Kept) -> None:
         """Decode a packet of a connection that may not be synchronized yet."""
         turn, place, time_ns, segment = packet
         key = segment[0]
@@ -212,16 +212,16 @@ class _SplitDecoder:
             self.rest = self.rest or turn
             return
         events = self.reassembler.add(segment, time_ns, place)
-        tcp = self._marked(key, turn)
+        tcp = self._find_marked(key, turn)
         edges = self._edges
         while events:
             self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
             events = self.reassembler.take_more()
-            tcp = self._marked(key, turn)  # after these events, the key may be a new connection's
+            tcp = self._find_marked(key, turn)  # after these events, the key may be a new connection's
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
 
-    def _marked(self, key: bytes, turn: int) -> Tcp | None:
+    def _find_marked(self, key: bytes, turn: int) -> Tcp | None:
         """Return the connection of a segment's key; give it an edge if it has none."""
         tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:

@@ -33,7 +33,7 @@ from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Connection, Event
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.ranges import Count, Unwrapped
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.part import KnownState, MaybeResent
+from pulsarctl_wire.wire.session.partial_state import KnownState, MaybeResent
 
 Names = dict[str, str | None]
 """Stand-in in a draft -> real name, or None if it is unknown."""
@@ -210,7 +210,7 @@ class Stitcher:
                     resent.setdefault(name, []).append((sequence, sequence, 0))
             for name, (low, high, _) in edge.early.items():
                 resent.setdefault(name, []).append((low, high, 0))
-            for name in _unseen(edge, tcp, names):
+            for name in _find_unseen(edge, tcp, names):
                 resent.setdefault(name, []).append((0, sys.maxsize, 0))
             for name, sequence, offset in edge.part.maybe_resent if edge.part is not None else ():
                 resent.setdefault(name, []).append((sequence, sequence, offset))
@@ -269,7 +269,7 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
     )
 
 
-def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
+def _find_unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
     """Return the producers of `names` that an edge may have sends of which the split could not decode.
 
     They are in what the connection still holds, or in the packets of the edge.

@@ -59,12 +59,12 @@ def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is
         if cluster in (None, findings_file.cluster):
             system, inside = filesystem(findings_file.path)
             rows = pq.read_table(inside, filesystem=system, schema=FINDINGS).to_pylist()
-            findings += [_placed(row, findings_file.cluster, first_number) for row in rows]
+            findings += [_shift_row(row, findings_file.cluster, first_number) for row in rows]
         first_number += connections
     return pa.Table.from_pylist(findings, schema=FINDINGS)
 
 
-def _placed(row: dict[str, Any], cluster: str | None, shift: int) -> dict[str, Any]:
+def _shift_row(row: dict[str, Any], cluster: str | None, shift: int) -> dict[str, Any]:
     """Return a row for a table whose connections are numbered from `shift` on."""
     if shift and row["connection"] is not None:
         evidence = [item | {"connection": item["connection"] + shift} for item in json.loads(row["evidence"])]

@@ -16,8 +16,8 @@ from pyarrow import ArrowException
 from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, written
-from pulsarctl_wire.pipeline.storage.generations import tagged
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, write_file
+from pulsarctl_wire.pipeline.storage.generations import tag_name
 from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, add_partitions, directory
 from pulsarctl_wire.table.columns import (
     number_array,
@@ -56,9 +56,9 @@ def finish_split(
     size = 0
     for table, schema in TABLES.items():
         columns = described(schema, options.detail)
-        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, options.partition_by)
+        file = begin_file(f"{out}/{table}", tag_name(name, generation), columns, options.partition_by)
         try:
-            for batch in finished_rows(name, stitched, settings.drafts, table):
+            for batch in read_finished(name, stitched, settings.drafts, table):
                 file.write(batch)
         except BaseException:
             file.discard()
@@ -73,7 +73,7 @@ def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generatio
     schema, columns = add_partitions(schema, partition_by)
     system, inside = filesystem("/".join([folder, directory(columns, [None] * len(columns))]).rstrip("/"))
     system.create_dir(inside)
-    with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
+    with write_file(system, f"{inside}/{tag_name('end', generation)}.parquet") as stream:
         writer(stream, schema).close()
 
 
@@ -84,14 +84,14 @@ def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str])
     if not columns:
         return _ParquetFile(system, f"{inside}/{name}.parquet", schema)
 
-    def opened(path: str) -> File:
+    def open_partition(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
         return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
 
-    return Partitioned(name, columns, opened)
+    return Partitioned(name, columns, open_partition)
 
 
-def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
+def read_finished(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
     """Yield the rows of a `table` of the split `name`, in batches: those of its edges, then of its draft."""
     if edges := stitched.rows.get(table):
         yield from pa.ipc.open_stream(io.BytesIO(edges))
@@ -102,7 +102,7 @@ def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
         return
     with stream:
         for batch in pa.ipc.open_stream(stream):
-            yield _fixed_up(batch, stitched.fixups)
+            yield _fix_up(batch, stitched.fixups)
 
 
 class _ParquetFile:
@@ -153,7 +153,7 @@ class _ParquetFile:
 # -- fixing up
 
 
-def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
+def _fix_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     """Return a batch of a draft with the fixups applied, without the rows of connections that have none."""
     local = number_values(batch.column("connection"))
     size = int(local.max(initial=0)) + 1

@@ -23,7 +23,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 from pyiceberg.transforms import IdentityTransform
 
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 
 _HINT: Final = "version-hint.text"
 _SKIPPED_BY: Final = ("time_ns", "connection")
@@ -155,7 +155,7 @@ class _Directory(NoopCatalog):
         version = (_version(self._location) or 0) + 1
         for name, text in ((f"v{version}.metadata.json", metadata.model_dump_json()), (_HINT, str(version))):
             system, path = filesystem(f"{self._location}/metadata/{name}")
-            with written(system, path) as stream:
+            with write_file(system, path) as stream:
                 stream.write(text.encode())
         location = {"metadata-location": _metadata(self._location, version)}
         return CommitTableResponse.model_validate({"metadata": metadata, **location})

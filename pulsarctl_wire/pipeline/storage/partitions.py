@@ -95,7 +95,7 @@ def _directory_name(name: str, value: str | None) -> str:
 class Partitioned:
     """The files of a split in the partitions that its rows are in.
 
-    `begin_file` begins a file at a path below the table's directory. Closed files stay if the rest is discarded:
+    `begin_file` takes a path below the table's directory. Closed files stay if the rest is discarded:
     whoever writes the split again replaces them.
     """
 

@@ -181,10 +181,10 @@ def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = Fa
     present: set[int] = set()
     fresh: list[Input] = []
     for input_ in inputs:
-        number = lookup.number(input_)
+        number = lookup.find_number(input_)
         has_changed = number is None
         if number is None:
-            number = lookup.changed(input_)
+            number = lookup.find_changed(input_)
             if number is not None and earlier[number].first_ns is None and number < len(earlier) - 1:
                 number = None  # it had no packets then
         if number is None:
@@ -248,7 +248,7 @@ class _Known:
         self._paths = {input_.path: number for number, input_ in enumerate(inputs)}
         self._begins = {_begin(input_): number for number, input_ in enumerate(inputs)}
 
-    def number(self, target: Input) -> int | None:
+    def find_number(self, target: Input) -> int | None:
         """Return the number of the same input, or None."""
         number = self._numbers.get(_identify(target), self._numbers.get(target.mark))
         if number is None:
@@ -256,7 +256,7 @@ class _Known:
         input_ = self._inputs[number]
         return number if input_.size == target.size or _is_packed(input_) != _is_packed(target) else None
 
-    def changed(self, target: Input) -> int | None:
+    def find_changed(self, target: Input) -> int | None:
         """Return the number of the same file when there was more or less in it, or None."""
         number = self._paths.get(target.path)
         if number is not None and None in (self._inputs[number].first_ns, target.first_ns):
@@ -265,8 +265,8 @@ class _Known:
 
     def holds(self, target: Input) -> bool:
         """Return whether an input has all that another one had."""
-        number = self.changed(target)
-        return self.number(target) is not None or (
+        number = self.find_changed(target)
+        return self.find_number(target) is not None or (
             number is not None and _holds(self._inputs[number], target)
         )
 

@@ -28,13 +28,13 @@ from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, besid
 class Files(NamedTuple):
     """The Parquet files of a table: their paths or URIs.
 
-    `base`: the directory below which directories are named by columns that files lack, or None. `same`: all
-    files have the same columns. `lacks`: our columns that some of them do not have.
+    `base`: the directory below which directories are named by columns that files lack, or None. With
+    `is_uniform` all files have the same columns. `lacks`: our columns that some of them do not have.
     """
 
     paths: list[str]
     base: str | None
-    same: bool
+    is_uniform: bool
     lacks: frozenset[str]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, decode_split, delete_draft
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 from pulsarctl_wire.pipeline.files.splits import Split
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import Finished, finish_split
@@ -67,7 +67,7 @@ def decode_to_file(split: Split, settings: Settings) -> None:
     delete_decoded(settings.drafts, [split.name])  # an attempt that began elsewhere
     decoded = decode_split(split, settings)
     system, path = filesystem(_edges_path(settings.drafts, split.name))
-    with written(system, path) as stream:
+    with write_file(system, path) as stream:
         stream.write(saved.dump(decoded))
 
 

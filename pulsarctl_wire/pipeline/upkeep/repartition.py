@@ -28,10 +28,10 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     options, size_before = store.merge()[-1].options, count(store.files())
     if by == options.partition_by:
         return size_before
-    splits = _moved(store, options.partition_by, by)
-    new = [path for (kind, name), files in splits.items() for path in _planned(store, kind, name, files, by)]
+    splits = _group_files(store, options.partition_by, by)
+    new = [path for (kind, name), files in splits.items() for path in _plan(store, kind, name, files, by)]
     old = [store.below(file.path) for files in splits.values() for file in files]
-    with store.replacing(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
+    with store.replace_files(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
         for (kind, name), files in splits.items():
             file = begin_file(f"{store.out}/{kind}", name, described(TABLES[kind], options.detail), by)
             try:
@@ -43,7 +43,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     return size_before
 
 
-def _moved(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -> _Splits:
+def _group_files(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -> _Splits:
     """Return the files of tables whose directories change."""
     splits: _Splits = defaultdict(list)
     for file in store.files():
@@ -53,7 +53,7 @@ def _moved(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -
     return splits
 
 
-def _planned(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str, ...]) -> list[str]:
+def _plan(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str, ...]) -> list[str]:
     """Return the paths of the files that the rows of a split will be in, below the table's directory."""
     schema = TABLES[kind]
     _, ours = add_partitions(schema, keys)

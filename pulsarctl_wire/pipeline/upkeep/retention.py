@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.pipeline.files.filesystems import written
+from pulsarctl_wire.pipeline.files.filesystems import write_file
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
@@ -75,7 +75,7 @@ def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = Fa
             rewritten[free_path(path, paths_taken)] = file
             result = result._replace(rewritten=result.rewritten + 1)
     if old_paths and not dry_run:
-        with store.replacing(Change(tuple(rewritten), tuple(old_paths)), options, is_new=True):
+        with store.replace_files(Change(tuple(rewritten), tuple(old_paths)), options, is_new=True):
             for path, file in rewritten.items():
                 _write_rest(store, file, path, until_ns)
     return result
@@ -114,7 +114,7 @@ def _write_rest(store: Store, file: Any, path: str, until_ns: int) -> None:
     """Write the rows of a file that are not older to another one."""
     with damage(file.path), store.system.open_input_file(file.path) as stream:
         schema = pq.read_schema(stream)
-    with written(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
+    with write_file(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
         for rows in row_groups(store.system, [file]):
             is_old = pc.less(_time(rows, _times(path)), pa.scalar(until_ns, pa.int64()))
             newer_rows = rows.filter(pc.invert(pc.fill_null(is_old, False)))

@@ -54,7 +54,7 @@ def is_publish(frame: Frame) -> bool:
 
 
 def latency_of(frame: Frame) -> int | None:
-    """Return the latency of the request that this frame answers, in ns; None if it answers none, or not last.
+    """Return the latency (ns) of the request that this frame answers; None if none, or more answers follow.
 
     A producer that waits for its turn (WaitForExclusive, PIP-68) gets two answers: only the last one counts.
     """

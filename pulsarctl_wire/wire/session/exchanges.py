@@ -22,8 +22,8 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.counts import messages_in
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.plain import Identity, Request, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TopicState
+from pulsarctl_wire.wire.session.state_data import Identity, Request, Sent
 
 MAX_QUEUE: Final = 1_024
 """Maximum number of pending SENDs of one sequence id, and of chunked messages of a producer."""

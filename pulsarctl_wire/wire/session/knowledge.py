@@ -11,7 +11,7 @@ from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import ChunkJoiner
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
-from pulsarctl_wire.wire.session.plain import Identity
+from pulsarctl_wire.wire.session.state_data import Identity
 
 MAX_PENDING: Final = 65_536
 """Maximum number of rows of each table: pending requests, unanswered sends, producers, consumers."""

@@ -22,8 +22,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import error_of, permits_used
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.plain import Request, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
+from pulsarctl_wire.wire.session.state_data import Request, Sent
 
 _WORD: Final = 2**64 - 1
 

@@ -32,7 +32,7 @@ from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
 from pulsarctl_wire.wire.session.greeting import CONNECT, Greeting
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.plain import Owner, Request
+from pulsarctl_wire.wire.session.state_data import Owner, Request
 
 NO_REQUEST: Final = 2**64 - 1
 """The request id of commands that the broker sends without a request."""

@@ -32,8 +32,8 @@ class Captures:
         self._tables = tables
         self._files = list_inputs(places, is_wanted=lambda file: True) if places else None
 
-    def named(self, name: str) -> Iterator[str]:
-        """Paths or URIs of what has that name, or would if it were not compressed, or compressed."""
+    def find_named(self, name: str) -> Iterator[str]:
+        """Yield paths or URIs of what has that name, or would if it were not compressed, or compressed."""
         if self._files is not None:
             namesakes = [candidate.name for candidate in self._files if _bare(candidate.name) == _bare(name)]
             yield from sorted(namesakes, key=lambda path: -_alike(path, name))
@@ -52,8 +52,8 @@ class Captures:
                 if is_there:
                     yield candidate
 
-    def renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
-        """Paths or URIs of captures of its series that have packets of that time; the latest come first."""
+    def find_renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
+        """Yield paths or URIs of captures of its series that have packets of that time, the latest first."""
         if time_ns is None:
             return
         alike = []

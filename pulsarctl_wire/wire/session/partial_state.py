@@ -22,7 +22,16 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.plain import Deferred, Identity, Known, Owner, Part, Request, Sends, Sent
+from pulsarctl_wire.wire.session.state_data import (
+    Deferred,
+    Identity,
+    Known,
+    Owner,
+    Part,
+    Request,
+    Sends,
+    Sent,
+)
 
 MaybeResent = Mapping[str, list[tuple[int, int, int]]]
 """Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
