@@ -212,17 +212,17 @@ class _SplitDecoder:
             self.rest = self.rest or turn
             return
         events = self.reassembler.add(segment, time_ns, place)
-        tcp = self._find_marked(key, turn)
+        tcp = self._mark(key, turn)
         edges = self._edges
         while events:
             self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
             events = self.reassembler.take_more()
-            tcp = self._find_marked(key, turn)  # after these events, the key may be a new connection's
+            tcp = self._mark(key, turn)  # after these events, the key may be a new connection's
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
 
-    def _find_marked(self, key: bytes, turn: int) -> Tcp | None:
-        """Return the connection of a segment's key; give it an edge if it has none."""
+    def _mark(self, key: bytes, turn: int) -> Tcp | None:
+        """Return the connection of a segment's key; give it an edge as its mark if it has none."""
         tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
             tcp.mark = Edge(len(self._edges), pair_of(key), turn)
