@@ -60,7 +60,7 @@ COMPILED = (
     "wire/session/exchanges",
     "wire/session/knowledge",
     "wire/session/ledgers",
-    "wire/session/part",
+    "wire/session/partial_state",
     "wire/session/state",
     "wire/varint",
     "record",

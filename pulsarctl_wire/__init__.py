@@ -38,6 +38,6 @@ def __getattr__(name: str) -> Any:
 
 
 if (_archive := __path__[0].removesuffix(f"/{__name__}")).endswith(".zip"):  # shipped
-    from pulsarctl_wire.shipping import unpacked
+    from pulsarctl_wire.shipping import unpack
 
-    __path__[0] = f"{unpacked(_archive)}/{__name__}"
+    __path__[0] = f"{unpack(_archive)}/{__name__}"

@@ -117,7 +117,7 @@ def require(*libraries: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds the extra `extra` to this installation, with the same tool and source as before.
+    """Return the command that adds the extra `extra` here, with the same tool and source as before.
 
     pipx and uv leave a file in the environment (pipx_metadata.json, uv-receipt.toml). A package that was not
     installed from an index has its source in direct_url.json (PEP 610).
@@ -135,23 +135,23 @@ def how_to_install(extra: str) -> str:
         origin: Any = json.loads(distribution(name).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         checkout = Path(__file__).parents[1]
-        found = (checkout / "pyproject.toml").exists()
-        origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}} if found else {}
+        is_checkout = (checkout / "pyproject.toml").exists()
+        origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}} if is_checkout else {}
     url = origin.get("url", "")
-    what = f"{name}[{extra}]"
+    package = f"{name}[{extra}]"
     editable: list[str] = []
     if "dir_info" in origin:
-        what = f"{unquote(urlsplit(url).path)}[{extra}]"
+        package = f"{unquote(urlsplit(url).path)}[{extra}]"
         editable = ["-e"] if origin["dir_info"].get("editable") else []
     elif "vcs_info" in origin:
         vcs = origin["vcs_info"]
-        what += f" @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', 'HEAD')}"
+        package += f" @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', 'HEAD')}"
     elif url:
-        what += f" @ {url}"
+        package += f" @ {url}"
     prefix = Path(sys.prefix)
     tool = ["pip", "install"] if find_spec("pip") else ["uv", "pip", "install"]
     if (prefix / "pipx_metadata.json").exists():
         tool = ["pipx", "install", "--force"]
     elif (prefix / "uv-receipt.toml").exists():
         tool = ["uv", "tool", "install", "--force"]
-    return shlex.join([*tool, *editable, what])
+    return shlex.join([*tool, *editable, package])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pulsar_broker() -> Iterator[Broker]:
-    """A fresh Pulsar broker in memory (`pulsarctl_wire.testing.Broker`)."""
+    """Yield a fresh Pulsar broker in memory (`pulsarctl_wire.testing.Broker`)."""
     from pulsarctl_wire.testing import Broker
 
     with Broker() as broker:

@@ -111,7 +111,7 @@ class Recorder:
         self._plain = True  # neither encrypted nor a marker
 
     def __call__(self, event: Event) -> Record:
-        """The record of `event`."""
+        """Return the record of `event`."""
         if isinstance(event, Frame):
             return self.frame(event)
         record: Record = {"number": None, **_place(event)}
@@ -123,7 +123,7 @@ class Recorder:
         return record
 
     def outline(self, frame: Frame) -> Record:
-        """The record of a frame without opening it: the values of the names in `INSIDE` are empty."""
+        """Return the record of a frame without opening it: the values of the names in `INSIDE` are empty."""
         record: Record = {
             "number": frame.number,
             **_place(frame),
@@ -150,7 +150,7 @@ class Recorder:
         return record
 
     def frame(self, frame: Frame) -> Record:
-        """The record of a frame."""
+        """Return the record of a frame."""
         record = self.outline(frame)
         record["notes"] = notes = list(frame.notes)
         metadata, broker_entry = frame.metadata, frame.broker_entry_metadata
@@ -174,7 +174,7 @@ class Recorder:
         return record
 
     def notes(self, frame: Frame) -> Sequence[str]:
-        """The notes of the frame's record. For most frames this is faster than making the record."""
+        """Return the notes of the frame's record. For most frames this is faster than making the record."""
         metadata, base = frame.metadata, frame.base
         is_shown = metadata is not None and (self.schema or frame.schema or metadata.HasField("marker_type"))
         if is_shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
@@ -210,7 +210,7 @@ class Recorder:
         return values
 
     def _walk_of(self, frame: Frame, notes: list[str]) -> Walker:
-        """The walker for a command that may carry credentials."""
+        """Return the walker for a command that may carry credentials."""
         if self.show_secrets or not is_doubtful(frame):
             return self._walk
         notes.append(HIDDEN)
@@ -236,7 +236,7 @@ class Recorder:
         return records
 
     def _metadata(self, message: Message) -> Record:
-        """The metadata of a message in a batch; {} if the frame's limit of bytes is used up."""
+        """Return the metadata of a message in a batch; {} if the frame's limit of bytes is used up."""
         self._left -= 2 * message.head
         return self._walk(message.metadata) if self._left >= 0 else {}
 
@@ -252,7 +252,7 @@ class Recorder:
         record: Record = {
             "index": message.index,
             "key": walked.get("partition_key"),
-            "properties": {each.get("key", ""): each.get("value") for each in properties}
+            "properties": {pair.get("key", ""): pair.get("value") for pair in properties}
             if properties
             else {},
             "event_time": walked.get("event_time"),
@@ -288,14 +288,14 @@ class Recorder:
             return {"view": view, "value": value}
         if self._room is None:
             self._room = room_of(self.budget)
-        shown = show(Content(payload, schema, key_bytes(metadata), self._room))
-        if shown.note:
-            notes.append(shown.note)
-        return {"view": shown.view, "value": shown.value}
+        result = show(Content(payload, schema, key_bytes(metadata), self._room))
+        if result.note:
+            notes.append(result.note)
+        return {"view": result.view, "value": result.value}
 
     def _marker(self, kind: int, payload: bytes, notes: list[str]) -> Record:
-        known = MarkerType.DESCRIPTOR.values_by_number.get(kind)
-        value: Record = {"type": known.name if known else kind}
+        marker_type = MarkerType.DESCRIPTOR.values_by_number.get(kind)
+        value: Record = {"type": marker_type.name if marker_type else kind}
         message = _MARKER_PAYLOADS.get(kind)
         if message is not None:
             try:
@@ -309,7 +309,7 @@ class Recorder:
 
 
 def weight(payload: bytes) -> int:
-    """How many bytes a payload counts as towards `MAX_SHOWN`: twice its size if it is not all ASCII.
+    """Return the bytes that a payload counts towards `MAX_SHOWN`: twice its size if it is not all ASCII.
 
     Such text takes up to four bytes per character in memory, and up to six in JSON.
     """
@@ -317,7 +317,7 @@ def weight(payload: bytes) -> int:
 
 
 def room_of(budget: Budget) -> ValueBudget:
-    """The limit of values to build from a frame's payloads: `MAX_FRAME_VALUES`, or what `budget` allows."""
+    """Return the limit of values to build from a frame's payloads: `MAX_FRAME_VALUES`, or `budget`."""
     return ValueBudget(min(MAX_FRAME_VALUES, budget.left // VALUE_COST))
 
 
@@ -327,7 +327,7 @@ def pay(budget: Budget, room: ValueBudget) -> None:
 
 
 def connection_record(ending: EndedConnection) -> Record:
-    """The record of a connection. Its state must be a `Contents`."""
+    """Return the record of a connection. Its state must be a `Contents`."""
     contents, connection = ending.state, ending.connection
     assert isinstance(contents, Contents)
     counts = {
@@ -351,8 +351,8 @@ def connection_record(ending: EndedConnection) -> Record:
         "syns": ending.syns,
         "joined_midway": ending.joined,
         "protocol": PULSAR if any(counts["frames"]) else ending.protocol,
-        **{f"{name}_to_broker": each[True] for name, each in counts.items()},
-        **{f"{name}_to_client": each[False] for name, each in counts.items()},
+        **{f"{name}_to_broker": pair[True] for name, pair in counts.items()},
+        **{f"{name}_to_client": pair[False] for name, pair in counts.items()},
         "client_version": contents.greeting.client_version,
         "protocol_version": contents.greeting.protocol_version,
         "proxy_to_broker_url": contents.greeting.proxy_to_broker_url,
@@ -360,7 +360,7 @@ def connection_record(ending: EndedConnection) -> Record:
 
 
 def notes_of(frame: Frame, record: Record | None = None) -> Sequence[str]:
-    """The notes of a frame's `record`, except those about the contents of its entry, which is not opened."""
+    """Return the notes of a frame's `record`, except those about the contents of its entry."""
     return (record or _recorder.frame(frame))["notes"] if _is_odd(frame) else frame.notes
 
 
@@ -382,7 +382,7 @@ _HEADS: Final = {
 
 
 def _is_alone(frame: Frame) -> bool:
-    """Whether it is a frequent command that consists of just its type and its sub-message."""
+    """Return whether a command is a frequent one and consists of just its type and its sub-message."""
     raw = frame.raw
     if len(raw) < 12 or raw[8:11] != _HEADS.get(frame.type):
         return False
@@ -391,7 +391,7 @@ def _is_alone(frame: Frame) -> bool:
 
 
 def _is_odd(frame: Frame) -> bool:
-    """Whether the frame's record has notes that `Frame.notes` does not have."""
+    """Return whether the frame's record has notes that `Frame.notes` does not have."""
     base, metadata = frame.base, frame.metadata
     if base is None or frame.partial:
         return False
@@ -422,7 +422,7 @@ def _place(event: Event) -> Record:
 
 
 def key_bytes(metadata: Any) -> bytes | None:
-    """The key of a message as its producer set it (binary keys are sent as base64 text)."""
+    """Return the key of a message as its producer set it (binary keys are sent as base64 text)."""
     if not metadata.HasField("partition_key"):
         return None
     key = metadata.partition_key

@@ -16,7 +16,7 @@ _LIBRARY: Final = f"{_PACKAGE.name}__mypyc"
 """The module that has the code of all compiled ones, which hatch_build.py made; it is next to the package."""
 
 
-def packed(path: Path) -> Path:
+def pack(path: Path) -> Path:
     """Write this package to the file `path`: with it others need only its libraries. Raises OSError."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for module in sorted([*_PACKAGE.rglob("*"), *_PACKAGE.parent.glob(f"{_LIBRARY}.*")]):
@@ -25,8 +25,8 @@ def packed(path: Path) -> Path:
     return path
 
 
-def unpacked(archive: str) -> str:
-    """Where to import this package from, which `packed` wrote to the file `archive`.
+def unpack(archive: str) -> str:
+    """Return where to import this package from, which `pack` wrote to the file `archive`.
 
     That is a directory, if the file has compiled modules that run here, otherwise the file. Only Python and
     the linker know what runs here (version, machine, C library), so it is tried.
@@ -34,7 +34,7 @@ def unpacked(archive: str) -> str:
     directory = Path(f"{archive}.unpacked")
     try:
         if not directory.exists():
-            _unpack(archive, directory)
+            _extract(archive, directory)
         sys.path.insert(0, str(directory))
         import_module(_LIBRARY)
     except (ImportError, OSError):
@@ -44,11 +44,11 @@ def unpacked(archive: str) -> str:
     return str(directory)
 
 
-def _unpack(archive: str, directory: Path) -> None:
+def _extract(archive: str, directory: Path) -> None:
     with TemporaryDirectory(dir=directory.parent) as beside, zipfile.ZipFile(archive) as file:
         if not any(name.startswith(f"{_LIBRARY}.") for name in file.namelist()):
             raise ImportError("nothing is compiled")
-        whole = Path(beside, "whole")
-        file.extractall(whole)
+        complete = Path(beside, "whole")
+        file.extractall(complete)
         with suppress(OSError):  # another process was faster
-            whole.rename(directory)
+            complete.rename(directory)

@@ -41,7 +41,7 @@ class AsyncBroker:
         self._broker = broker
 
     async def ask(self, do: str, /, **request: object) -> dict[str, Any]:
-        """Any request of `broker/shell/control.py`; returns the answer."""
+        """Make any request of `broker/shell/control.py`; return the answer."""
         return await asyncio.wrap_future(self._broker._submit(self._answer(do, request)))
 
     async def _answer(self, do: str, request: dict[str, object]) -> dict[str, Any]:
@@ -103,9 +103,9 @@ class AsyncBroker:
         return number
 
     async def faults(self) -> list[dict[str, Any]]:
-        """The faults: number, text, how many frames matched and were hit."""
-        found: list[dict[str, Any]] = (await self.ask("fault-list"))["faults"]
-        return found
+        """Return the faults: number, text, how many frames matched and were hit."""
+        answer: list[dict[str, Any]] = (await self.ask("fault-list"))["faults"]
+        return answer
 
     async def wait_for_fault(self, number: int, hits: int = 1, timeout: float = 30.0) -> int:
         """Wait until a fault has hit so many frames since it was added. Returns how many it has.
@@ -113,8 +113,8 @@ class AsyncBroker:
         Raises RequestTimeout if that takes longer than `timeout` (seconds).
         """
         request = {"number": number, "hits": hits, "timeout": timeout}
-        found: int = (await self.ask("fault-wait", **request))["hits"]
-        return found
+        count: int = (await self.ask("fault-wait", **request))["hits"]
+        return count
 
     async def remove_fault(self, number: int) -> None:
         """Remove a fault."""
@@ -132,7 +132,7 @@ class AsyncBroker:
 def _blocking(
     call: Callable[Concatenate[AsyncBroker, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Broker, P], T]:
-    """The method of `Broker` that waits for a coroutine of its `aio`."""
+    """Return the method of `Broker` that waits for a coroutine of its `aio`."""
 
     @wraps(call)
     def wait(broker: Broker, /, *args: P.args, **named: P.kwargs) -> T:
@@ -218,7 +218,7 @@ class Broker:
         )
 
     def _run(self, plan: Plan, sockets: Any, tls: Any, started: _Outcome) -> None:
-        """In the thread: serve until `stop`."""
+        """Serve until `stop`; this runs in the thread."""
 
         async def serve() -> None:
             from pulsarctl_wire.broker.shell.running import Running, close_all

@@ -439,7 +439,7 @@ def test_pending_sends_are_those_of_a_plain_list(steps: list[tuple[str, int, int
                 waiting[producer].remove(answered)
     found = talk.snapshot
     ledgers = {number: each for number, each in talk.session.producers.items() if each.is_open}
-    assert {number: each.certainly_pending()[0] for number, each in ledgers.items()} == {
+    assert {number: each.count_certain()[0] for number, each in ledgers.items()} == {
         producer: len(those) for producer, those in waiting.items()
     }
     assert found.backlog.pending_sends == sum(map(len, waiting.values()))

@@ -17,7 +17,7 @@ __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
 def read_events(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Event]:
-    """The frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order of capture.
+    """Yield the frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order.
 
     `sources` are paths or binary streams; several are read one after the other or merged, by the times in
     them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for
@@ -32,18 +32,18 @@ def read_events(
         damage.append(error)
 
     @contextmanager
-    def opened(given: int) -> Iterator[Source]:
-        each = sources[given]
-        if isinstance(each, (str, PathLike)):
-            source = open_source(fspath(each))
+    def open_file(index: int) -> Iterator[Source]:
+        item = sources[index]
+        if isinstance(item, (str, PathLike)):
+            source = open_source(fspath(item))
             with source.stream:
                 yield source
         else:
-            yield Source("stream", each)
+            yield Source("stream", item)
 
-    names = [fspath(each) if isinstance(each, (str, PathLike)) else "" for each in sources]
+    names = [fspath(item) if isinstance(item, (str, PathLike)) else "" for item in sources]
     for events in chain(
-        read_all(decoder, arrange(names, spans_of(names)).turns, opened, problem), decoder.finish()
+        read_all(decoder, arrange(names, spans_of(names)).turns, open_file, problem), decoder.finish()
     ):
         yield from events
     if damage:
@@ -53,7 +53,7 @@ def read_events(
 def read_frames(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Frame]:
-    """The frames of captures, hex dumps or raw frames: `read_events` without malformed stretches and gaps."""
+    """Yield the frames of captures, hex dumps or raw frames: `read_events` without other events."""
     for event in read_events(*sources, max_frame_size=max_frame_size):
         if isinstance(event, Frame):
             yield event

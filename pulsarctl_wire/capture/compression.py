@@ -38,7 +38,7 @@ class Counted:
         self._read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes; b"" at the end."""
+        """Return the next bytes; b"" at the end."""
         data = self._read(size)
         self.count += len(data)
         return data
@@ -55,7 +55,7 @@ class _Bounded(Counted):
         self._error: Exception | None = None  # raised again, as a failed stream returns no bytes afterwards
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes. Raises DamagedCapture if there are too many for the bytes read from the source."""
+        """Return the next bytes. Raises DamagedCapture if they are too many for the source's bytes."""
         if self._error is not None:
             raise self._error
         try:
@@ -71,7 +71,7 @@ class _Bounded(Counted):
 
 
 def decompress(stream: BinaryIO, head: bytes, source: Counted) -> BinaryIO:
-    """The decompressed contents of `stream`, gzip or zstd, whose first bytes (not consumed) are `head`.
+    """Return the decompressed contents of `stream` (gzip or zstd); its first bytes, not consumed, are `head`.
 
     Reading raises DamagedCapture if they are far larger than what was read from `source`, the file itself.
     """
@@ -90,7 +90,7 @@ class _Zstandard:
         self._frame: Any = None
 
     def read1(self, size: int = -1) -> bytes:
-        """The next bytes; b"" at the end. Raises EOFError if a frame is cut."""
+        """Return the next bytes; b"" at the end. Raises EOFError if a frame is cut."""
         while True:
             if not self._rest:
                 self._rest = self._read(CHUNK)
@@ -112,7 +112,7 @@ class _Zstandard:
 
 
 def reader(stream: BinaryIO) -> Read:
-    """A function that reads the next bytes of `stream`.
+    """Return a function that reads the next bytes of `stream`.
 
     It raises DamagedCapture if the compressed data breaks off, CaptureError if reading fails.
     """
@@ -138,11 +138,11 @@ class Unread(io.RawIOBase):
         self._stream = stream
 
     def readable(self) -> bool:
-        """Always true."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the available bytes; returns how many."""
+        """Fill `buffer` with the available bytes; return how many."""
         view = memoryview(buffer)
         if not self._head:  # a reader may return more than was requested
             self._head = getattr(self._stream, "read1", self._stream.read)(len(view))

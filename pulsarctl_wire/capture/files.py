@@ -44,7 +44,7 @@ _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
 
 def is_capture(head: bytes) -> bool:
-    """Whether a file that begins with `head` (at least 4 bytes) is a pcap or pcapng file."""
+    """Return whether a file that begins with `head` (at least 4 bytes) is a pcap or pcapng file."""
     return head[:4] in _PCAP_MAGICS or head.startswith(_PCAPNG_MAGIC)
 
 
@@ -90,65 +90,65 @@ class PacketReader:
     @property
     def layout(self) -> Layout:
         """The format of the file where the reader is."""
-        return self._layout._replace(interfaces=tuple([each.plain for each in self._interfaces]))
+        return self._layout._replace(interfaces=tuple([interface.plain for interface in self._interfaces]))
 
     def _records(self) -> Iterator[RawPacket]:
         link, multiply = self._interfaces[0].plain.link, self._interfaces[0].multiply
         is_little = self._layout.order == "<"
-        data, at = self._data, 0
+        data, pos = self._data, 0
         base, read = self._start, self._read
         while True:
             end, last = len(data), self._stop - base
-            while end - at >= 16 and at < last:
+            while end - pos >= 16 and pos < last:
                 if is_little:
-                    seconds, fraction = little_u32_at(data, at), little_u32_at(data, at + 4)
-                    size, length = little_u32_at(data, at + 8), little_u32_at(data, at + 12)
+                    seconds, fraction = little_u32_at(data, pos), little_u32_at(data, pos + 4)
+                    size, length = little_u32_at(data, pos + 8), little_u32_at(data, pos + 12)
                 else:
-                    seconds, fraction = u32_at(data, at), u32_at(data, at + 4)
-                    size, length = u32_at(data, at + 8), u32_at(data, at + 12)
-                self.offset = base + at
+                    seconds, fraction = u32_at(data, pos), u32_at(data, pos + 4)
+                    size, length = u32_at(data, pos + 8), u32_at(data, pos + 12)
+                self.offset = base + pos
                 if size > LARGEST_PACKET:
                     raise DamagedCapture(
-                        f"the packet at byte {base + at} claims {size} bytes: the file is damaged there"
+                        f"the packet at byte {base + pos} claims {size} bytes: the file is damaged there"
                     )
-                stop = at + 16 + size
+                stop = pos + 16 + size
                 if stop > end:
                     break
-                yield seconds * 1_000_000_000 + fraction * multiply, link, data[at + 16 : stop], length
-                at = stop
-            if at >= last or not (more := read()):
-                self.offset = base + at
-                if at < min(end, last):
-                    raise DamagedCapture(f"the file ends in the middle of the packet at byte {base + at}")
+                yield seconds * 1_000_000_000 + fraction * multiply, link, data[pos + 16 : stop], length
+                pos = stop
+            if pos >= last or not (chunk := read()):
+                self.offset = base + pos
+                if pos < min(end, last):
+                    raise DamagedCapture(f"the file ends in the middle of the packet at byte {base + pos}")
                 return
-            data = data[at:] + more
-            base += at
-            at = 0
+            data = data[pos:] + chunk
+            base += pos
+            pos = 0
 
     def _blocks(self) -> Iterator[RawPacket]:
         order, interfaces = self._layout.order, self._interfaces
-        data, at = self._data, 0
+        data, pos = self._data, 0
         base, read = self._start, self._read
         while True:
             end, last = len(data), self._stop - base
-            while end - at >= 12 and at < last:
-                self.offset = base + at
-                if data[at : at + 4] == _PCAPNG_MAGIC:
-                    order = _SECTION_ORDERS.get(data[at + 8 : at + 12], "")
+            while end - pos >= 12 and pos < last:
+                self.offset = base + pos
+                if data[pos : pos + 4] == _PCAPNG_MAGIC:
+                    order = _SECTION_ORDERS.get(data[pos + 8 : pos + 12], "")
                     if not order:
                         raise DamagedCapture(
-                            f"a section without byte order at byte {base + at}: the file is damaged there"
+                            f"a section without byte order at byte {base + pos}: the file is damaged there"
                         )
-                kind, size = struct.unpack_from(order + "II", data, at)
+                kind, size = struct.unpack_from(order + "II", data, pos)
                 if size < 12 or size % 4 or size > LARGEST_PACKET + 4096:
                     raise DamagedCapture(
-                        f"a block of {size} bytes at byte {base + at}: the file is damaged there"
+                        f"a block of {size} bytes at byte {base + pos}: the file is damaged there"
                     )
-                stop = at + size
+                stop = pos + size
                 if stop > end:
                     break
-                body = data[at + 8 : stop - 4]
-                at = stop
+                body = data[pos + 8 : stop - 4]
+                pos = stop
                 try:
                     if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
                         yield _block_packet(kind, body, order, interfaces)
@@ -165,24 +165,24 @@ class PacketReader:
                     raise DamagedCapture(
                         f"an invalid block at byte {self.offset}: the file is damaged there"
                     ) from error
-            if at >= last or not (more := read()):
-                self.offset = base + at
-                if at < min(end, last):
-                    raise DamagedCapture(f"the file ends in the middle of the block at byte {base + at}")
+            if pos >= last or not (chunk := read()):
+                self.offset = base + pos
+                if pos < min(end, last):
+                    raise DamagedCapture(f"the file ends in the middle of the block at byte {base + pos}")
                 return
-            data = data[at:] + more
-            base += at
-            at = 0
+            data = data[pos:] + chunk
+            base += pos
+            pos = 0
 
 
 def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketReader:
-    """The packets of a pcap or pcapng file: `head` are its first bytes, `read` returns the rest.
+    """Return the packets of a pcap or pcapng file: `head` are its first bytes, `read` returns the rest.
 
     Packets that begin at byte `stop` of the file or later are not read.
     Raises CaptureError if it is not a capture, DamagedCapture where it breaks off or is invalid.
     """
-    while len(head) < 24 and (more := read()):
-        head += more
+    while len(head) < 24 and (chunk := read()):
+        head += chunk
     if head.startswith(_PCAPNG_MAGIC):
         return PacketReader(head, read, Layout(True, "<", ()), 0, stop)
     if head[:4] in _PCAP_MAGICS and len(head) >= 24:
@@ -280,17 +280,17 @@ class SideBySide:
 
 def _interface(body: bytes, order: str) -> Interface:
     link, _, snap = struct.unpack_from(order + "HHI", body)
-    unit, offset = _MICROSECOND, 0
+    unit, seconds_offset = _MICROSECOND, 0
     for code, size, value in _options(body, 8, order):
         if code == 9 and size == 1:  # if_tsresol
             unit = value[0]
         elif code == 14 and size == 8:  # if_tsoffset
-            (offset,) = struct.unpack(order + "q", value)
-    return Interface(link, snap, unit, offset)
+            (seconds_offset,) = struct.unpack(order + "q", value)
+    return Interface(link, snap, unit, seconds_offset)
 
 
 def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int:
-    """How many more packets of an interface were dropped than by its earlier statistics."""
+    """Return how many more packets an interface has dropped since its earlier statistics."""
     number = struct.unpack_from(order + "I", body)[0] if len(body) >= 12 else len(interfaces)
     if number >= len(interfaces):
         return 0
@@ -300,19 +300,19 @@ def _newly_dropped(body: bytes, order: str, interfaces: list[_Interface]) -> int
         if code in _DROPPED and len(value) == 8
     ]
     dropped = sum(count for count in counts if count < _MAX_DROPPED)
-    before = interfaces[number].plain
-    interfaces[number].plain = before._replace(dropped=max(dropped, before.dropped))
-    return max(dropped - before.dropped, 0)
+    earlier = interfaces[number].plain
+    interfaces[number].plain = earlier._replace(dropped=max(dropped, earlier.dropped))
+    return max(dropped - earlier.dropped, 0)
 
 
-def _options(body: bytes, at: int, order: str) -> Iterator[tuple[int, int, bytes]]:
-    """The options of a block, from byte `at` of its body: codes, sizes, and values (which may be cut)."""
-    while at + 4 <= len(body):
-        code, size = struct.unpack_from(order + "HH", body, at)
+def _options(body: bytes, pos: int, order: str) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the options of a block, from `pos` of its body: code, size, and value (which may be cut)."""
+    while pos + 4 <= len(body):
+        code, size = struct.unpack_from(order + "HH", body, pos)
         if code == 0:
             return
-        yield code, size, body[at + 4 : at + 4 + size]
-        at += 4 + size + (-size) % 4
+        yield code, size, body[pos + 4 : pos + 4 + size]
+        pos += 4 + size + (-size) % 4
 
 
 def _block_packet(kind: int, body: bytes, order: str, interfaces: list[_Interface]) -> RawPacket:
@@ -339,7 +339,7 @@ _DAY: Final = 86_400
 
 
 def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> int | None:
-    """Where in `data`, which begins at byte `start` of a file, the first record or block begins.
+    """Return the offset in `data`, from byte `start` of a file, at which the first record or block begins.
 
     This is a guess: the caller must check that the reader of the previous bytes ends there. `complete`: the
     file ends with `data`. None if no place looks right, or if more bytes are needed to decide.
@@ -347,40 +347,42 @@ def find_record(data: bytes, layout: Layout, start: int, *, complete: bool) -> i
     follows = _block_follows if layout.blocks else _record_follows
     step = 4 if layout.blocks else 1
     for first in range(-start % step, len(data), step):
-        at, before = first, None
+        pos, seconds = first, None
         for _ in range(_CHAIN):
-            if complete and at == len(data):
+            if complete and pos == len(data):
                 return first
-            found = follows(data, at, layout, before)
-            if found is None:
+            place = follows(data, pos, layout, seconds)
+            if place is None:
                 break
-            at, before = found
+            pos, seconds = place
         else:
             return first
     return None
 
 
 def _record_follows(
-    data: bytes, at: int, layout: Layout, before: int | None
+    data: bytes, pos: int, layout: Layout, last_s: int | None
 ) -> tuple[int, int | None] | None:
-    """Where the record at `at` ends, and its time in seconds; None if no whole valid header is there."""
-    if len(data) - at < 16:
+    """Return the end of the record at `pos`, and its time in s; None without a whole valid header."""
+    if len(data) - pos < 16:
         return None
-    seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, at)
+    seconds, fraction, size, length = struct.unpack_from(layout.order + "IIII", data, pos)
     second = 10 ** layout.interfaces[0].unit
     if not (0 < size <= min(length, LARGEST_PACKET)) or length > LARGEST_PACKET or fraction >= second:
         return None
-    if before is not None and abs(seconds - before) > _DAY:
+    if last_s is not None and abs(seconds - last_s) > _DAY:
         return None
-    return at + 16 + size, seconds
+    return pos + 16 + size, seconds
 
 
-def _block_follows(data: bytes, at: int, layout: Layout, before: int | None) -> tuple[int, int | None] | None:
-    if len(data) - at < 12:
+def _block_follows(
+    data: bytes, pos: int, layout: Layout, last_s: int | None
+) -> tuple[int, int | None] | None:
+    if len(data) - pos < 12:
         return None
-    kind, size = struct.unpack_from(layout.order + "II", data, at)
+    kind, size = struct.unpack_from(layout.order + "II", data, pos)
     if size < 12 or size % 4 or size > LARGEST_PACKET or not (kind == _SECTION or 0 < kind < 0x10000):
         return None
-    if at + size <= len(data) and data[at + size - 4 : at + size] != data[at + 4 : at + 8]:
+    if pos + size <= len(data) and data[pos + size - 4 : pos + size] != data[pos + 4 : pos + 8]:
         return None
-    return at + size, None
+    return pos + size, None

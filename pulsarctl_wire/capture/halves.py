@@ -73,11 +73,11 @@ class Half:
         self.held: list[Event] = []  # its last events, until the other half shows whether to report them
 
     def unwrap(self, sequence: int) -> int:
-        """The number nearest to `next` whose lower 32 bits are `sequence`."""
+        """Return the number nearest to `next` whose lower 32 bits are `sequence`."""
         return self.next + ((sequence - self.next + HALF) & MASK) - HALF
 
     def lacks(self, acknowledged: int) -> bool:
-        """Whether bytes before this sequence number, which the peer acknowledges, were not seen yet."""
+        """Return whether bytes before this sequence number, which the peer acknowledges, are not seen yet."""
         if self.closed:
             return False
         ahead = (acknowledged - self.next) & MASK
@@ -89,14 +89,14 @@ class Half:
         return self.early_bytes + self.stream.held_bytes
 
     @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether bytes are known to be missing before anything else can be delivered."""
         if self.early:
             return self.early[0][0] > self.next
         return self.acknowledged > self.next and not self.closed
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether the first early segment acknowledges bytes of the other half that were not seen yet."""
         acknowledged = self.early[0][6]
         return acknowledged >= 0 and self.other.lacks(acknowledged)
@@ -153,22 +153,22 @@ class Tcp:
         self.is_synced = False
 
 
-def tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
+def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
     """Take the events of a connection out of `events`, after its state has tracked them.
 
     If some have waited for other bytes, it is noted in which order they are reported, and when.
     """
     if not events:
         return []
-    given = events[:]
+    batch = events[:]
     events.clear()
     now = tcp.last_ns
-    if now is not None and (tcp.reported or any(event.time_ns != now for event in given)):
-        for event in given:
+    if now is not None and (tcp.reported or any(event.time_ns != now for event in batch)):
+        for event in batch:
             tcp.reported += 1
             event.reported = now, tcp.reported
-    track(tcp, given)
-    return given
+    track(tcp, batch)
+    return batch
 
 
 def track(tcp: Tcp, events: list[Event]) -> None:
@@ -190,14 +190,14 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
             connection.flipped = not connection.flipped
             for half in (tcp.half, tcp.half.other):
                 half.stream.to_broker = not half.stream.to_broker
-            for other in events:
-                other.to_broker = not other.to_broker
+            for sibling in events:
+                sibling.to_broker = not sibling.to_broker
         tcp.certain = tcp.half.stream.certain = tcp.half.other.stream.certain = True
         return
 
 
 def is_another(half: Half, sequence: int) -> bool:
-    """Whether a SYN on the addresses of a connection opens a new one."""
+    """Return whether a SYN on the addresses of a connection opens a new one."""
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
 
 
@@ -211,13 +211,13 @@ def begin(half: Half, sequence: int) -> None:
 
 def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
     """Pass the new bytes of a segment, which begins at `next` or before, to the stream."""
-    at, _, packet, payload, missing, time_ns, _ = segment
-    seen = half.next - at
-    if seen >= len(payload) + missing:
+    start, _, packet, payload, missing, time_ns, _ = segment
+    overlap = half.next - start
+    if overlap >= len(payload) + missing:
         return
-    if seen > len(payload):
-        missing -= seen - len(payload)
-    payload = payload[seen:]
+    if overlap > len(payload):
+        missing -= overlap - len(payload)
+    payload = payload[overlap:]
     half.next += len(payload) + missing
     if payload:
         events += half.stream.take(payload, time_ns, packet)
@@ -237,8 +237,8 @@ def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
 
 def settle(half: Half, events: list[Event]) -> Iterator[None]:
     """Take the events from a stream whose next bytes will not come."""
-    while some := half.stream.settle():
-        events += some
+    while batch := half.stream.settle():
+        events += batch
         yield
 
 
@@ -247,18 +247,18 @@ def release(tcp: Tcp, events: list[Event]) -> Iterator[None]:
 
     What a segment acknowledges comes before it, unless both halves say that of each other.
     """
-    one, other = tcp.half, tcp.half.other
+    first, second = tcp.half, tcp.half.other
     while True:
-        ready = [half for half in (one, other) if half.early and not half.blocked]
+        ready = [half for half in (first, second) if half.early and not half.is_blocked]
         if not ready:
             break
-        half = min(ready, key=lambda half: (half.waits, half.turn))
-        if half.other.blocked and (half.waits or half.other.turn < half.turn):
+        half = min(ready, key=lambda half: (half.is_waiting, half.turn))
+        if half.other.is_blocked and (half.is_waiting or half.other.turn < half.turn):
             break
         segment = heapq.heappop(half.early)
         half.early_bytes -= len(segment[3]) + EARLY_COST
         yield from deliver(half, segment, events)
-    tcp.waiting = bool(one.early or other.early)
+    tcp.waiting = bool(first.early or second.early)
 
 
 def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
@@ -276,7 +276,7 @@ def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
 
 def unblock(half: Half, events: list[Event]) -> Iterator[None]:
     """Give up the hole, in either half, that the first early segment of `half` waits for."""
-    blocked = half if half.blocked else half.other
+    blocked = half if half.is_blocked else half.other
     yield from give_up(blocked, blocked.early[0][0] if blocked.early else blocked.acknowledged, events)
 
 
@@ -293,7 +293,7 @@ def flush(half: Half, events: list[Event]) -> Iterator[None]:
 
 
 def is_earlier(time_ns: int | None, other_ns: int | None) -> bool:
-    """Whether one time is before another one; both must be known."""
+    """Return whether one time is before another one; both must be known."""
     return time_ns is not None and other_ns is not None and time_ns < other_ns
 
 
@@ -313,7 +313,7 @@ def note_end(half: Half, *, reset: bool) -> None:
 
 
 def life_state(tcp: Tcp, first: Half) -> LifeState:
-    """The life of a connection; `first` is the first half in the order of their keys."""
+    """Return the life of a connection; `first` is the first half in the order of their keys."""
     life = tcp.life
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
@@ -332,8 +332,8 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
         life.by_first = None if later.by_second is None else later.by_second is not (tcp.half is first)
 
 
-def ending(tcp: Tcp) -> EndedConnection:
-    """How a connection ended. Call it after its streams have ended."""
+def describe_end(tcp: Tcp) -> EndedConnection:
+    """Return how a connection ended. Call this after its streams have ended."""
     life = tcp.life
     first, second = tcp.half, tcp.half.other
     client, broker = (first, second) if first.stream.to_broker else (second, first)

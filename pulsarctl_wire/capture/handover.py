@@ -19,8 +19,8 @@ from pulsarctl_wire.wire.framing.stream_state import StreamState
 from pulsarctl_wire.wire.ranges import Count, LastPlace, Nanoseconds, Offset, Place, UInt32, UInt64, Unwrapped
 from pulsarctl_wire.wire.session.ending import LifeState
 from pulsarctl_wire.wire.session.knowledge import Unanswered
-from pulsarctl_wire.wire.session.part import KnownState
-from pulsarctl_wire.wire.session.plain import Identity, Known
+from pulsarctl_wire.wire.session.partial_state import KnownState
+from pulsarctl_wire.wire.session.state_data import Identity, Known
 
 FRESH: Final = "fresh"
 STEP: Final = "step"
@@ -84,28 +84,28 @@ class Handover(NamedTuple):
 
 
 def halves_of(tcp: Tcp) -> tuple[Half, Half]:
-    """The halves of a connection in the order of their keys, whichever was seen first."""
-    first, other = tcp.half, tcp.half.other
-    return (first, other) if tcp.keys[0] <= tcp.keys[1] else (other, first)
+    """Return the halves of a connection in the order of their keys, whichever was seen first."""
+    first, second = tcp.half, tcp.half.other
+    return (first, second) if tcp.keys[0] <= tcp.keys[1] else (second, first)
 
 
 def sync_point(tcp: Tcp, *, patient: bool) -> SyncPoint | None:
-    """Where a connection is synchronized; None if it is not yet, or with `patient` if a half is idle."""
+    """Return where a connection is synchronized; None if not yet, or with `patient` if a half is idle."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return None
-    one, other = (_half_sync(half) for half in halves_of(tcp))
-    if one is None or other is None:
+    first, second = (_half_sync(half) for half in halves_of(tcp))
+    if first is None or second is None:
         return None
-    kinds = {one.kind, other.kind}
+    kinds = {first.kind, second.kind}
     if IDLE in kinds and (patient or STEP not in kinds):
         return None
     stream = halves_of(tcp)[0].stream
-    return SyncPoint((one, other), stream.to_broker, stream.limit)
+    return SyncPoint((first, second), stream.to_broker, stream.limit)
 
 
 def _is_open(half: Half) -> bool:
-    """Whether a half only needs its next bytes: nothing is missing or waiting, and it is not ending."""
-    missing = half.early or half.blocked or (half.started and half.acknowledged > half.next)
+    """Return whether a half only needs its next bytes: nothing is missing or early, and it is not ending."""
+    missing = half.early or half.is_blocked or (half.started and half.acknowledged > half.next)
     return not (missing or half.closed or half.fin >= 0 or half.held)
 
 
@@ -121,36 +121,36 @@ def _half_sync(half: Half) -> HalfSync | None:
 
 
 def agrees(guess: SyncPoint, tcp: Tcp, state: Handover) -> bool:
-    """Whether `tcp`, whose past is known, is where `guess` says, so that `state` is right."""
+    """Return whether `tcp`, whose past is known, is where `guess` says, so that `state` is right."""
     if not tcp.certain or tcp.waiting or tcp.ended:
         return False
     if halves_of(tcp)[0].stream.to_broker is not guess.to_broker:
         return False
-    for half, mine, stream in zip(halves_of(tcp), guess.halves, state.streams, strict=True):
-        if not _is_open(half) or half.started is not mine.started or (half.next - mine.next) & _MASK:
+    for half, guessed, stream in zip(halves_of(tcp), guess.halves, state.streams, strict=True):
+        if not _is_open(half) or half.started is not guessed.started or (half.next - guessed.next) & _MASK:
             return False
-        true = _half_sync(half)
-        if mine.kind == IDLE:
+        sync = _half_sync(half)
+        if guessed.kind == IDLE:
             if stream is not None and not (half.stream.untouched or half.stream.step == 0):
                 return False  # its first bytes were in the middle of a frame
             if half.stream.is_in_debt:
                 return False
-        elif true is None or (true.kind, true.sources) != (mine.kind, mine.sources):
+        elif sync is None or (sync.kind, sync.sources) != (guessed.kind, guessed.sources):
             return False
     return True
 
 
 def hand_over(tcp: Tcp) -> Handover:
-    """The state of a connection, whose `state` must be a `KnownState`."""
+    """Return the state of a connection, whose `state` must be a `KnownState`."""
     halves = halves_of(tcp)
     state = tcp.state
     assert isinstance(state, KnownState)
-    one, other = (HalfState(*[getattr(half, name) for name in HalfState._fields]) for half in halves)
+    first, second = (HalfState(*[getattr(half, name) for name in HalfState._fields]) for half in halves)
     streams = [None if half.stream.untouched else half.stream.state() for half in halves]
     return Handover(
-        (one, other),
+        (first, second),
         (streams[0], streams[1]),
-        state.known(),
+        state.snapshot(),
         tcp.half.stream.limit,
         tcp.ended,
         tcp.waiting,
@@ -163,18 +163,18 @@ def take_over(tcp: Tcp, guess: SyncPoint, state: Handover) -> None:
     """Set `tcp` to `state`, which was reached from `guess`, except for `state.known`."""
     limit = tcp.half.stream.limit if state.limit == guess.limit else state.limit  # a newly announced one
     rows = zip(halves_of(tcp), guess.halves, state.halves, state.streams, strict=True)
-    for half, mine, values, stream in rows:
-        shift = half.next - mine.next
+    for half, guessed, values, stream in rows:
+        shift = half.next - guessed.next
         for name in _CARRIED:
             setattr(half, name, getattr(values, name))
         for name in _NUMBERS:
             number = getattr(values, name)
             setattr(half, name, number + shift if number >= 0 else -1)
-        half.early = [(early[0] + shift, *early[1:]) for early in values.early]
-        half.early_bytes = sum(len(each[3]) + EARLY_COST for each in half.early)
+        half.early = [(segment[0] + shift, *segment[1:]) for segment in values.early]
+        half.early_bytes = sum(len(segment[3]) + EARLY_COST for segment in half.early)
         half.syn = half.syn if values.syn is None else values.syn
         if stream is not None:
-            half.stream.resume(stream, half.stream.position - mine.position)
+            half.stream.resume(stream, half.stream.position - guessed.position)
         half.stream.limit = limit
     tcp.ended, tcp.waiting, tcp.last_packet = state.ended, state.waiting, state.last_packet
     extend_life(tcp, halves_of(tcp)[0], state.life)
@@ -231,9 +231,9 @@ def places(state: ReassemblerState) -> Iterator[int]:
     for tcp in state.known:
         yield from (tcp.packet, tcp.state.last_packet)
         for half in tcp.state.halves:
-            yield from (early[2] for early in half.early)
-        for lost in (*tcp.held[0], *tcp.held[1]):
-            yield from (lost.packet, *lost.packets)
+            yield from (segment[2] for segment in half.early)
+        for held in (*tcp.held[0], *tcp.held[1]):
+            yield from (held.packet, *held.packets)
         for stream in tcp.state.streams:
             if stream is not None:
                 _, _, size, _, packets, (_, packet) = stream.lost
@@ -248,23 +248,23 @@ _AT_FIRST: Final = SyncPoint((_NOWHERE, _NOWHERE), True, -1)
 
 
 def save(reassembler: Reassembler) -> ReassemblerState:
-    """The data for `restore`. The states of the connections must be `KnownState`s."""
-    known, ended, servers = reassembler.state()
+    """Return the data for `restore`. The states of the connections must be `KnownState`s."""
+    connections, ended_indexes, servers = reassembler.state()
     knowledge = reassembler.knowledge
     unanswered = [
         (identity, send.number, send.time_ns, send.connection.index, send.is_sure)
         for identity, send in knowledge.unanswered.items()
     ]
     return ReassemblerState(
-        *(reassembler.connections, [_saved(tcp) for tcp in known], ended, sorted(servers)),
+        *(reassembler.connections, [_save_tcp(tcp) for tcp in connections], ended_indexes, sorted(servers)),
         *(knowledge.frames, unanswered, knowledge.forgotten),
     )
 
 
-def _saved(tcp: Tcp) -> TcpState:
-    one, other = halves_of(tcp)
+def _save_tcp(tcp: Tcp) -> TcpState:
+    first, second = halves_of(tcp)
     connection = tcp.state.connection
-    state = hand_over(tcp)._replace(streams=(one.stream.state(), other.stream.state()))
+    state = hand_over(tcp)._replace(streams=(first.stream.state(), second.stream.state()))
     return TcpState(
         tcp.keys[0],
         tcp.half.stream.to_broker,
@@ -273,41 +273,41 @@ def _saved(tcp: Tcp) -> TcpState:
         tcp.life.time_ns,
         connection.flipped,
         tcp.certain,
-        (list(map(_lost, one.held)), list(map(_lost, other.held))),
+        (list(map(_save_lost, first.held)), list(map(_save_lost, second.held))),
         state,
     )
 
 
 def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
     """Set a new reassembler to the saved state. Raises ValueError or IndexError if it contradicts itself."""
-    known = []
-    for each in saved.known:
-        if each.number >= saved.connections:
+    connections = []
+    for row in saved.known:
+        if row.number >= saved.connections:
             raise ValueError("a connection too many")
-        tcp = reassembler.new(each.key, each.to_broker, each.certain, each.time_ns, each.packet)
+        tcp = reassembler.new(row.key, row.to_broker, row.certain, row.time_ns, row.packet)
         connection = tcp.state.connection
-        connection.index, connection.flipped = each.number, each.flipped
-        take_over(tcp, _AT_FIRST, each.state)
+        connection.index, connection.flipped = row.number, row.flipped
+        take_over(tcp, _AT_FIRST, row.state)
         assert isinstance(tcp.state, KnownState)
-        tcp.state.resume(each.state.known)
-        for half, held in zip(halves_of(tcp), each.held, strict=True):
+        tcp.state.resume(row.state.known)
+        for half, lost_events in zip(halves_of(tcp), row.held, strict=True):
             heapq.heapify(half.early)
-            half.held = [_event(lost, connection, half.stream.to_broker) for lost in held]
-        known.append(tcp)
-    reassembler.resume(saved.connections, known, saved.ended, set(saved.servers))
+            half.held = [_restore_event(lost, connection, half.stream.to_broker) for lost in lost_events]
+        connections.append(tcp)
+    reassembler.resume(saved.connections, connections, saved.ended, set(saved.servers))
     knowledge = reassembler.knowledge
     knowledge.frames, knowledge.forgotten = saved.frames, saved.forgotten
     for identity, number, time_ns, index, is_sure in saved.unanswered:
         knowledge.add_unanswered(identity, Unanswered(number, time_ns, Connection(index), is_sure))
 
 
-def _lost(event: Event) -> Lost:
+def _save_lost(event: Event) -> Lost:
     assert isinstance(event, Malformed)
     return Lost(*[getattr(event, name) for name in Lost._fields])
 
 
-def _event(lost: Lost, connection: Connection, to_broker: bool) -> Malformed:
-    reason, raw, size, offset, time_ns, packet, packets, protocol = lost
+def _restore_event(values: Lost, connection: Connection, to_broker: bool) -> Malformed:
+    reason, raw, size, offset, time_ns, packet, packets, protocol = values
     event = Malformed(reason, raw, size, connection, to_broker, offset, time_ns, packet)
     event.packets, event.protocol = packets, protocol
     return event

@@ -36,14 +36,14 @@ _Form = Literal["rows", "literals", "plain", "words", ""]
 
 
 def looks_like_hexdump(head: bytes) -> bool:
-    """Whether a file that starts with `head` (4096 bytes or fewer) is text for `parse_hexdump`."""
+    """Return whether a file that starts with `head` (at most 4096 bytes) is text for `parse_hexdump`."""
     if any(byte < 0x20 and byte not in b"\t\n\r\f" for byte in head):
         return False
     lines = _lines(head.decode("utf-8", "replace"))
     if len(head) >= _SNIFFED and len(lines) > 1:
         lines.pop()  # it may be cut
-    form = _form(lines)
-    return _mostly_plain(lines) if form == "plain" else form != ""
+    form = _detect_form(lines)
+    return _is_mostly_plain(lines) if form == "plain" else form != ""
 
 
 def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
@@ -52,54 +52,54 @@ def parse_hexdump(chunks: Iterable[bytes]) -> Iterator[Dumped]:
     `chunks` are the bytes of the text. More than `PIECE` bytes are yielded as several items, all but the last
     with `more`. Raises CaptureError, naming the line, if there is no hex or a line contradicts the offsets.
     """
-    rest = iter(chunks)
+    chunk_iterator = iter(chunks)
     head = b""
-    while len(head) < _HEAD and (chunk := next(rest, b"")):
+    while len(head) < _HEAD and (chunk := next(chunk_iterator, b"")):
         head += chunk
-    form = _form(_lines(head.decode("utf-8", "replace")))
+    form = _detect_form(_lines(head.decode("utf-8", "replace")))
     if form == "words":
         raise CaptureError("these are 16-bit words in the machine's byte order: use `hexdump -C` or `xxd`")
     if form == "literals":
-        return iter([_parse_literals(_whole(head, rest))])
-    lines = _split(chain([head], rest))
+        return iter([_parse_literals(_read_whole(head, chunk_iterator))])
+    lines = _split_lines(chain([head], chunk_iterator))
     return parse_rows(lines) if form == "rows" else _parse_plain(lines)
 
 
-def _whole(head: bytes, rest: Iterable[bytes]) -> list[str]:
+def _read_whole(head: bytes, chunks: Iterable[bytes]) -> list[str]:
     text = bytearray(head)
-    for chunk in rest:
+    for chunk in chunks:
         text += chunk
         if len(text) > MAX_LITERALS:
             raise CaptureError(f"more than {MAX_LITERALS} bytes of literals; write their bytes to a file")
     return _lines(text.decode("utf-8", "replace"))
 
 
-def _split(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a text as they are read; a very long one in pieces."""
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines of a text as they are read; a very long one in pieces."""
     decoder = getincrementaldecoder("utf-8-sig")("replace")
     text = ""
     for chunk in chunks:
         *lines, text = (text + decoder.decode(chunk)).split("\n")
         for line in lines:
             if len(line) > _LONGEST:
-                yield from _broken(line.rstrip("\r"), 0)
+                yield from _break_line(line.rstrip("\r"), 0)
             else:
                 yield line.rstrip("\r")
-        *pieces, text = _broken(text, _LONGEST)
+        *pieces, text = _break_line(text, _LONGEST)
         yield from pieces
-    yield from _broken((text + decoder.decode(b"", True)).rstrip("\r"), 0)
+    yield from _break_line((text + decoder.decode(b"", True)).rstrip("\r"), 0)
 
 
-def _broken(line: str, keep: int) -> Iterator[str]:
-    """A line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
-    at = 0
-    while len(line) - at > _LONGEST + keep:
-        end = at + _LONGEST
-        found = max(line.rfind(each, at + 1, end) for each in _BREAKS)
-        stop = found if found > 0 else end
-        yield line[at:stop]
-        at = stop
-    yield line[at:]
+def _break_line(line: str, keep: int) -> Iterator[str]:
+    """Yield a line in pieces of at most `_LONGEST` characters; the last may have up to `keep` more."""
+    start = 0
+    while len(line) - start > _LONGEST + keep:
+        end = start + _LONGEST
+        position = max(line.rfind(sign, start + 1, end) for sign in _BREAKS)
+        stop = position if position > 0 else end
+        yield line[start:stop]
+        start = stop
+    yield line[start:]
 
 
 # ---- Which form ----
@@ -114,21 +114,21 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
 
 
-def _form(lines: Iterable[str]) -> _Form:
-    """The family: rows if any row has a colon, otherwise that of the first line of any family."""
+def _detect_form(lines: Iterable[str]) -> _Form:
+    """Return the family: rows if any row has a colon, otherwise that of the first line of any family."""
     first: _Form = ""
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(_PROMPTS):
             continue
         row = read_row(number, line)
-        if row is not None and row.colon and row.plausible:
+        if row is not None and row.has_colon and row.is_plausible:
             return "rows"
-        first = first or _line_form(line, row)
+        first = first or _detect_line_form(line, row)
     return first
 
 
-def _line_form(line: str, row: "Row | None") -> _Form:
-    if row is not None and row.plausible:
+def _detect_line_form(line: str, row: "Row | None") -> _Form:
+    if row is not None and row.is_plausible:
         return "rows"
     if _WORDS.match(line):
         return "words"
@@ -155,23 +155,23 @@ _ESCAPES = {
 
 def _parse_literals(lines: list[str]) -> Dumped:
     """Join the bytes literals, or all strings if there are no bytes literals."""
-    found: list[tuple[bool, bytes]] = []
+    literals: list[tuple[bool, bytes]] = []
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(_PROMPTS):
             continue
         position = 0
         while match := _QUOTE.search(line, position):
             data, position = _read_literal(line, match.end(), match[2], number)
-            found.append((bool(match[1]), data))
-    prefixed = any(is_bytes for is_bytes, _ in found)
-    data = b"".join(data for is_bytes, data in found if is_bytes or not prefixed)
+            literals.append((bool(match[1]), data))
+    prefixed = any(is_bytes for is_bytes, _ in literals)
+    data = b"".join(data for is_bytes, data in literals if is_bytes or not prefixed)
     if not data:
         raise CaptureError(f"no hex bytes in lines 1 to {len(lines)}")
     return Dumped(data, None, "")
 
 
 def _read_literal(line: str, position: int, quote: str, number: int) -> tuple[bytes, int]:
-    """The bytes of the string whose content starts at `position`, and the position after its end."""
+    """Return the bytes of the string whose content starts at `position`, and the position after its end."""
     out = bytearray()
     while match := _PIECES[quote].match(line, position):
         pair, octal, escape, text = match.groups()
@@ -209,8 +209,8 @@ _LONG = 32  # more digits than a number has
 
 def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
     """Parse plain hex digits; a line may end between the two digits of a byte, as in a wrapped hex stream."""
-    found = bytearray()
-    given = False
+    data = bytearray()
+    has_yielded = False
     edge, last, number = "", 0, 0
     for number, line in enumerate(lines, 1):
         tokens = _tokens(line)
@@ -222,22 +222,22 @@ def _parse_plain(lines: Iterable[str]) -> Iterator[Dumped]:
             edge, last = "", number
             if len(digits) % 2:
                 if index < len(tokens):
-                    raise CaptureError(f"line {number}: {_short(token)} has an odd number of hex digits")
+                    raise CaptureError(f"line {number}: {_shorten(token)} has an odd number of hex digits")
                 digits, edge = digits[:-1], digits[-1]
-            found += bytes.fromhex(digits)
-        if len(found) >= PIECE:
-            yield Dumped(bytes(found), None, "", more=True)
-            given = True
-            found.clear()
+            data += bytes.fromhex(digits)
+        if len(data) >= PIECE:
+            yield Dumped(bytes(data), None, "", more=True)
+            has_yielded = True
+            data.clear()
     if edge:
         raise CaptureError(f"line {last}: an odd number of hex digits")
-    if not found and not given:
+    if not data and not has_yielded:
         raise CaptureError(f"no hex bytes in lines 1 to {number}")
-    yield Dumped(bytes(found), None, "")
+    yield Dumped(bytes(data), None, "")
 
 
 def _tokens(line: str) -> list[str] | None:
-    """The hex digits of a line, without prefixes and separators; None if it has anything else."""
+    """Return the hex digits of a line, without prefixes and separators; None if it has anything else."""
     if _HEX.fullmatch(line):
         return [line]
     tokens: list[str] = []
@@ -265,15 +265,15 @@ def _refuse_broken(number: int, line: str) -> None:
     wrong = [word for word in words if not _HEX.fullmatch(word.removeprefix("0x"))]
     good = len(words) - len(wrong)
     if words[0] != wrong[0] and good >= max(_MIN_BYTES, len(wrong)):
-        raise CaptureError(f"line {number}: {_short(wrong[0])} is not hex")
+        raise CaptureError(f"line {number}: {_shorten(wrong[0])} is not hex")
 
 
-def _short(word: str) -> str:
+def _shorten(word: str) -> str:
     return repr(word if len(word) <= 20 else word[:20] + "...")
 
 
-def _mostly_plain(lines: list[str]) -> bool:
-    """Whether plain digits are hex, not numbers (CSV, JSON, dates) or prose with a line of hex in it."""
+def _is_mostly_plain(lines: list[str]) -> bool:
+    """Return whether plain digits are hex, not numbers (CSV, JSON, dates) or prose with a line of hex."""
     digits: list[str] = []
     plain = total = 0
     for line in lines:
@@ -283,7 +283,7 @@ def _mostly_plain(lines: list[str]) -> bool:
         total += len(line.strip())
         if not tokens:
             continue
-        if "0x" not in line.lower() and not _regular(line, tokens):
+        if "0x" not in line.lower() and not _is_regular(line, tokens):
             return False
         plain += len(line.strip())
         digits += tokens
@@ -295,8 +295,8 @@ def _mostly_plain(lines: list[str]) -> bool:
     return not decimal or "0x" in "".join(lines).lower()
 
 
-def _regular(line: str, tokens: list[str]) -> bool:
-    """Whether a line without prefixes is bytes: pairs between separators, or runs of even length."""
+def _is_regular(line: str, tokens: list[str]) -> bool:
+    """Return whether a line without prefixes is bytes: pairs between separators, or runs of even length."""
     if line.lstrip().startswith(("[", "{")):
         return False
     if any(sign in line for sign in ",:-"):

@@ -62,37 +62,38 @@ class Row:
     offset: int
     data: bytes | None
     gutter: str
-    colon: bool
+    has_colon: bool
     from_tcpdump: bool
-    plausible: bool
+    is_plausible: bool
     """Whether its offset or its length rules out a line such as "8080: 80"."""
 
 
 def read_row(number: int, line: str) -> Row | None:
-    """Line `number` as a row; None if it is not one."""
+    """Parse line `number` as a row; return None if it is not one."""
     match = _OFFSET.match(line)
     if match is None:
         return None
     prefix, digits, colon = match.groups()
     if not _BEGUN[colon].match(line, match.end()):
         return None
-    found = _BYTES[colon].match(line, match.end())
-    data = bytes.fromhex(found[1]) if found else None
-    gutter = line[found.end() :].strip() if found else ""
+    content = _BYTES[colon].match(line, match.end())
+    data = bytes.fromhex(content[1]) if content else None
+    gutter = line[content.end() :].strip() if content else ""
     offset = int(digits, 16)
     padded = len(digits) >= 6 and digits.startswith("0")
-    plausible = offset == 0 or bool(prefix) or padded or len(data or b"") >= 8
-    return Row(number, offset, data, gutter, bool(colon), bool(prefix and colon), plausible)
+    is_plausible = offset == 0 or bool(prefix) or padded or len(data or b"") >= 8
+    return Row(number, offset, data, gutter, bool(colon), bool(prefix and colon), is_plausible)
 
 
 def _contradicts(gutter: str, data: bytes) -> bool:
-    """Whether a gutter of the same length has other characters than `data`; a dot matches any character."""
+    """Return whether a gutter of the same length has other characters than `data`; a dot matches any."""
     text = data.decode("latin-1").translate(_NO_SIGNS)
-    shown = text.replace(" ", ""), text.replace(" ", ".")
-    found = _WHITE.sub("", gutter)
-    same_size = [each for each in (*shown, f"|{shown[0]}|") if len(each) == len(found)]
+    forms = text.replace(" ", ""), text.replace(" ", ".")
+    characters = _WHITE.sub("", gutter)
+    same_size = [form for form in (*forms, f"|{forms[0]}|") if len(form) == len(characters)]
     return bool(same_size) and not any(
-        all(one in ".·" or one == other for one, other in zip(found, each, strict=True)) for each in same_size
+        all(sign in ".·" or sign == byte for sign, byte in zip(characters, form, strict=True))
+        for form in same_size
     )
 
 
@@ -117,8 +118,8 @@ class _Packet:
         """Add a `*`: the previous row repeats up to the next offset."""
         self._repeated = self._row is not None
 
-    def piece(self) -> Iterator[Dumped]:
-        """The bytes so far, if there are very many."""
+    def take_piece(self) -> Iterator[Dumped]:
+        """Yield the bytes so far, if there are very many."""
         if len(self._data) >= PIECE:
             yield replace(self._take(), more=True)
 
@@ -165,8 +166,8 @@ class _Packet:
         size = until - row.offset
         zeros = not any(line)
         if size > self._room[zeros]:
-            most = f"{MAX_ZEROS} zeros" if zeros else f"{MAX_REPEATED} bytes"
-            raise CaptureError(f"line {row.number}: repeats to more than {most}; dump without `*` lines (-v)")
+            cap = f"{MAX_ZEROS} zeros" if zeros else f"{MAX_REPEATED} bytes"
+            raise CaptureError(f"line {row.number}: repeats to more than {cap}; dump without `*` lines (-v)")
         self._room[zeros] -= size
         if size < len(line):
             raise CaptureError(f"line {row.number}: has more bytes than fit before the offset {until:#x}")
@@ -174,19 +175,19 @@ class _Packet:
 
 
 def parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
-    """The packets that rows show. Raises CaptureError where a line contradicts the offsets."""
+    """Yield the packets that rows show. Raises CaptureError where a line contradicts the offsets."""
     current: _Packet | None = None
     colon: bool | None = None
     time_ns: int | None = None
     room = {False: MAX_REPEATED, True: MAX_ZEROS}
     for number, line in enumerate(lines, 1):
         row = read_row(number, line)
-        if row is not None and colon is None and row.plausible:
-            colon = row.colon
-        if row is not None and row.colon == colon:
+        if row is not None and colon is None and row.is_plausible:
+            colon = row.has_colon
+        if row is not None and row.has_colon == colon:
             if current is not None and row.offset:
                 current.add(row)
-                yield from current.piece()
+                yield from current.take_piece()
                 continue
             if current is not None:
                 yield current.finish()
@@ -225,12 +226,12 @@ def _time_stamp(line: str, default: int | None) -> int | None:
         days = date.fromisoformat(day).toordinal() - _DAY_ZERO if day else 0
     except ValueError:
         return None
-    whole = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-    return whole * 10**9 + int(fraction.ljust(9, "0"))
+    total_seconds = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    return total_seconds * 10**9 + int(fraction.ljust(9, "0"))
 
 
 def link_of(data: bytes) -> str:
-    """What a packet's bytes begin with: "ethernet", "ip" or "" (tcpdump -x and -xx look alike)."""
+    """Return what a packet's bytes begin with: "ethernet", "ip" or "" (tcpdump -x and -xx look alike)."""
     kind = data[12:14]
     if kind in _ETHERTYPES or (kind in _IP_TYPES and _is_ip(data[14:], _IP_TYPES[kind])):
         return "ethernet"
@@ -238,7 +239,7 @@ def link_of(data: bytes) -> str:
 
 
 def _is_ip(data: bytes, version: int) -> bool:
-    """Whether `data` may be an IP packet: whole, cut, padded, or with a length of 0 (set by the card)."""
+    """Return whether `data` may be an IP packet: whole, cut, padded, or of length 0 (set by the card)."""
     if len(data) < 20 or data[0] >> 4 != version:
         return False
     if version == 4:

@@ -21,8 +21,8 @@ def host_of(file: str, option: str | None) -> str | None:
     """
     if option is not None and _FIELD not in option:
         return option
-    if option is not None and (found := _pattern(option).search(file)):
-        return found["host"]
+    if option is not None and (match := _pattern(option).search(file)):
+        return match["host"]
     hive = _HIVE.search(file)
     return unquote(hive[1]) if hive and hive[1] != _NULL else None
 

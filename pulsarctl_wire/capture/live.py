@@ -29,7 +29,7 @@ _REPORT_EVERY: Final = 1.0  # seconds between two reports of dropped packets
 
 
 def interface_names() -> list[str]:
-    """The interfaces of this machine."""
+    """Return the interfaces of this machine."""
     return [name for _, name in socket.if_nameindex()]
 
 
@@ -103,14 +103,14 @@ class Live:
 
 def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _Scapy":
     if interface not in interface_names():
-        known = ", ".join(interface_names())
-        raise CaptureError(f"interface {interface}: there is no such interface; there are {known}")
+        names = ", ".join(interface_names())
+        raise CaptureError(f"interface {interface}: there is no such interface; there are {names}")
     try:
         if sys.platform != "linux":
             return _Scapy(interface, capture_filter)
         from pulsarctl_wire.capture import ring
 
-        program = _program(capture_filter, ring.link_type(interface)) if capture_filter else b""
+        program = _compile(capture_filter, ring.link_type(interface)) if capture_filter else b""
         return ring.Ring(interface, program, buffer)
     except (OSError, ImportError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
@@ -121,7 +121,7 @@ def _open(interface: str, capture_filter: str | None, buffer: int) -> "Ring | _S
         raise CaptureError(f"interface {interface}: {reason}") from error
 
 
-def _program(capture_filter: str, link: int) -> bytes:
+def _compile(capture_filter: str, link: int) -> bytes:
     """Compile a BPF program. Raises ValueError if the filter is invalid, ImportError without libpcap."""
     from ctypes import string_at
 
@@ -154,14 +154,14 @@ class _Scapy:
         self.dropped = None
         self._stopped = False
         try:
-            opened: Any = conf.L2listen(iface=interface, filter=capture_filter)
+            listener: Any = conf.L2listen(iface=interface, filter=capture_filter)
         except Scapy_Exception as error:
             raise ValueError(error) from error
-        self._socket = opened
-        self.link = int(conf.l2types.layer2num.get(opened.LL, ETHERNET))
+        self._socket = listener
+        self.link = int(conf.l2types.layer2num.get(listener.LL, ETHERNET))
 
     def take(self) -> list[RawPacket]:
-        """The next packet, if there is one."""
+        """Return the next packet, if there is one."""
         if not self.wait(0):
             return []
         _, data, stamp = self._socket.recv_raw(_LARGEST)
@@ -171,11 +171,11 @@ class _Scapy:
         return [(round((stamp or 0) * 1_000_000) * 1000, self.link, bytes(data), len(data))]
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a packet, but no longer than this; returns whether there is one."""
+        """Wait for a packet, but no longer than this; return whether there is one."""
         return not self._stopped and bool(self._socket.select([self._socket], seconds))
 
     def count(self) -> int:
-        """Always 0: the number of dropped packets is unknown."""
+        """Return 0: the number of dropped packets is unknown."""
         return 0
 
     def stop(self) -> None:

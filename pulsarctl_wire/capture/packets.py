@@ -31,18 +31,18 @@ ACK: Final = 0x10
 
 
 def reverse(key: bytes) -> bytes:
-    """The key of the segments that go the other way."""
+    """Return the key of the segments that go the other way."""
     middle = len(key) // 2 - 2
     return key[middle:-4] + key[:middle] + key[-2:] + key[-4:-2]
 
 
 def endpoint_of(key: bytes) -> bytes:
-    """The source address and port of a segment's key."""
+    """Return the source address and port of a segment's key."""
     return key[: len(key) // 2 - 2] + key[-4:-2]
 
 
 def address_of(key: bytes) -> str:
-    """The source of a segment's key as text: "address:port", for IPv6 "[address]:port"."""
+    """Return the source of a segment's key as text: "address:port", for IPv6 "[address]:port"."""
     address = ipaddress.ip_address(key[: len(key) // 2 - 2])
     return f"{address if address.version == 4 else f'[{address}]'}:{int.from_bytes(key[-4:-2], 'big')}"
 
@@ -101,16 +101,16 @@ class Dissector:
         """Packets without a TCP segment (other protocols, headers that were cut or are invalid)."""
         self.fragments = 0
         """IP fragments seen so far."""
-        self._datagrams = {key: _Datagram(*each) for key, each in (waiting or {}).items()}
+        self._datagrams = {key: _Datagram(*datagram) for key, datagram in (waiting or {}).items()}
         self._depth = 0
 
     @property
     def waiting(self) -> Waiting:
         """The incomplete datagrams, for another dissector to continue with."""
-        return {key: (each.parts, each.size) for key, each in self._datagrams.items()}
+        return {key: (datagram.parts, datagram.size) for key, datagram in self._datagrams.items()}
 
     def segment(self, link: int, data: bytes, length: int) -> Segment | None:
-        """The TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
+        """Return the TCP segment in a packet of link type `link` and `length` bytes on the wire, or None."""
         if link == ETHERNET and len(data) >= _USUAL_HEADERS:
             # fast path for nearly all packets: IPv4 without options or fragments
             size = u16_at(data, 16)
@@ -122,69 +122,71 @@ class Dissector:
                     missing = stop - start - len(payload)
                     return data[26:38], u32_at(data, 38), u32_at(data, 42), data[47], payload, missing
         try:
-            found = self._link(link, data, length)
+            segment = self._link(link, data, length)
         except (struct.error, IndexError):  # headers cut by the snap length
-            found = None
-        if found is None:
+            segment = None
+        if segment is None:
             self.skipped += 1
-        return found
+        return segment
 
     def _link(self, link: int, data: bytes, length: int) -> Segment | None:
         if link in _TYPED:
-            kind_at, at = _TYPED[link]
-            return self._after_header(u16_at(data, kind_at), data, at, length)
-        at = _IP_AT[link] if link in _IP_AT else ip_offset(link, data[:_SEARCHED])
-        return self._ip(data, at, length) if at >= 0 else None
+            kind_at, pos = _TYPED[link]
+            return self._after_header(u16_at(data, kind_at), data, pos, length)
+        pos = _IP_AT[link] if link in _IP_AT else ip_offset(link, data[:_SEARCHED])
+        return self._ip(data, pos, length) if pos >= 0 else None
 
-    def _after_header(self, kind: int, data: bytes, at: int, length: int) -> Segment | None:
-        """The segment in what follows a header with this EtherType."""
+    def _after_header(self, kind: int, data: bytes, pos: int, length: int) -> Segment | None:
+        """Return the segment in what follows a header with this EtherType."""
         while kind in _TAGS:
-            kind, at = u16_at(data, at + 2), at + 4
+            kind, pos = u16_at(data, pos + 2), pos + 4
         if kind in _IP_TYPES:
-            return self._ip(data, at, length)
+            return self._ip(data, pos, length)
         if kind in _MPLS:
-            while not data[at + 2] & 1:  # the bit marks the last label
-                at += 4
-            version = data[at + 4] >> 4
+            while not data[pos + 2] & 1:  # the bit marks the last label
+                pos += 4
+            version = data[pos + 4] >> 4
             if version in (4, 6):
-                return self._ip(data, at + 4, length)
-            return self._ethernet(data, at + 4 if version else at + 8, length)
-        if kind == _PPPOE and u16_at(data, at + 6) in _PPP_IP:
-            return self._ip(data, at + 8, length)
-        return self._ethernet(data, at, length) if kind == _BRIDGED else None
+                return self._ip(data, pos + 4, length)
+            return self._ethernet(data, pos + 4 if version else pos + 8, length)
+        if kind == _PPPOE and u16_at(data, pos + 6) in _PPP_IP:
+            return self._ip(data, pos + 8, length)
+        return self._ethernet(data, pos, length) if kind == _BRIDGED else None
 
-    def _ethernet(self, data: bytes, at: int, length: int) -> Segment | None:
-        """The segment in an Ethernet frame inside a packet."""
-        return self._inside(data, at + 14, length, u16_at(data, at + 12))
+    def _ethernet(self, data: bytes, pos: int, length: int) -> Segment | None:
+        """Return the segment in an Ethernet frame inside a packet."""
+        return self._inside(data, pos + 14, length, u16_at(data, pos + 12))
 
-    def _ip(self, data: bytes, at: int, length: int) -> Segment | None:
-        first, size, _, fragment, protocol = _ipv4_at(data, at)
+    def _ip(self, data: bytes, pos: int, length: int) -> Segment | None:
+        first, size, _, fragment, protocol = _ipv4_at(data, pos)
         if first >> 4 != 4:
-            return self._ipv6(data, at, length) if first >> 4 == 6 else None
+            return self._ipv6(data, pos, length) if first >> 4 == 6 else None
         # offloaded segments are captured before their length is known: 0 means the rest of the packet
-        stop = at + size if size else length
+        stop = pos + size if size else length
         header = (first & 15) * 4
         if header < 20:
             return None
         if fragment & 0x3FFF:
-            key = data[at + 12 : at + 20] + data[at + 4 : at + 6] + data[at + 9 : at + 10]
-            offset, more = (fragment & 0x1FFF) * 8, bool(fragment & 0x2000)
-            whole = self._fragment(key, offset, more, data[at + header : stop])
-            if whole is None:
+            key = data[pos + 12 : pos + 20] + data[pos + 4 : pos + 6] + data[pos + 9 : pos + 10]
+            offset, has_more = (fragment & 0x1FFF) * 8, bool(fragment & 0x2000)
+            datagram = self._fragment(key, offset, has_more, data[pos + header : stop])
+            if datagram is None:
                 return None
-            size = (header + len(whole)).to_bytes(2, "big")
-            head = data[at : at + 2] + size + data[at + 4 : at + 6] + bytes(2) + data[at + 8 : at + header]
-            return self._inside(head + whole)
+            size = (header + len(datagram)).to_bytes(2, "big")
+            head = (
+                data[pos : pos + 2] + size + data[pos + 4 : pos + 6] + bytes(2) + data[pos + 8 : pos + header]
+            )
+            return self._inside(head + datagram)
         if protocol != _TCP:
-            return self._tunnel(protocol, data, at + header, stop)
-        return self._tcp(data[at + 12 : at + 20], data, at + header, stop)
+            return self._tunnel(protocol, data, pos + header, stop)
+        return self._tcp(data[pos + 12 : pos + 20], data, pos + header, stop)
 
-    def _ipv6(self, data: bytes, at: int, length: int) -> Segment | None:
-        size = u16_at(data, at + 4)
-        stop = at + 40 + size if size else length
-        protocol = data[at + 6]
-        addresses = data[at + 8 : at + 40]
-        next_at = at + 40
+    def _ipv6(self, data: bytes, pos: int, length: int) -> Segment | None:
+        size = u16_at(data, pos + 4)
+        stop = pos + 40 + size if size else length
+        protocol = data[pos + 6]
+        addresses = data[pos + 8 : pos + 40]
+        next_at = pos + 40
         while True:
             if protocol == _TCP:
                 return self._tcp(addresses, data, next_at, stop)
@@ -195,53 +197,58 @@ class Dissector:
             elif protocol == _FRAGMENT:
                 word = u16_at(data, next_at + 2)
                 key = addresses + data[next_at + 4 : next_at + 8] + data[next_at : next_at + 1]
-                whole = self._fragment(key, word & 0xFFF8, bool(word & 1), data[next_at + 8 : stop])
-                if whole is None:
+                datagram = self._fragment(key, word & 0xFFF8, bool(word & 1), data[next_at + 8 : stop])
+                if datagram is None:
                     return None
-                whole_size = len(whole).to_bytes(2, "big")
-                head = data[at : at + 4] + whole_size + data[next_at : next_at + 1] + data[at + 7 : at + 40]
-                return self._inside(head + whole)
+                length_field = len(datagram).to_bytes(2, "big")
+                head = (
+                    data[pos : pos + 4]
+                    + length_field
+                    + data[next_at : next_at + 1]
+                    + data[pos + 7 : pos + 40]
+                )
+                return self._inside(head + datagram)
             else:
                 return self._tunnel(protocol, data, next_at, stop)
 
-    def _tcp(self, addresses: bytes, data: bytes, at: int, stop: int) -> Segment | None:
-        sequence, acknowledged, header, flags = _tcp_at(data, at + 4)
-        start = at + (header >> 4) * 4
-        if start < at + 20 or not 0 <= stop - start <= MAX_OFFLOADED:
+    def _tcp(self, addresses: bytes, data: bytes, pos: int, stop: int) -> Segment | None:
+        sequence, acknowledged, header, flags = _tcp_at(data, pos + 4)
+        start = pos + (header >> 4) * 4
+        if start < pos + 20 or not 0 <= stop - start <= MAX_OFFLOADED:
             return None
-        key, payload = addresses + data[at : at + 4], data[start:stop]
+        key, payload = addresses + data[pos : pos + 4], data[start:stop]
         return key, sequence, acknowledged, flags, payload, stop - start - len(payload)
 
-    def _tunnel(self, protocol: int, data: bytes, at: int, stop: int) -> Segment | None:
-        """The segment in the payload of an IP packet whose protocol is not TCP."""
+    def _tunnel(self, protocol: int, data: bytes, pos: int, stop: int) -> Segment | None:
+        """Return the segment in the payload of an IP packet whose protocol is not TCP."""
         if protocol in _IP_IN_IP:
-            return self._inside(data, at, stop)
+            return self._inside(data, pos, stop)
         if protocol == _GRE:
-            flags, kind = u16_at(data, at), u16_at(data, at + 2)
+            flags, kind = u16_at(data, pos), u16_at(data, pos + 2)
             if flags & 7:
                 return None  # another version
-            at += 8 if flags & 0xC000 else 4  # checksum
-            at += (flags >> 13 & 1) * 4 + (flags >> 12 & 1) * 4  # key, sequence number
-            return self._inside(data, at, stop, kind)
+            pos += 8 if flags & 0xC000 else 4  # checksum
+            pos += (flags >> 13 & 1) * 4 + (flags >> 12 & 1) * 4  # key, sequence number
+            return self._inside(data, pos, stop, kind)
         if protocol == _UDP:
-            port = u16_at(data, at + 2)
+            port = u16_at(data, pos + 2)
             if port in _VXLAN:
-                return self._ethernet(data, at + 16, stop)
+                return self._ethernet(data, pos + 16, stop)
             if port == _GENEVE:
-                return self._inside(data, at + 16 + (data[at + 8] & 0x3F) * 4, stop, u16_at(data, at + 10))
+                return self._inside(data, pos + 16 + (data[pos + 8] & 0x3F) * 4, stop, u16_at(data, pos + 10))
         return None
 
-    def _inside(self, data: bytes, at: int = 0, length: int = -1, kind: int = 0x0800) -> Segment | None:
-        """The segment in a packet that is inside an IP packet, by its EtherType."""
+    def _inside(self, data: bytes, pos: int = 0, length: int = -1, kind: int = 0x0800) -> Segment | None:
+        """Return the segment in a packet that is inside an IP packet, by its EtherType."""
         if self._depth == _DEEPEST:
             return None
         self._depth += 1
         try:
-            return self._after_header(kind, data, at, len(data) if length < 0 else length)
+            return self._after_header(kind, data, pos, len(data) if length < 0 else length)
         finally:
             self._depth -= 1
 
-    def _fragment(self, key: bytes, offset: int, more: bool, data: bytes) -> bytes | None:
+    def _fragment(self, key: bytes, offset: int, has_more: bool, data: bytes) -> bytes | None:
         """Add a fragment to its datagram; return the datagram once it is complete."""
         self.fragments += 1
         datagram = self._datagrams.get(key)
@@ -249,10 +256,10 @@ class Dissector:
             if len(self._datagrams) >= MAX_DATAGRAMS:
                 del self._datagrams[next(iter(self._datagrams))]
             datagram = self._datagrams[key] = _Datagram()
-        whole = datagram.add(offset, more, data)
-        if whole is not None:
+        payload = datagram.add(offset, has_more, data)
+        if payload is not None:
             del self._datagrams[key]
-        return whole
+        return payload
 
 
 class _Datagram:
@@ -266,22 +273,22 @@ class _Datagram:
         for offset, data in self.parts.items():
             self._note(offset, len(data))
 
-    def add(self, offset: int, more: bool, data: bytes) -> bytes | None:
+    def add(self, offset: int, has_more: bool, data: bytes) -> bytes | None:
         """Add a fragment; return the datagram once it is complete."""
         if offset not in self.parts and self._bytes + len(data) <= _LARGEST_DATAGRAM:
             self.parts[offset] = data
             self._bytes += len(data)
             self._note(offset, len(data))
-        if not more:
+        if not has_more:
             self.size = offset + len(data)
         if not 0 <= self.size <= len(self._seen) or self._seen.find(0, 0, self.size) >= 0:
             return None
-        whole = bytearray()
+        payload = bytearray()
         for start in sorted(self.parts):
-            if start > len(whole):
+            if start > len(payload):
                 break
-            whole += self.parts[start][len(whole) - start :]
-        return bytes(whole)
+            payload += self.parts[start][len(payload) - start :]
+        return bytes(payload)
 
     def _note(self, offset: int, size: int) -> None:
         self._seen.extend(bytes(max(offset + size - len(self._seen), 0)))
@@ -289,23 +296,23 @@ class _Datagram:
 
 
 def ip_offset(link: int, data: bytes) -> int:
-    """Where scapy finds an IP packet in `data`, the head of a packet of link type `link`; -1 if nowhere."""
+    """Return where scapy finds an IP packet in `data`, the head of a packet of type `link`; -1: nowhere."""
     from scapy.config import conf
     from scapy.contrib import mpls  # noqa: F401  (importing binds the layers to each other)
     from scapy.layers import inet, inet6, l2, ppp  # noqa: F401
 
     layer: Any = conf.l2types.num2layer.get(link)
-    at = 0
+    pos = 0
     try:
         for _ in range(_DEEPEST):  # layer by layer, or scapy would also dissect the IP packet itself
             if layer is None or layer in (inet.IP, inet6.IPv6):
                 break
             if hasattr(layer, "dispatch_hook"):
-                layer = layer.dispatch_hook(data[at:])
+                layer = layer.dispatch_hook(data[pos:])
             packet = layer()
-            rest = packet.post_dissect(packet.do_dissect(packet.pre_dissect(data[at:])))
-            at = len(data) - len(rest)
-            layer = packet.guess_payload_class(packet.extract_padding(rest)[0])
+            payload = packet.post_dissect(packet.do_dissect(packet.pre_dissect(data[pos:])))
+            pos = len(data) - len(payload)
+            layer = packet.guess_payload_class(packet.extract_padding(payload)[0])
     except Exception:
         return -1
-    return at if layer in (inet.IP, inet6.IPv6) else -1
+    return pos if layer in (inet.IP, inet6.IPv6) else -1

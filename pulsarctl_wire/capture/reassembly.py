@@ -33,7 +33,7 @@ from pulsarctl_wire.capture.halves import (
     Tcp,
     begin,
     deliver,
-    ending,
+    describe_end,
     flush,
     give_up,
     is_another,
@@ -41,8 +41,8 @@ from pulsarctl_wire.capture.halves import (
     release,
     settle,
     take_rest,
+    take_tracked,
     track,
-    tracked,
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
@@ -110,17 +110,17 @@ class Reassembler:
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
         """Take the segment of packet number `packet`; return the first events that it completes.
 
-        The caller must then call `more` until it returns none.
+        The caller must then call `take_more` until it returns none.
         """
         key, sequence, acknowledged, flags, payload, missing = segment
         half = self._halves.get(key)
         if half is None or flags & _UNUSUAL or not half.started or missing:
-            return self._start(self._slowly(segment, time_ns, packet))
-        tcp, other = half.tcp, half.other
-        if flags & ACK and other.lacks(acknowledged):
-            return self._start(self._slowly(segment, time_ns, packet))
+            return self._start(self._add_slowly(segment, time_ns, packet))
+        tcp, peer = half.tcp, half.other
+        if flags & ACK and peer.lacks(acknowledged):
+            return self._start(self._add_slowly(segment, time_ns, packet))
         if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
-            return self._start(self._slowly(segment, time_ns, packet))
+            return self._start(self._add_slowly(segment, time_ns, packet))
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if not payload:
             return []
@@ -128,15 +128,15 @@ class Reassembler:
         events = half.stream.take(payload, time_ns, packet)
         if events:
             if half.stream.has_more:
-                rest: list[Event] = []
-                self._steps = self._given(tcp, take_rest(half, rest), rest)
+                later_events: list[Event] = []
+                self._steps = self._collect(tcp, take_rest(half, later_events), later_events)
             track(tcp, events)
             return events
         self._held += len(payload)
         return self._start(self._limit_held()) if self._held > _CHECK_EVERY else events
 
-    def more(self) -> list[Event]:
-        """More events of the last segment; none once all were returned."""
+    def take_more(self) -> list[Event]:
+        """Return more events of the last segment; none once all were returned."""
         if self._steps is not None:
             for events in self._steps:
                 return events
@@ -145,10 +145,10 @@ class Reassembler:
 
     def _start(self, steps: Iterator[list[Event]]) -> list[Event]:
         self._steps = steps
-        return self.more()
+        return self.take_more()
 
-    def _slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
-        """The events of a segment that is not just the next bytes of its connection."""
+    def _add_slowly(self, segment: Segment, time_ns: int | None, packet: int) -> Iterator[list[Event]]:
+        """Yield the events of a segment that is not just the next bytes of its connection."""
         key, sequence, _, flags, _, _ = segment
         half = self._halves.get(key)
         if half is None or flags & SYN:
@@ -170,17 +170,17 @@ class Reassembler:
             else:
                 tcp.life.syns += not tcp.ended
         events: list[Event] = []
-        yield from self._given(tcp, self._follow(half, sequence, segment, events), events)
+        yield from self._collect(tcp, self._follow(half, sequence, segment, events), events)
         if self._held > _CHECK_EVERY:
             yield from self._limit_held()
 
-    def _given(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
-        """The events of `tcp` that `steps` puts into `events`, a portion at a time."""
+    def _collect(self, tcp: Tcp, steps: Iterator[None], events: list[Event]) -> Iterator[list[Event]]:
+        """Yield the events of `tcp` that `steps` puts into `events`, a portion at a time."""
         tcp.reported = 0
         for _ in steps:
             if len(events) >= MAX_EVENTS:
-                yield tracked(tcp, events)
-        last = tracked(tcp, events)
+                yield take_tracked(tcp, events)
+        last = take_tracked(tcp, events)
         if tcp.ended:
             tcp.state.end()
         self.report()
@@ -190,9 +190,9 @@ class Reassembler:
     def _follow(self, half: Half, sequence: int, segment: Segment, events: list[Event]) -> Iterator[None]:
         """Apply the last segment, whose bytes begin at `sequence`; pauses for the caller to take events."""
         _, _, acknowledged, flags, payload, missing = segment
-        other = half.other
-        if flags & ACK and other.lacks(acknowledged):
-            yield from self._acknowledge(other, acknowledged, events)
+        peer = half.other
+        if flags & ACK and peer.lacks(acknowledged):
+            yield from self._acknowledge(peer, acknowledged, events)
         if payload or missing:
             yield from self._take(
                 half, sequence, payload, missing, acknowledged if flags & ACK else -1, events
@@ -204,11 +204,11 @@ class Reassembler:
             yield from self._finish(half, sequence + len(payload) + missing, flags, events)
 
     def connection(self, key: bytes) -> Tcp | None:
-        """The connection that a segment's key belongs to."""
+        """Return the connection that a segment's key belongs to."""
         half = self._halves.get(key)
         return None if half is None else half.tcp
 
-    def ended(self, tcp: Tcp) -> None:
+    def record_end(self, tcp: Tcp) -> None:
         """Record that a connection has ended; it is remembered for a while."""
         tcp.ended = True
         tcp.life.last_ns = tcp.last_ns
@@ -219,7 +219,7 @@ class Reassembler:
     def report(self) -> None:
         """Call `on_end` with the connections that have ended since the last call."""
         while self._unreported and self._on_end is not None:
-            self._on_end(ending(self._unreported.pop(0)))
+            self._on_end(describe_end(self._unreported.pop(0)))
 
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""
@@ -231,70 +231,70 @@ class Reassembler:
 
     def close(self) -> Iterator[list[Event]]:
         """End all connections at the end of the capture; yield the remaining events, by their number."""
-        while events := self.more():
+        while events := self.take_more():
             yield events
-        known = sorted(self._known(), key=lambda tcp: tcp.state.connection.index)
-        for tcp in known:  # before any state ends: what was held is no resend of what they leave unanswered
+        tcps = sorted(self._list_connections(), key=lambda tcp: tcp.state.connection.index)
+        for tcp in tcps:  # before any state ends: what was held is no resend of what they leave unanswered
             last: list[Event] = []
             tcp.reported = 0
             for _ in self._close_halves(tcp, last):
                 if len(last) >= MAX_EVENTS:
-                    yield tracked(tcp, last)
-            if events := tracked(tcp, last):
+                    yield take_tracked(tcp, last)
+            if events := take_tracked(tcp, last):
                 yield events
-        for tcp in known:
+        for tcp in tcps:
             yield from self._close(tcp, OPEN)
         self._halves.clear()
 
     # -- handing over to a process that continues from here
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
-        """The known connections; the indexes of the ended ones, in order (-1: forgotten); the servers."""
-        known = self._known()
-        places = {tcp: place for place, tcp in enumerate(known)}
-        return known, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
+        """Return the known connections; indexes of the ended ones, in order (-1: forgotten); the servers."""
+        tcps = self._list_connections()
+        places = {tcp: place for place, tcp in enumerate(tcps)}
+        return tcps, [-1 if tcp is None else places.get(tcp, -1) for tcp in self._ended], self._servers
 
-    def resume(self, connections: int, known: list[Tcp], ended: list[int], servers: set[bytes]) -> None:
+    def resume(self, connections: int, tcps: list[Tcp], indexes: list[int], servers: set[bytes]) -> None:
         """Continue from a `state` whose connections were made by `new`; there were `connections` so far."""
         self.connections = connections
         self._servers = servers
-        for place in ended:
-            self._remember(None if place < 0 else known[place])
+        for place in indexes:
+            self._remember(None if place < 0 else tcps[place])
 
     # -- opening
 
     def _open(self, key: bytes, flags: int, time_ns: int | None, packet: int) -> Half:
-        """The half that the first segment of a connection belongs to."""
+        """Return the half that the first segment of a connection belongs to."""
         back = reverse(key)
-        opened = bool(flags & SYN)
-        to_broker = not flags & ACK if opened else self._guess(key, back)
-        if opened and len(self._servers) < MAX_CONNECTIONS:
+        has_syn = bool(flags & SYN)
+        to_broker = not flags & ACK if has_syn else self._is_from_client(key, back)
+        if has_syn and len(self._servers) < MAX_CONNECTIONS:
             self._servers.add(endpoint_of(back if to_broker else key))
-        return self.new(key, to_broker, opened, time_ns, packet).half
+        return self.new(key, to_broker, has_syn, time_ns, packet).half
 
     def new(
-        self, key: bytes, to_broker: bool, opened: bool, time_ns: int | None = None, packet: int = 0
+        self, key: bytes, to_broker: bool, from_start: bool, time_ns: int | None = None, packet: int = 0
     ) -> Tcp:
-        """Add a connection whose first packet has this key; `opened`: no byte of it was sent before."""
+        """Add a connection whose first packet has this key; `from_start`: no byte of it was sent before."""
         back = reverse(key)
         ends = address_of(key), address_of(back)
         since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         self.connections += 1
-        half = Half(FrameStream(connection, to_broker, from_start=opened, limit=self._limit))
-        other = Half(FrameStream(connection, not to_broker, from_start=opened, limit=self._limit))
-        half.other, other.other = other, half
-        streams = (half.stream, other.stream) if to_broker else (other.stream, half.stream)
+        half = Half(FrameStream(connection, to_broker, from_start=from_start, limit=self._limit))
+        peer = Half(FrameStream(connection, not to_broker, from_start=from_start, limit=self._limit))
+        half.other, peer.other = peer, half
+        streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
-        tcp = half.tcp = other.tcp = Tcp((key, back), state, half, opened, Life(time_ns, packet))
-        self._halves[key], self._halves[back] = half, other
+        tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
+        self._halves[key], self._halves[back] = half, peer
         return tcp
 
-    def _guess(self, key: bytes, back: bytes) -> bool:
-        """Whether the sender of a segment is the client, if there was no SYN."""
-        known = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
-        if known[0] != known[1]:
-            return known[1]
+    def _is_from_client(self, key: bytes, back: bytes) -> bool:
+        """Return whether the sender of a segment is the client, if there was no SYN."""
+        are_servers = endpoint_of(key) in self._servers, endpoint_of(back) in self._servers
+        if are_servers[0] != are_servers[1]:
+            return are_servers[1]
         source, target = key[-4:-2], key[-2:]
         if (source in _PULSAR_PORTS) != (target in _PULSAR_PORTS):
             return target in _PULSAR_PORTS
@@ -318,23 +318,23 @@ class Reassembler:
         if not half.started:
             half.started = True
             half.next = sequence
-        at = half.unwrap(sequence)
-        if at + len(payload) + missing <= half.next:
+        start = half.unwrap(sequence)
+        if start + len(payload) + missing <= half.next:
             return  # it was all seen before
-        if at > half.next or half.tcp.waiting:
+        if start > half.next or half.tcp.waiting:
             turn = packet
-            if at <= half.next:
+            if start <= half.next:
                 turn = min(packet, half.turn)
-            elif half.early and at < half.early[0][0]:
+            elif half.early and start < half.early[0][0]:
                 turn = min(packet, half.early[0][1])
-            heapq.heappush(half.early, (at, turn, packet, payload, missing, time_ns, acknowledged))
+            heapq.heappush(half.early, (start, turn, packet, payload, missing, time_ns, acknowledged))
             half.early_bytes += len(payload) + EARLY_COST
             self._held += len(payload) + EARLY_COST
             yield from release(half.tcp, events)
             while half.early_bytes > MAX_EARLY:
                 yield from unblock(half, events)
         else:
-            yield from deliver(half, (at, packet, packet, payload, missing, time_ns, -1), events)
+            yield from deliver(half, (start, packet, packet, payload, missing, time_ns, -1), events)
         yield from self._check_ends(half, events)
 
     def _acknowledge(self, half: Half, acknowledged: int, events: list[Event]) -> Iterator[None]:
@@ -349,7 +349,7 @@ class Reassembler:
             upto = min(upto, half.fin)
         if upto <= half.next:
             return
-        if half.early and not half.blocked:  # they wait for a hole on the other half, and so does this packet
+        if half.early and not half.is_blocked:  # they and this packet wait for a hole on the other half
             half, upto = half.other, half.other.acknowledged
             if upto <= half.next:
                 return
@@ -380,20 +380,20 @@ class Reassembler:
 
     def _check_ends(self, half: Half, events: list[Event]) -> Iterator[None]:
         """Close the halves whose FIN was reached; closing one may release segments of the other."""
-        for each in (half, half.other):
-            if 0 <= each.fin <= each.next and not each.closed:
-                each.closed = True
-                each.hole_at = -1
-                yield from self._close_stream(each, events)
-                yield from release(each.tcp, events)
-                if each.other.closed:
-                    yield from self._end_halves(each.tcp, events)
+        for side in (half, half.other):
+            if 0 <= side.fin <= side.next and not side.closed:
+                side.closed = True
+                side.hole_at = -1
+                yield from self._close_stream(side, events)
+                yield from release(side.tcp, events)
+                if side.other.closed:
+                    yield from self._end_halves(side.tcp, events)
 
     def _end_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         """End both directions; the connection is remembered for a while, for its late segments."""
         yield from self._close_halves(tcp, events)
         if not tcp.ended:
-            self.ended(tcp)
+            self.record_end(tcp)
 
     def _close_halves(self, tcp: Tcp, events: list[Event]) -> Iterator[None]:
         for half in (tcp.half, tcp.half.other):
@@ -405,22 +405,22 @@ class Reassembler:
     def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
         """End a stream. If both sides speak the same other protocol, the connection is only counted."""
         yield from settle(half, events)
-        left = half.stream.close()
+        last_events = half.stream.close()
         protocol = half.stream.protocol
         if protocol in OTHER_TRAFFIC and not half.other.ended:
-            half.held = left  # the other side's protocol is not known yet
+            half.held = last_events  # the other side's protocol is not known yet
         elif protocol in OTHER_TRAFFIC and half.other.stream.protocol == protocol:
             self.other_traffic[protocol] += 1
         else:
-            events += half.other.held + left
+            events += half.other.held + last_events
         half.ended = True
 
     def _close(self, tcp: Tcp, end: str) -> Iterator[list[Event]]:
-        """End a connection, because of `end`; yield its last events, as `_slowly` does."""
+        """End a connection, because of `end`; yield its last events, as `_add_slowly` does."""
         if tcp.life.by_first is None:
             tcp.life.end = end
         events: list[Event] = []
-        yield from self._given(tcp, self._end_halves(tcp, events), events)
+        yield from self._collect(tcp, self._end_halves(tcp, events), events)
 
     def forget(self, tcp: Tcp) -> None:
         """Let the next segment on a connection's addresses open another one."""
@@ -432,26 +432,26 @@ class Reassembler:
         tcp.half.tcp = tcp.half.other.tcp = _FORGOTTEN
         tcp.half.other.other = _NO_HALF
 
-    def _known(self) -> list[Tcp]:
+    def _list_connections(self) -> list[Tcp]:
         return list(dict.fromkeys(half.tcp for half in self._halves.values()))
 
     def _evict(self) -> Iterator[list[Event]]:
         """End the tenth of all connections that has been idle for longest, as there are too many."""
-        everyone = sorted(self._known(), key=lambda tcp: tcp.last_packet)
+        everyone = sorted(self._list_connections(), key=lambda tcp: tcp.last_packet)
         for tcp in everyone[: len(everyone) // 10]:
             yield from self._drop(tcp)
 
     def _limit_held(self) -> Iterator[list[Event]]:
-        """If all connections together hold too many bytes, end those that hold most."""
+        """End the connections that hold most bytes if all together hold too many."""
         self._held = 0
-        held = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._known()}
-        left = sum(held.values())
-        if left <= MAX_HELD:
+        sizes = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._list_connections()}
+        total = sum(sizes.values())
+        if total <= MAX_HELD:
             return
-        for tcp in sorted(held, key=held.__getitem__, reverse=True):
+        for tcp in sorted(sizes, key=sizes.__getitem__, reverse=True):
             yield from self._drop(tcp)
-            left -= held[tcp]
-            if left <= MAX_HELD // 2:
+            total -= sizes[tcp]
+            if total <= MAX_HELD // 2:
                 break
 
     def _drop(self, tcp: Tcp) -> Iterator[list[Event]]:

@@ -72,10 +72,10 @@ class SessionWriter:
         self._sides_of(connection, time_ns)
 
     def _turn(self, time_ns: int) -> None:
-        """Called before anything is written; a subclass may begin a new file here."""
+        """Do what a subclass does before anything is written: it may begin a new file here."""
 
     def _sides_of(self, connection: Connection, time_ns: int) -> _Sides:
-        """The sides of a connection, which is opened if necessary."""
+        """Return the sides of a connection; open it if necessary."""
         if connection.index in self._open:
             return self._open[connection.index]
         client = _endpoint(connection.client, _CLIENTS, connection.index)
@@ -101,8 +101,8 @@ class SessionWriter:
         """
         self._turn(time_ns)
         sides = self._sides_of(connection, time_ns)
-        for at in range(0, len(data), MAX_PAYLOAD):
-            self._segment(sides, to_broker, _PSH | ACK, time_ns, memoryview(data)[at : at + MAX_PAYLOAD])
+        for pos in range(0, len(data), MAX_PAYLOAD):
+            self._segment(sides, to_broker, _PSH | ACK, time_ns, memoryview(data)[pos : pos + MAX_PAYLOAD])
             self._acknowledge(sides, to_broker, time_ns)
 
     def gap(self, connection: Connection, to_broker: bool, size: int, time_ns: int) -> None:
@@ -154,7 +154,7 @@ class SessionWriter:
 
 
 def _ip(addresses: bytes, size: int) -> bytes:
-    """The IP header before `size` bytes of TCP."""
+    """Return the IP header before `size` bytes of TCP."""
     if len(addresses) == 32:
         return struct.pack(">IHBB", 6 << 28, size, _TCP, 64) + addresses
     start = struct.pack(">BBHHHBB", 0x45, 0, 20 + size, 0, 0x4000, 64, _TCP)  # not to be fragmented
@@ -162,7 +162,7 @@ def _ip(addresses: bytes, size: int) -> bytes:
 
 
 def _endpoint(text: str, block: tuple[int, int], number: int) -> _Endpoint:
-    """The address and port in `text`, or made-up ones for connection `number`."""
+    """Return the address and port in `text`, or made-up ones for connection `number`."""
     host, _, digits = text.rpartition(":")
     port = int(digits) if digits.isdecimal() and len(digits) < 6 else 0
     if 0 < port < 65_536:

@@ -40,13 +40,13 @@ _tag: Final = struct.Struct(">HH").pack
 
 
 def link_type(interface: str) -> int:
-    """The link type of the packets of `interface`. Raises OSError."""
+    """Return the link type of the packets of `interface`. Raises OSError."""
     return ETHERNET if _hardware(interface) in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK) else RAW_IP
 
 
 def _hardware(interface: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        answer = fcntl.ioctl(asked, _SIOCGIFHWADDR, struct.pack("40s", os.fsencode(interface)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        answer = fcntl.ioctl(control, _SIOCGIFHWADDR, struct.pack("40s", os.fsencode(interface)))
     return int(struct.unpack_from("=H", answer, 16)[0])
 
 
@@ -90,8 +90,8 @@ class Ring:
         self._socket.bind((interface, _ETH_P_ALL))
 
     def take(self) -> list[RawPacket]:
-        """The packets of the next block; empty if it is not ready."""
-        status, count, at, size = _block_at(self._map, self._at)
+        """Return the packets of the next block; empty if it is not ready."""
+        status, count, offset, size = _block_at(self._map, self._at)
         if not status & _USER:
             return []
         block = self._map[self._at : self._at + size]
@@ -100,18 +100,18 @@ class Ring:
         link = self.link
         packets: list[RawPacket] = []
         for _ in range(count):
-            step, seconds, fraction, kept, length, status, start = _packet_at(block, at)
-            data = block[at + start : at + start + kept]
+            step, seconds, fraction, extent, length, status, start = _packet_at(block, offset)
+            data = block[offset + start : offset + start + extent]
             if status & _VLAN and link == ETHERNET:  # the kernel has removed the tag
-                tag, kind = _tag_at(block, at)
+                tag, kind = _tag_at(block, offset)
                 data = data[:12] + _tag(kind if status & _VLAN_TYPE else _TAGGED, tag) + data[12:]
                 length += 4
             packets.append((seconds * 1_000_000_000 + fraction, link, data, length))
-            at += step
+            offset += step
         return packets
 
     def wait(self, seconds: float) -> bool:
-        """Wait for a block, but no longer than this; returns whether one is ready."""
+        """Wait for a block, but no longer than this; return whether one is ready."""
         for _, events in self._poll.poll(seconds * 1000):
             if events & select.POLLERR:
                 number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -136,9 +136,9 @@ class Ring:
         self._socket.close()
 
     def _filter(self, program: bytes) -> None:
-        kept = create_string_buffer(program)
+        buffer = create_string_buffer(program)
         self._socket.setsockopt(
-            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(program) // 8, addressof(kept))
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(program) // 8, addressof(buffer))
         )
 
     def _set(self, option: int, value: "int | bytes") -> None:

@@ -51,8 +51,8 @@ class RotatingFiles:
         self._path = path
         self._size, self._period_ns, self._keep = size, period_ns, keep
         self._count = 0
-        self._numbered = bool(size or period_ns)
-        self._waiting = bytearray()
+        self._is_numbered = bool(size or period_ns)
+        self._buffer = bytearray()
         self._length = 0  # of the file, with the buffered bytes
         if since_ns is not None:
             self._find_earlier(since_ns)
@@ -60,12 +60,12 @@ class RotatingFiles:
         self._open(time_ns)
 
     def is_due(self, time_ns: int) -> bool:
-        """Whether the caller must call `turn` before it writes a packet of this time."""
+        """Return whether the caller must call `turn` before it writes a packet of this time."""
         if self._until is None:
             self._until = time_ns + self._period_ns
             return False
-        full = self._size and self._length >= self._size
-        return bool(full or (self._period_ns and time_ns >= self._until))
+        is_full = self._size and self._length >= self._size
+        return bool(is_full or (self._period_ns and time_ns >= self._until))
 
     def turn(self, time_ns: int) -> None:
         """Begin a new file, whose first packet has this time."""
@@ -75,9 +75,9 @@ class RotatingFiles:
 
     def write(self, block: bytes, /) -> int:
         """Write or buffer a block."""
-        self._waiting += block
+        self._buffer += block
         self._length += len(block)
-        if len(self._waiting) >= GATHERED:
+        if len(self._buffer) >= GATHERED:
             self.flush()
         return len(block)
 
@@ -86,11 +86,11 @@ class RotatingFiles:
 
         After an OSError nothing more may be written.
         """
-        end = self._length - len(self._waiting)
-        rest, self._waiting = memoryview(self._waiting), bytearray()
+        end = self._length - len(self._buffer)
+        view, self._buffer = memoryview(self._buffer), bytearray()
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while view:
+                view = view[self._file.write(view) :]
         except OSError:
             with suppress(OSError):  # a device cannot be cut
                 self._file.truncate(end)
@@ -107,10 +107,10 @@ class RotatingFiles:
     def _open(self, time_ns: int) -> None:
         """Open the next file, and delete the oldest if there are too many."""
         path = self._path
-        if self._numbered:
+        if self._is_numbered:
             self._count += 1
             path = path.with_name(f"{path.stem}_{self._count:05}_{_stamp(time_ns)}{path.suffix}")
-        self._file = _opened(path)
+        self._file = _open_file(path)
         self._length = 0
         self.paths.append(path)
         if self._keep and len(self.paths) > self._keep:
@@ -121,14 +121,14 @@ class RotatingFiles:
         """Continue the numbering of the files that were written since then."""
         path = self._path
         name = re.compile(rf"{re.escape(path.stem)}_(\d{{5,}})_(\d{{14}}){re.escape(path.suffix)}")
-        for other in path.parent.iterdir():
-            match = name.fullmatch(other.name)
+        for file in path.parent.iterdir():
+            match = name.fullmatch(file.name)
             if match and match[2] >= _stamp(since_ns):
-                self.paths.append(other)
+                self.paths.append(file)
                 self._count = max(self._count, int(match[1]))
         self.paths.sort()
-        if not self._numbered and path.is_file():  # a pipe or a device is just opened again
-            self._numbered = True
+        if not self._is_numbered and path.is_file():  # a pipe or a device is just opened again
+            self._is_numbered = True
             self._count = max(self._count, 1)
 
 
@@ -149,7 +149,7 @@ def _stamp(time_ns: int) -> str:
     return time.strftime("%Y%m%d%H%M%S", time.localtime(time_ns // 1_000_000_000))
 
 
-def _opened(path: Path) -> io.FileIO:
+def _open_file(path: Path) -> io.FileIO:
     """Open and empty the file at `path`. Raises OSError, also for a pipe without a reader: it never waits."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)

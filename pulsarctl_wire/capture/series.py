@@ -25,7 +25,7 @@ from typing import BinaryIO, Final, NamedTuple
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import Lane, SideBySide
-from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, named, open_source, peel
+from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, open_source, peel, prefix_errors
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event
 
@@ -83,15 +83,15 @@ class Order(NamedTuple):
     notes: list[str]
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts names as people do: numbers in them by value."""
+def name_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts names as people do: numbers in them by value."""
     return [
         (1, int(part), part) if part.isdecimal() else (0, 0, part) for part in re.split(r"([0-9]+)", name)
     ]
 
 
-def series(name: str) -> str:
-    """What the names of a series have in common: all but numbers, dates, and the suffix of a compressed file.
+def series_of(name: str) -> str:
+    """Return what the names of a series have in common: all but numbers, dates, and a compression suffix.
 
     Directories count, except for dates in them: there may be a directory for each host.
     """
@@ -100,7 +100,7 @@ def series(name: str) -> str:
 
 
 def spans_of(paths: Sequence[str]) -> list[Span | None]:
-    """The spans of several files, None for those without times."""
+    """Return the spans of several files, None for those without times."""
     return [_span(path) if len(paths) > 1 else None for path in paths]
 
 
@@ -116,7 +116,7 @@ def _span(path: str) -> Span | None:
 
 
 def span_of(stream: BinaryIO, size: int) -> Span | None:
-    """The span of the capture in `stream`, of `size` bytes; None if it has no packets with times.
+    """Return the span of the capture in `stream`, of `size` bytes; None if it has no packets with times.
 
     Raises CaptureError if it cannot be read.
     """
@@ -133,16 +133,16 @@ def span_of(stream: BinaryIO, size: int) -> Span | None:
 
 
 def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | None:
-    """The time of the last packet, if the end of the file shows it; `first` has read the first one."""
+    """Return the time of the last packet, if the file's end shows it; `first` has read the first one."""
     start = max(first.offset, size - _TAIL)
     stream.seek(start)
     tail = stream.read(max(size - start, 0))
-    found = files.find_record(tail, first.layout, start, complete=True) if start > first.offset else 0
-    if found is None:
+    begin = files.find_record(tail, first.layout, start, complete=True) if start > first.offset else 0
+    if begin is None:
         return None
     last: int | None = None
     try:
-        for time_ns, *_ in files.PacketReader(tail[found:], bytes, first.layout, start + found):
+        for time_ns, *_ in files.PacketReader(tail[begin:], bytes, first.layout, start + begin):
             last = time_ns if last is None or (time_ns is not None and time_ns > last) else last
     except CaptureError:
         pass  # it is being written, or damaged: use the packets before that
@@ -150,66 +150,66 @@ def _last_time(stream: BinaryIO, first: files.PacketReader, size: int) -> int | 
 
 
 def arrange(names: Sequence[str], spans: Sequence[Span | None]) -> Order:
-    """The order in which files of these names and spans (None: without times) are read."""
-    first = {given: span.first for given, span in enumerate(spans) if span is not None}
-    by_time = iter(sorted(first, key=lambda given: (first[given], natural(names[given]))))
-    order = [next(by_time) if given in first else given for given in range(len(names))]
-    numbers = [number for number, given in enumerate(order) if given in first]
-    alike = [series(name) for name in names]
-    going = _continuing(order, numbers, alike, spans)
-    turns = [Turn(given) for given in order]
-    for at, number in enumerate(numbers):
-        following = numbers[at + 1] if at + 1 < len(numbers) else -1
+    """Return the order in which files of these names and spans (None: without times) are read."""
+    first = {index: span.first for index, span in enumerate(spans) if span is not None}
+    by_time = iter(sorted(first, key=lambda index: (first[index], name_key(names[index]))))
+    order = [next(by_time) if index in first else index for index in range(len(names))]
+    numbers = [number for number, index in enumerate(order) if index in first]
+    alike = [series_of(name) for name in names]
+    continued = _find_continuing(order, numbers, alike, spans)
+    turns = [Turn(index) for index in order]
+    for place, number in enumerate(numbers):
+        following = numbers[place + 1] if place + 1 < len(numbers) else -1
         parts = [
             Part(
                 file,
                 None if file == number else first[order[number]],
-                first[order[following]] if file in going.get(following, ()) else None,
+                first[order[following]] if file in continued.get(following, ()) else None,
             )
-            for file in [*going[number], number]
+            for file in [*continued[number], number]
         ]
         if len(parts) > 1 or parts[0].until is not None:
             turns[number] = turns[number]._replace(parts=tuple(parts))
         if spans[order[number]].last is None:  # type: ignore[union-attr]
-            same = (each for each in numbers[at + 1 :] if alike[order[each]] == alike[order[number]])
-            if (after := next(same, None)) is not None:
-                followed = names[order[after]], first[order[after]]
+            of_series = (file for file in numbers[place + 1 :] if alike[order[file]] == alike[order[number]])
+            if (successor := next(of_series, None)) is not None:
+                followed = names[order[successor]], first[order[successor]]
                 turns[number] = turns[number]._replace(followed=followed)
     overlaps = [
         (names[order[file]], names[order[number]])
-        for number, before in going.items()
-        for file in before
+        for number, earlier_files in continued.items()
+        for file in earlier_files
         if alike[order[file]] == alike[order[number]]
     ]
     notes = _notes(overlaps, names, spans)
-    if any(len(before) == MAX_OPEN_FILES - 1 for before in going.values()):
+    if any(len(earlier_files) == MAX_OPEN_FILES - 1 for earlier_files in continued.values()):
         notes.append(f"{MAX_OPEN_FILES} files or more overlap: those that began first are read to their ends")
     return Order(turns, notes)
 
 
-def _continuing(
+def _find_continuing(
     order: list[int], numbers: list[int], alike: list[str], spans: Sequence[Span | None]
 ) -> dict[int, list[int]]:
-    """Which earlier files continue after each of `numbers` begins."""
-    going: dict[int, list[int]] = {}
+    """Return which earlier files continue after each of `numbers` begins."""
+    continued: dict[int, list[int]] = {}
     is_open: list[int] = []
     for number in numbers:
         span = spans[order[number]]
         assert span is not None
 
         def goes_on(file: int, number: int = number, first: int = span.first) -> bool:
-            before = spans[order[file]]
-            if before is None or before.last is None:
+            earlier = spans[order[file]]
+            if earlier is None or earlier.last is None:
                 return alike[order[file]] != alike[order[number]]
-            return before.last > first
+            return earlier.last > first
 
-        going[number] = list(filter(goes_on, is_open))[1 - MAX_OPEN_FILES :]
-        is_open = [*going[number], number]
-    return going
+        continued[number] = list(filter(goes_on, is_open))[1 - MAX_OPEN_FILES :]
+        is_open = [*continued[number], number]
+    return continued
 
 
 def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequence[Span | None]) -> list[str]:
-    """Notes for the user: which files of a series overlap, and whose clock was set back."""
+    """Return notes for the user: which files of a series overlap, and whose clock was set back."""
     back = [
         name
         for name, span in zip(names, spans, strict=True)
@@ -217,20 +217,20 @@ def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequenc
     ]
     notes = []
     if overlaps:
-        more = f" ({len(overlaps)} such pairs in all)" if len(overlaps) > 1 else ""
-        one, other = overlaps[0]
-        notes.append(f"{other} begins before {one} ends: they are read side by side{more}")
+        suffix = f" ({len(overlaps)} such pairs in all)" if len(overlaps) > 1 else ""
+        earlier, later = overlaps[0]
+        notes.append(f"{later} begins before {earlier} ends: they are read side by side{suffix}")
     if back:
-        more = f", and {len(back) - 1} more such files" if len(back) > 1 else ""
-        notes.append(f"{back[0]} ends at an earlier time than it begins{more}: the clock was set back")
+        suffix = f", and {len(back) - 1} more such files" if len(back) > 1 else ""
+        notes.append(f"{back[0]} ends at an earlier time than it begins{suffix}: the clock was set back")
     return notes
 
 
 # -- reading
 
 
-def lane(stream: BinaryIO, file: int) -> Lane:
-    """The capture in `stream`, to be merged; `file` is its number in places (see `PACKET_OFFSET_BITS`).
+def open_lane(stream: BinaryIO, file: int) -> Lane:
+    """Return the capture in `stream`, to be merged; `file` is its number in places (`PACKET_OFFSET_BITS`).
 
     Raises CaptureError if it is not a capture.
     """
@@ -241,13 +241,13 @@ def lane(stream: BinaryIO, file: int) -> Lane:
 def read_all(
     decoder: Decoder,
     turns: Sequence[Turn],
-    opened: Callable[[int], AbstractContextManager[Source]],
+    open_file: Callable[[int], AbstractContextManager[Source]],
     problem: Callable[[CaptureError], object],
     note: Callable[[str], object] = lambda text: None,
 ) -> Iterator[list[Event]]:
-    """The events of several sources, turn by turn; call `decoder.finish` afterwards.
+    """Yield the events of several sources, turn by turn; call `decoder.finish` afterwards.
 
-    `opened` opens a source by its index among those given, and may raise CaptureError. `problem` is called
+    `open_file` opens a source by its index among those given, and may raise CaptureError. `problem` is called
     with the error of a source, `note` with a message about their order. Both name the source.
     """
     lanes: dict[int, tuple[Lane, str]] = {}
@@ -256,29 +256,29 @@ def read_all(
         for number, turn in enumerate(turns):
             try:
                 if not turn.parts and turn.followed is None:
-                    with opened(turn.given) as source:
+                    with open_file(turn.given) as source:
                         yield from decoder.read(source)
                     continue
                 closing[number] = stack.enter_context(ExitStack())
-                lanes[number] = _begun(closing[number].enter_context(opened(turn.given)), decoder)
+                lanes[number] = _begin_lane(closing[number].enter_context(open_file(turn.given)), decoder)
             except CaptureError as error:
                 problem(error)
-            whole = (Part(number, None, None),)
-            parts = [part for part in turn.parts or whole if part.file in lanes]
-            chosen = [(lanes[part.file][0], part.since, part.until) for part in parts]
-            yield from decoder.read_packets(SideBySide(chosen))
+            everything = (Part(number, None, None),)
+            parts = [part for part in turn.parts or everything if part.file in lanes]
+            lane_parts = [(lanes[part.file][0], part.since, part.until) for part in parts]
+            yield from decoder.read_packets(SideBySide(lane_parts))
             for part in parts:
                 if part.until is None:
-                    ended, name = lanes.pop(part.file)
+                    finished, name = lanes.pop(part.file)
                     closing.pop(part.file).close()
-                    following, begins = turns[part.file].followed or ("", ended.time)
-                    if ended.time > begins:
+                    following, begins = turns[part.file].followed or ("", finished.time)
+                    if finished.time > begins:
                         note(f"{following} begins before {name} ends: unpack them to have them merged")
-                    if ended.error is not None:
-                        problem(type(ended.error)(f"{name}: {ended.error}"))
+                    if finished.error is not None:
+                        problem(type(finished.error)(f"{name}: {finished.error}"))
 
 
-def _begun(source: Source, decoder: Decoder) -> tuple[Lane, str]:
+def _begin_lane(source: Source, decoder: Decoder) -> tuple[Lane, str]:
     decoder.sources.append(source.name)
-    with named(source.name):
-        return lane(source.stream, len(decoder.sources) - 1), source.name
+    with prefix_errors(source.name):
+        return open_lane(source.stream, len(decoder.sources) - 1), source.name

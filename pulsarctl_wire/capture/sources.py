@@ -65,7 +65,7 @@ def open_source(path: str) -> Source:
 
 
 @contextmanager
-def named(name: str) -> Iterator[None]:
+def prefix_errors(name: str) -> Iterator[None]:
     """Put the name of the source in front of the message of a CaptureError."""
     try:
         yield
@@ -83,7 +83,7 @@ def collect_rarely(every: int = 100_000) -> None:
 
 
 def holds_packets(stream: BinaryIO) -> bool:
-    """Whether a file, read from its beginning, is a capture, maybe compressed.
+    """Return whether a file, read from its beginning, is a capture, maybe compressed.
 
     Raises CaptureError if it cannot be read.
     """
@@ -116,27 +116,27 @@ class _Until(Iterator[_Item]):
 
 
 def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, RawPacket]]:
-    """Numbered packets in the order of their times, unless one comes more than `LATEST` packets late.
+    """Yield numbered packets in the order of their times, unless one is more than `LATEST` packets late.
 
     Captures of a network card with several queues are not in that order. A CaptureError comes after all
     packets before it.
     """
-    waiting: deque[tuple[int, RawPacket]] = deque()
+    window: deque[tuple[int, RawPacket]] = deque()
     newest = 0
     until = _Until(CaptureError, packets)
     for numbered in until:
         time_ns = numbered[1][0] or newest
         if time_ns >= newest:
             newest = time_ns
-            waiting.append(numbered)
+            window.append(numbered)
         else:
-            place = len(waiting)
-            while place and (waiting[place - 1][1][0] or 0) > time_ns:
+            place = len(window)
+            while place and (window[place - 1][1][0] or 0) > time_ns:
                 place -= 1
-            waiting.insert(place, numbered)
-        if len(waiting) > LATEST:
-            yield waiting.popleft()
-    yield from waiting
+            window.insert(place, numbered)
+        if len(window) > LATEST:
+            yield window.popleft()
+    yield from window
     if until.error is not None:
         raise until.error
 
@@ -184,13 +184,13 @@ class Decoder:
         self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
 
     def read(self, source: Source) -> Iterator[list[Event]]:
-        """The events of `source`, a few at a time; call `finish` after the last source.
+        """Yield the events of `source`, a few at a time; call `finish` after the last source.
 
         Raises CaptureError if it cannot be read, DamagedCapture if it breaks off (after all events before
         that). Both name the source.
         """
         self.sources.append(source.name)
-        with named(source.name):
+        with prefix_errors(source.name):
             yield from self._read(source.stream)
 
     def finish(self) -> Iterator[list[Event]]:
@@ -198,7 +198,7 @@ class Decoder:
         return self.reassembler.close()
 
     def read_packets(self, packets: Iterable[RawPacket]) -> Iterator[list[Event]]:
-        """The events of packets from any source, a few at a time."""
+        """Yield the events of packets from any source, a few at a time."""
         dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         reader = file if self._places else None
@@ -214,15 +214,15 @@ class Decoder:
                 time_ns, link, data, length = packet
                 if len(data) < length:
                     self.cut_packets += 1
-                found = dissector.segment(link, data, length)
-                if found is not None:
+                segment = dissector.segment(link, data, length)
+                if segment is not None:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
-                    where = number if reader is None or self._sort else place | reader.offset
-                    events = reassembler.add(found, time_ns, where)
+                    position = number if reader is None or self._sort else place | reader.offset
+                    events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
-                        events = reassembler.more()
+                        events = reassembler.take_more()
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
@@ -240,50 +240,50 @@ class Decoder:
         if files.is_capture(head):
             yield from self.read_packets(files.read_packets(head, read))
         elif looks_like_hexdump(head):
-            yield from self._hexdump(head, read)
+            yield from self._read_hexdump(head, read)
         else:
-            yield from self._raw(head, read)
+            yield from self._read_raw(head, read)
 
-    def _hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        """The events of what a hex dump shows: a capture file, packets, or frames."""
+    def _read_hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
+        """Yield the events of what a hex dump shows: a capture file, packets, or frames."""
         dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
-        shown = _Until(CaptureError, parse_hexdump(dumps))
+        dumped_items = _Until(CaptureError, parse_hexdump(dumps))
         first: list[Dumped] = []
-        for dumped in shown:
+        for dumped in dumped_items:
             first.append(dumped)
             if dumped.more or len(first) == _SAMPLED:
                 break
-        if shown.error is not None and not first:
-            raise shown.error
-        yield from self._dumped(first, shown)
-        if shown.error is not None:
-            raise DamagedCapture(str(shown.error))
+        if dumped_items.error is not None and not first:
+            raise dumped_items.error
+        yield from self._read_dumps(first, dumped_items)
+        if dumped_items.error is not None:
+            raise DamagedCapture(str(dumped_items.error))
         if dumps.error is not None:
             raise dumps.error
 
-    def _dumped(self, first: list[Dumped], rest: Iterator[Dumped]) -> Iterator[list[Event]]:
-        """The events of a hex dump; the kind of bytes in it is detected from `first`."""
+    def _read_dumps(self, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
+        """Yield the events of a hex dump; the kind of bytes in it is detected from `first`."""
         kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
         links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
         if files.is_capture(first[0].data):  # somebody dumped a capture file
-            pieces = (dump.data for dump in chain(first[1:], rest))
+            pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not any(links):
-            yield from self._frames((dump.data, dump.time_ns) for dump in chain(first, rest))
+            yield from self._read_frames((dump.data, dump.time_ns) for dump in chain(first, later))
         else:
-            usual = max(links, key=links.count)  # of a packet that is not IP
+            link = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
-                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or usual, dump.data, len(dump.data))
-                for dump in chain(first, rest)
+                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
+                for dump in chain(first, later)
             )
 
-    def _raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
+    def _read_raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         def chunks() -> Iterator[tuple[bytes, None]]:
             yield head, None
             while chunk := read():
                 yield chunk, None
 
-        batches = self._frames(chunks())
+        batches = self._read_frames(chunks())
         first = next(filter(None, batches), None)
         if first is None or not self._is_frames(first[0], head):
             raise CaptureError(
@@ -294,22 +294,22 @@ class Decoder:
         yield from batches
 
     def _is_frames(self, first: Event, head: bytes) -> bool:
-        """Whether a source with this first event and these first bytes holds frames, valid or not."""
+        """Return whether a source with this first event and these bytes holds frames, valid or not."""
         if isinstance(first, Frame) or (isinstance(first, Malformed) and is_clearly_a_frame(first.raw)):
             return True
         stream = FrameStream(Connection(0), True, from_start=False)
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
-    def _frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
-        """The frames in bytes without packets; the command of each frame gives its direction."""
+    def _read_frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
+        """Yield the frames in bytes without packets; the command of each frame gives its direction."""
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
         stream.certain = False
         state = self.reassembler.new_state(connection, self.knowledge, (stream,))
 
-        def tracked(events: list[Event]) -> list[Event]:
+        def track(events: list[Event]) -> list[Event]:
             for event in events:
                 if isinstance(event, Frame):
                     event.to_broker = TO_BROKER.get(event.type, True)
@@ -318,13 +318,13 @@ class Decoder:
 
         until = _Until(DamagedCapture, chunks)
         for data, time_ns in until:
-            for at in range(0, len(data), _PIECE):
-                yield tracked(stream.take(data[at : at + _PIECE], time_ns, self._place))
+            for start in range(0, len(data), _PIECE):
+                yield track(stream.take(data[start : start + _PIECE], time_ns, self._place))
                 while stream.has_more:
-                    yield tracked(stream.take_more())
+                    yield track(stream.take_more())
         while events := stream.settle():
-            yield tracked(events)
-        yield tracked(stream.close())
+            yield track(events)
+        yield track(stream.close())
         state.end()
         if until.error is not None:
             raise until.error
@@ -346,25 +346,25 @@ def peel(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
 
 
 def first_bytes(stream: BinaryIO, size: int, head: bytes = b"") -> bytes:
-    """At least `size` bytes of a source, of which `head` was read; fewer if it ends or breaks off before.
+    """Return at least `size` bytes of a source, of which `head` was read; fewer if it ends before.
 
     If it breaks off, the next read raises that error again.
     """
     read = reader(stream)
     with suppress(DamagedCapture):
-        while len(head) < size and (more := read()):
-            head += more
+        while len(head) < size and (chunk := read()):
+            head += chunk
     return head
 
 
 def _rest_of_sniff(stream: BinaryIO, head: bytes) -> bytes:
-    """More bytes of a source whose first four do not show that it is a capture."""
+    """Return more bytes of a source whose first four do not show that it is a capture."""
     if files.is_capture(head) or len(head) >= SNIFFED or not head:
         return b""
     return first_bytes(stream, SNIFFED - len(head))
 
 
-def uncompressed(stream: BinaryIO) -> BinaryIO:
-    """`stream` from its beginning, decompressed."""
+def unpack(stream: BinaryIO) -> BinaryIO:
+    """Return `stream` from its beginning, decompressed."""
     peeled, head = peel(stream)
     return cast(BinaryIO, Unread(head, peeled))

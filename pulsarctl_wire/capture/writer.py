@@ -38,14 +38,14 @@ class PcapngWriter:
     def begin(self) -> None:
         """Begin a section, as at the start of a file: it can be read without the previous ones."""
         self._interfaces.clear()
-        self._block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+        self._put(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
 
     def write(self, packet: RawPacket) -> None:
         """Write a packet."""
         time_ns, link, data, length = packet
         number = self._interfaces.get(link)
         if number is None:
-            number = self._interface(link)
+            number = self._add_interface(link)
         stamp = (time_ns or 0) & 2**64 - 1
         size = len(data)
         padding = -size % 4
@@ -54,20 +54,20 @@ class PcapngWriter:
         self._stream.write(b"".join((head, data, _PADDINGS[padding], _u32(total))))
         self.count += 1
 
-    def statistics(self, link: int, time_ns: int, received: int, dropped: int) -> None:
+    def write_statistics(self, link: int, time_ns: int, received: int, dropped: int) -> None:
         """Write the packet counters of the interface with this link type at `time_ns`."""
         number = self._interfaces.get(link)
         if number is None:
-            number = self._interface(link)
+            number = self._add_interface(link)
         counters = struct.pack("<HHQHHQI", _RECEIVED, 8, received, _DROPPED, 8, dropped, 0)
-        self._block(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
+        self._put(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
 
-    def _interface(self, link: int) -> int:
-        """Write the block of a new interface; returns its number."""
-        self._block(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
+    def _add_interface(self, link: int) -> int:
+        """Write the block of a new interface; return its number."""
+        self._put(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
         return self._interfaces.setdefault(link, len(self._interfaces))
 
-    def _block(self, kind: int, body: bytes) -> None:
+    def _put(self, kind: int, body: bytes) -> None:
         size = _u32(12 + len(body))
         self._stream.write(b"".join((_u32(kind), size, body, size)))
 
@@ -84,7 +84,7 @@ class EventWriter:
         self.lost = 0
         self._stream = stream
         self._writer: PcapngWriter | None = None
-        self._kept: OrderedDict[int, RawPacket] = OrderedDict()
+        self._packets: OrderedDict[int, RawPacket] = OrderedDict()
         self._bytes = 0
         self._last_written: OrderedDict[int, None] = OrderedDict()
 
@@ -99,16 +99,16 @@ class EventWriter:
             with suppress(OSError):  # a pipe
                 self._stream.truncate(0)
             self._writer = PcapngWriter(self._stream)
-        self._kept[number] = packet
+        self._packets[number] = packet
         self._bytes += len(packet[2]) + _COST
         while self._bytes > KEPT_BYTES:
-            _, old = self._kept.popitem(last=False)
-            self._bytes -= len(old[2]) + _COST
+            _, dropped = self._packets.popitem(last=False)
+            self._bytes -= len(dropped[2]) + _COST
 
     def take(self, event: Event) -> None:
         """Write the packets of `event` that were not written yet."""
         for number in event.packets or (event.packet,):
-            packet = self._kept.pop(number, None)
+            packet = self._packets.pop(number, None)
             if packet is not None and self._writer is not None:
                 self._bytes -= len(packet[2]) + _COST
                 self._writer.write(packet)

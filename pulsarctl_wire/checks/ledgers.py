@@ -21,7 +21,7 @@ from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered, LedgerState
-from pulsarctl_wire.wire.session.plain import Sent as Pending
+from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 MAX_REDELIVERED: Final = 4_096
 """Maximum number of entries of a consumer whose redeliveries, or acknowledgements in part, are remembered."""

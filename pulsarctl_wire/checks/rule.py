@@ -25,7 +25,7 @@ from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
-from pulsarctl_wire.wire.session.plain import Owner
+from pulsarctl_wire.wire.session.state_data import Owner
 
 SECOND: Final = 1_000_000_000
 """In ns."""

@@ -40,9 +40,9 @@ from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, entry_of
-from pulsarctl_wire.wire.session.plain import Asked
-from pulsarctl_wire.wire.session.plain import Sent as Pending
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS
+from pulsarctl_wire.wire.session.state_data import Request
+from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 
 class Observer(Protocol):
@@ -97,7 +97,7 @@ class CheckState(SightedState):
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
     limit: int = MAX_FRAME_SIZE
     first_ns: int = 0
-    answered_request: Asked | None = None
+    answered_request: Request | None = None
     """The request that the current frame answers, unless that is a SEND."""
     request_sighting: Sighting | None = None
     """The frame of that request."""
@@ -186,17 +186,17 @@ class CheckState(SightedState):
         self._has_foreign_start |= isinstance(event, Malformed)
         return not self._has_foreign_start
 
-    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
-        super()._ask(key, asked, body)
+    def _remember_request(self, key: tuple[str, int], asked: Request, body: Any) -> None:
+        super()._remember_request(key, asked, body)
         if self._requests is None:
             self._requests = {}
         self._requests[asked.number] = self.sighting
         bound(self._requests, MAX_PENDING)
 
-    def _answered(self, frame: Frame, asked: Asked) -> None:
+    def _pair_answer(self, frame: Frame, asked: Request) -> None:
         self.answered_request = asked
         self.request_sighting = self._requests.pop(asked.number, None) if self._requests is not None else None
-        super()._answered(frame, asked)
+        super()._pair_answer(frame, asked)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class CheckState(SightedState):
                 ledger.publisher = None
                 ledger.has_receipt = False
 
-    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Request, last: bool) -> None:
         super()._complete(key, frame, body, asked, last)
         if self._is_repeat(asked):
             return
@@ -416,7 +416,7 @@ class CheckState(SightedState):
         if consumer is not None:
             consumer.subscription_facts.record_ack(self._highest, self.sighting)
 
-    def _acknowledged(self, frame: Frame, consumer: ConsumerLedger, entry: Entry, words: Any) -> None:
+    def _report_acknowledged(self, frame: Frame, consumer: ConsumerLedger, entry: Entry, words: Any) -> None:
         if not isinstance(consumer, Consumer):
             return
         if entry > self._highest:

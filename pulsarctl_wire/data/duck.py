@@ -62,7 +62,7 @@ class DuckEngine(Engine):
     def _open(self, found: Sequence[Found]) -> None:
         for name, schema in TABLES.items():
             parts = [
-                self._part(f"files_{name}_{number}", part.files, schema, part.taken)
+                self._part(f"files_{name}_{number}", part.files, schema, part.first_number)
                 for number, part in enumerate(parts_of(found, name))
             ]
             self._define(f"all_{name}", " UNION ALL BY NAME ".join(parts))
@@ -83,7 +83,7 @@ class DuckEngine(Engine):
         else:
             paths = ", ".join(map(literal, files.paths))
             options = "true, hive_types_autocast = false" if files.base else "false"
-            options += "" if files.same else ", union_by_name = true"
+            options += "" if files.is_uniform else ", union_by_name = true"
             self._define(name, f"SELECT * FROM read_parquet([{paths}], hive_partitioning = {options})")
         relation = self._database.table(name)
         types = dict(zip(relation.columns, relation.types, strict=True))
@@ -120,7 +120,7 @@ class DuckEngine(Engine):
         else:
             key: list[object] = [sql]
             for table in self._found:
-                key += table.connections, *((files.base, files.same) for files in table.files.values())
+                key += table.connections, *((files.base, files.is_uniform) for files in table.files.values())
             rows = findings_in(paths, key, partial(self._findings, sql))
         self._give(name, rows)
 

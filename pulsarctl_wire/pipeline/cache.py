@@ -79,14 +79,14 @@ def table_of(
     return str(table)
 
 
-def findings_in(files: Sequence[str], how: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
-    """Return the findings in tables of local files, kept or made by `make`; `how` says how they are read.
+def findings_in(files: Sequence[str], reading: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
+    """Return the findings in tables of local files, kept or made by `make`; `reading`: how they are read.
 
     They are made anew if a file or the rules have changed, or if they cannot be kept.
     """
     try:
         status = [(os.path.abspath(path), os.stat(path)) for path in files]
-        about = [*how, *([path, stat.st_size, stat.st_ctime_ns] for path, stat in status)]
+        about = [*reading, *([path, stat.st_size, stat.st_ctime_ns] for path, stat in status)]
         entry = directory() / _name([__version__, _rules_changed_ns(), *about])
     except (OSError, RuntimeError):  # no home
         return make()
@@ -120,9 +120,9 @@ def _name(about: list[Any]) -> str:
 
 
 @contextmanager
-def _put(entry: Path, used: Sequence[str] = ()) -> Iterator[Path]:
-    """Gives the path of a directory to be made, which then becomes `entry`. Files that are `used` stay."""
-    _make_room(directory(), {parent for path in used for parent in Path(path).absolute().parents})
+def _put(entry: Path, files: Sequence[str] = ()) -> Iterator[Path]:
+    """Give the path of a directory to be made, which then becomes `entry`. `files` that are used stay."""
+    _make_room(directory(), {parent for path in files for parent in Path(path).absolute().parents})
     with tempfile.TemporaryDirectory(prefix=".", dir=entry.parent) as beside:
         out = Path(beside, "table")
         yield out
@@ -144,10 +144,10 @@ def _make(inputs: list[Input], options: Options, entry: Path) -> None:
             raise CaptureError(f"{name}: {problem}")
 
 
-def _make_room(directory: Path, used: set[Path]) -> None:
-    """Delete what was not used for the longest time if all takes too much, but nothing that is `used` now."""
+def _make_room(directory: Path, in_use: set[Path]) -> None:
+    """Delete what was not used for the longest time if all takes too much, but nothing that is in use."""
     sizes = {entry: _size(entry) for entry in directory.iterdir() if not entry.name.startswith(".")}
-    for oldest in sorted(sizes.keys() - used, key=_used_ns):
+    for oldest in sorted(sizes.keys() - in_use, key=_used_ns):
         if sum(sizes.values()) <= MAX_CACHE_BYTES:
             break
         del sizes[oldest]

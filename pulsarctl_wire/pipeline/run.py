@@ -51,7 +51,7 @@ class Run:
         options = options or Options()
         self._table = Store(out, format)
         resumed = self._table.resume(inputs, options, mirror=mirror, rebuild=rebuild)
-        self._store = self._table.beside() if resumed.rebuild else self._table
+        self._store = self._table.next_generation() if resumed.rebuild else self._table
         self._settings = resumed.settings
         self._progress = resumed.progress or new_progress(self._settings, inputs)
         self.rebuild = resumed.rebuild
@@ -71,41 +71,41 @@ class Run:
     def run(self, workers: Workers, show: Callable[[Totals], object] = lambda totals: None) -> Totals:
         """Do the remaining work; `show` is called with the totals when they have changed."""
         progress = self._progress
-        finishing = Finishing(self._store, workers, self._settings, progress)
+        finisher = Finisher(self._store, workers, self._settings, progress)
         saved = time.monotonic()
 
         def submit(splits: list[Split]) -> list[Result]:
-            finishing.submit()  # before these, or they would have to be decoded first
+            finisher.submit()  # before these, or they would have to be decoded first
             calls = [(split, self._settings) for split in splits]
             futures = workers.submit(decode_to_file, calls, sum(split.size for split in splits))
-            return [partial(self._decoded, *call) for call in zip(splits, futures, strict=True)]
+            return [partial(self._load_decoded, *call) for call in zip(splits, futures, strict=True)]
 
         for decoded in decoded_in_order(progress, submit, workers.room):
             split = decoded.split
-            if finishing.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
-                finishing.save(progress)
+            if finisher.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
+                finisher.save(progress)
                 saved = time.monotonic()
             if split.part == 0 and split.file == len(self.inputs) - 1:
                 progress.file, progress.part = split.file, 0
-                finishing.save(progress, is_before_last=True)
-            finishing.add(split.name, progress.take(decoded), split.size)
+                finisher.save(progress, is_before_last=True)
+            finisher.add(split.name, progress.take(decoded), split.size)
             show(progress.totals)
         progress.file, progress.part, progress.end = len(self.inputs), 0, None
-        finishing.save(progress)
-        finishing.add("end", progress.stitcher.close())
-        finishing.wait()
+        finisher.save(progress)
+        finisher.add("end", progress.stitcher.close())
+        finisher.wait()
         merge_small(self._store, workers)
         self._store.finish(progress)
         if self.rebuild:
             self._table.replace(self._store)
         return progress.totals
 
-    def _decoded(self, split: Split, future: Future[None]) -> Decoded:
+    def _load_decoded(self, split: Split, future: Future[None]) -> Decoded:
         future.result()
         return load_edges(split, self._settings)
 
 
-class Finishing:
+class Finisher:
     """Finishes stitched splits in rounds, and adds what they have to the totals of the `progress`."""
 
     def __init__(self, store: Store, workers: Workers, settings: Settings, progress: Progress) -> None:
@@ -147,8 +147,8 @@ class Finishing:
         delete_decoded(self._settings.drafts, self._finished)
         self._finished = []
 
-    def _wait(self, left: int) -> None:
-        while len(self._submitted) > left:
+    def _wait(self, limit: int) -> None:
+        while len(self._submitted) > limit:
             round_, futures = self._submitted.pop(0)
             for future in futures:
                 frames, gaps, size = future.result()

@@ -70,7 +70,7 @@ class SparkEngine(Engine):
         reader = self._spark.read
         if files.base is not None:
             reader = reader.option("basePath", spark_uri(files.base))
-        if not files.same:
+        if not files.is_uniform:
             reader = reader.option("mergeSchema", "true")
         table = completed(reader.parquet(*map(spark_uri, files.paths)), schema)
         return table.withColumn("connection", F.col("connection") + taken) if taken else table

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from pulsarctl_wire.capture.series import Span, natural, series
+from pulsarctl_wire.capture.series import Span, name_key, series_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.decode import unread
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
@@ -265,7 +265,7 @@ class _File(NamedTuple):
     @property
     def begin(self) -> str:
         """Its series and the time at which it begins: they do not change when it grows."""
-        return f"{series(self.input.name)} {self.span.first} " if self.span else self.input.name
+        return f"{series_of(self.input.name)} {self.span.first} " if self.span else self.input.name
 
     @property
     def identity(self) -> str:
@@ -383,7 +383,7 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._before, self._files = self._files, {}
         inputs: list[Input] = []
         with suppress(CaptureError):  # nothing there yet
-            inputs = list_inputs([self._directory], wanted=lambda file: self._seen(file).is_capture)
+            inputs = list_inputs([self._directory], is_wanted=lambda file: self._seen(file).is_capture)
         return sorted(map(self._seen, inputs), key=_begin)
 
     def _seen(self, input_: Input) -> _File:
@@ -399,11 +399,11 @@ class RotatedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the files that are complete, and not after an incomplete one of their series."""
         if self._final is not None:
             return [file for file in files if file.begin in self._final]
-        newest = {series(file.input.name): file for file in files if file.span is not None}
+        newest = {series_of(file.input.name): file for file in files if file.span is not None}
         complete: list[_File] = []
         waiting_series: set[str] = set()
         for file in files:
-            kind = series(file.input.name)
+            kind = series_of(file.input.name)
             if kind not in waiting_series and self._is_complete(file, newest.get(kind, file)):
                 complete.append(file)
             else:
@@ -427,7 +427,7 @@ def _is_there(input_: Input, first_ns: int | None) -> bool:
 
 def _begin(file: _File) -> tuple[bool, int, list[tuple[int, int, str]]]:
     """Return a key that sorts files by their first packets; those without packets come last, by name."""
-    return file.span is None, file.span.first if file.span else 0, natural(file.input.name)
+    return file.span is None, file.span.first if file.span else 0, name_key(file.input.name)
 
 
 @dataclass

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import require
 from pulsarctl_wire.pipeline.files.paths import cache_directory
-from pulsarctl_wire.shipping import packed
+from pulsarctl_wire.shipping import pack
 from pulsarctl_wire.spark import SparkError
 from pulsarctl_wire.spark.connect import connect, disconnect, is_connect
 from pulsarctl_wire.spark.java import Java, find_java, keep, make_shim
@@ -212,7 +212,7 @@ def start(
 def _connected(url: str, conf: Mapping[str, str]) -> "SparkSession":
     _check({"spark.master": url, **conf})
     try:
-        return connect(url, {"spark.sql.session.timeZone": "UTC", **conf}, packed)
+        return connect(url, {"spark.sql.session.timeZone": "UTC", **conf}, pack)
     except Exception as error:
         if not isinstance(error, (*_errors_of_spark(), ValueError, OSError)):
             raise
@@ -241,7 +241,7 @@ def _started(master: str, conf: Mapping[str, str], *, decodes: bool) -> "SparkSe
         # A user who sets a log level wants to see the log.
         None if "spark.log.level" in settings_given else tempfile.TemporaryFile(),  # noqa: SIM115
         *((None, None) if settings_given.get(ARCHIVE) == "false" else _archive(java, home, cache)),
-        Path(__file__).parents[2] if is_local(master) else packed(scratch / "pulsarctl_wire.zip"),
+        Path(__file__).parents[2] if is_local(master) else pack(scratch / "pulsarctl_wire.zip"),
     )
     settings = defaults(master) | settings_given
     settings["spark.driver.extraJavaOptions"] = _java_options(running, settings_given, cache, decodes=decodes)

@@ -253,7 +253,7 @@ class _Owners(NamedTuple):
 
 
 def _producer(ledger: ProducerLedger, now_ns: int) -> _Producer:
-    waiting, since_ns = ledger.certainly_pending()
+    waiting, since_ns = ledger.count_certain()
     oldest_ns = None if since_ns is None else max(now_ns - since_ns, 0)
     return _Producer((ledger.topic or "")[:LONGEST], waiting, oldest_ns)
 

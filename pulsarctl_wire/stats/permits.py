@@ -28,8 +28,8 @@ from pulsarctl_wire.wire.session.counts import messages_in, permits_used
 from pulsarctl_wire.wire.session.ending import OPEN, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, LedgerState
-from pulsarctl_wire.wire.session.plain import Asked
 from pulsarctl_wire.wire.session.state import PRODUCER
+from pulsarctl_wire.wire.session.state_data import Request
 
 MAX_ROWS: Final = 256
 """Maximum number of rows of a consumer that are shown."""
@@ -374,14 +374,15 @@ class PermitState(LedgerState):
         if (is_repeat or frame.type in _NOTED) and id_of(frame) in self._followed:
             self._followed[id_of(frame)].row(frame).note(frame.command)
 
-    def _answered(self, frame: Frame, asked: Asked) -> None:
-        super()._answered(frame, asked)
-        consumer = self._followed.get(asked.owner[1]) if asked.owner is not None and asked.owner[0] else None
+    def _pair_answer(self, frame: Frame, request: Request) -> None:
+        super()._pair_answer(frame, request)
+        owner = request.owner
+        consumer = self._followed.get(owner[1]) if owner is not None and owner[0] else None
         if consumer is None:
             return
-        how = f"ended by {command_name(asked.type)}"
+        how = f"ended by {command_name(request.type)}"
         if frame.type == _ERROR:
-            how = f"{command_name(asked.type)} refused"
+            how = f"{command_name(request.type)} refused"
             consumer.row(frame).note(f"{how}: {error_name(frame.base.error.error)}")  # type: ignore[union-attr]
         if consumer.consumer_id not in self.consumers:
             self._leave(consumer, frame, how)

@@ -17,7 +17,7 @@ from librt.strings import write_i64_le
 from mypy_extensions import i64
 
 from pulsarctl_wire.capture.hosts import host_of
-from pulsarctl_wire.capture.series import series
+from pulsarctl_wire.capture.series import series_of
 from pulsarctl_wire.table.columns import (
     Codes,
     Columns,
@@ -55,7 +55,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import (
     MessageMetadata,
     ServerError,
 )
-from pulsarctl_wire.wire.session.counts import latency_of, messages_in, ones, permits_used
+from pulsarctl_wire.wire.session.counts import count_ones, latency_of, messages_in, permits_used
 from pulsarctl_wire.wire.session.state import FIELDS
 
 _NO_TIME: Final = -(2**63)
@@ -292,10 +292,10 @@ class FrameRows:
         acked = ack.message_id
         count, remaining = len(acked), 0
         if count and acked[0].ack_set:
-            remaining = ones(acked[0].ack_set)
+            remaining = count_ones(acked[0].ack_set)
             self._keep_set(row, acked[0].ack_set)
         if count > 1:
-            parts = [(entry.ledgerId, entry.entryId, ones(entry.ack_set)) for entry in acked]
+            parts = [(entry.ledgerId, entry.entryId, count_ones(entry.ack_set)) for entry in acked]
             ids = array("Q", [part for entry in parts for part in entry]).tobytes()
             sets = [array("q", entry.ack_set) for entry in acked]
             self._keep(row, "acked", (ids, sets))
@@ -399,7 +399,7 @@ class FrameRows:
         files, codes = np.unique(numbers, return_inverse=True)
         names = [self._sources[number] for number in files.tolist()]
         columns.set_texts("file", codes, names)
-        columns.set_texts("series", codes, [series(name) for name in names])
+        columns.set_texts("series", codes, [series_of(name) for name in names])
         columns.arrays["host"] = texts_at(codes, [host_of(name, self._host) for name in names])
         if self._cluster is not None:
             columns.set_texts("cluster", np.zeros_like(codes), [self._cluster])

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from pulsarctl_wire.capture.hosts import host_of
-from pulsarctl_wire.capture.series import series
+from pulsarctl_wire.capture.series import series_of
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, PACKET_OFFSET_MASK, Event, Malformed
 from pulsarctl_wire.wire.framing.foreign import SIGNATURE_SIZE
 from pulsarctl_wire.wire.framing.redaction import mask_event
@@ -31,7 +31,7 @@ class RowMaker:
         file = self._sources[packet >> PACKET_OFFSET_BITS]
         return {
             "file": file,
-            "series": series(file),
+            "series": series_of(file),
             "cluster": self._cluster,
             "host": host_of(file, self._host),
             "packet_offset": packet & PACKET_OFFSET_MASK,

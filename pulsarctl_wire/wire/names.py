@@ -34,8 +34,8 @@ def check_topic(name: str) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{name[:80]!r} is not a valid topic: it is not UTF-8") from None
-    full = full_topic(name)
-    domain, separator, path = full.partition("://")
+    topic = full_topic(name)
+    domain, separator, path = topic.partition("://")
     parts = path.split("/")
     if separator and domain not in ("persistent", "non-persistent", "topic", "segment"):
         raise ValueError(f"{name[:80]!r} is not a valid topic: use persistent:// or non-persistent://")
@@ -44,7 +44,7 @@ def check_topic(name: str) -> str:
             f"{name[:80]!r} is not a valid topic: "
             "use NAME, TENANT/NAMESPACE/NAME or persistent://TENANT/NAMESPACE/NAME"
         )
-    return full
+    return topic
 
 
 def check_namespace(name: str) -> str:

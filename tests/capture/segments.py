@@ -192,7 +192,7 @@ def added(into: Reassembler, segment: Segment, time_ns: int | None, packet: int)
     some = into.add(segment, time_ns, packet)
     while some:
         events += some
-        some = into.more()
+        some = into.take_more()
     return events
 
 

@@ -26,7 +26,7 @@ from pulsarctl_wire.capture.packets import Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.part import KnownState
+from pulsarctl_wire.wire.session.partial_state import KnownState
 
 FLOW = build("FLOW", consumer_id=2, messagePermits=1)
 MESSAGE = build("ACTIVE_CONSUMER_CHANGE", consumer_id=2, is_active=True)

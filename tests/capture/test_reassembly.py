@@ -1104,7 +1104,7 @@ def test_what_one_segment_completes_comes_in_portions(end: str) -> None:
     last = tcp.rst(True) if end == "given up" else missing
     portions = into.close() if end == "captured no further" else iter([into.add(last, None, 9999)])
     if end != "captured no further":
-        portions = chain(portions, iter(into.more, []))
+        portions = chain(portions, iter(into.take_more, []))
     sizes, frames = [], []
     for events in portions:
         sizes.append(len(events))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsarctl_wire.capture.series import MAX_OPEN_FILES, Part, Span, Turn, arrange, series
+from pulsarctl_wire.capture.series import MAX_OPEN_FILES, Part, Span, Turn, arrange, series_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from pulsarctl_wire.capture.series import MAX_OPEN_FILES, Part, Span, Turn, arra
     ],
 )
 def test_names_of_a_series(names: list[str], number: int) -> None:
-    assert len(set(map(series, names))) == number
+    assert len(set(map(series_of, names))) == number
 
 
 def test_what_does_not_overlap_is_read_alone() -> None:

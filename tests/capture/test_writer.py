@@ -113,7 +113,7 @@ def test_each_section_can_be_read_by_itself() -> None:
 def test_the_bytes_of_statistics() -> None:
     """Of an interface without packets too."""
     file = io.BytesIO()
-    PcapngWriter(file).statistics(RAW, 0x0123456789ABCDEF, 22_721, 350)
+    PcapngWriter(file).write_statistics(RAW, 0x0123456789ABCDEF, 22_721, 350)
     assert file.getvalue()[60:].hex(" ", 4) == (
         "05000000 34000000 00000000 67452301 efcdab89 "
         "04000800 c1580000 00000000 05000800 5e010000 00000000 00000000 34000000"  # received, dropped
@@ -259,7 +259,7 @@ def test_old_packets_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     made = EventWriter(file)
     for number in range(1, 101):
         made.see(number, some(number, 1000))
-        assert sum(len(kept[2]) for kept in made._kept.values()) <= 10_000
+        assert sum(len(kept[2]) for kept in made._packets.values()) <= 10_000
     made.take(event(89, 90, 99, 100))
     assert read(file.getvalue()) == [some(99, 1000), some(100, 1000)]
     assert (made.count, made.lost) == (2, 2)
@@ -292,7 +292,7 @@ def test_empty_packets_are_let_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     made = EventWriter(io.BytesIO())
     for number in range(1, 10_001):
         made.see(number, (START_NS, ETHERNET, b"", 1500))
-    assert len(made._kept) <= 1000
+    assert len(made._packets) <= 1000
 
 
 def test_what_was_written_is_remembered_in_bounds() -> None:
@@ -303,4 +303,4 @@ def test_what_was_written_is_remembered_in_bounds() -> None:
     assert made.count == 70_000
     assert made.lost == 0
     assert len(made._last_written) <= 65_536
-    assert len(made._kept) == 0
+    assert len(made._packets) == 0

@@ -24,7 +24,7 @@ from pwire_run import SAMPLES, Run, pwire
 from test_rotated import hosts
 
 from pulsarctl_wire.capture.files import RawPacket, read_packets
-from pulsarctl_wire.capture.series import natural
+from pulsarctl_wire.capture.series import name_key
 
 NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
 OWN = (
@@ -172,7 +172,7 @@ def test_captures_that_rotation_has_renamed(tmp_path: Path) -> None:
     """The first ones have the names of others now."""
     captures = rotated(tmp_path / "in")
     every = table(tmp_path / "t.parquet", *captures)
-    for path in sorted(captures, key=lambda each: natural(each.name), reverse=True):
+    for path in sorted(captures, key=lambda each: name_key(each.name), reverse=True):
         stem, number = path.stem.split("_")
         path.rename(path.with_name(f"{stem}_{int(number) + 2}.pcap"))
     compared(tmp_path, every, tmp_path / "t.parquet")

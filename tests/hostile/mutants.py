@@ -32,7 +32,7 @@ from limited import FORMS, Run, Runs, limited
 from pulsarctl_wire.capture.files import RawPacket, is_capture, read_packets
 from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.recording import SessionWriter
-from pulsarctl_wire.capture.sources import Decoder, Source, uncompressed
+from pulsarctl_wire.capture.sources import Decoder, Source, unpack
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM
@@ -105,7 +105,7 @@ def _base(path: Path) -> Base | None:
 
 
 def _unpacked(packed: bytes) -> Iterator[bytes]:
-    stream = uncompressed(io.BytesIO(packed))
+    stream = unpack(io.BytesIO(packed))
     size = 0
     while size <= SIZE and (piece := stream.read(SIZE)):
         size += len(piece)

@@ -16,7 +16,7 @@ from pipeline.test_pipeline_run import leftovers, parts, put
 from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files import inputs
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
-from pulsarctl_wire.pipeline.files.splits import GROUP_SIZE, MAX_GROUP, Input, Side, opened, plan_all
+from pulsarctl_wire.pipeline.files.splits import GROUP_SIZE, MAX_GROUP, Input, Side, open_input, plan_all
 from pulsarctl_wire.pipeline.storage.store import Store
 
 
@@ -137,9 +137,9 @@ def test_only_files_that_have_changed_are_opened(tmp_path: Path, monkeypatch: py
 
     def noting(path: str, start: int = 0) -> AbstractContextManager[BinaryIO]:
         seen.append(path)
-        return opened(path, start)
+        return open_input(path, start)
 
-    monkeypatch.setattr(inputs, "opened", noting)
-    found = find_inputs([str(tmp_path)], known=before.inputs)
+    monkeypatch.setattr(inputs, "open_input", noting)
+    found = find_inputs([str(tmp_path)], earlier=before.inputs)
     assert {*seen} == {paths[1]}
     assert found == find_inputs([str(tmp_path)])

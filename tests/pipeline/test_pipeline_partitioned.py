@@ -19,7 +19,7 @@ from pulsarctl_wire.data.duck import DuckEngine
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files import splits
-from pulsarctl_wire.pipeline.storage.partitions import Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.storage.partitions import Partitioned, add_partitions, directory
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.storage.tables import find
 from pulsarctl_wire.reports.sql import Choice
@@ -73,7 +73,7 @@ def check(paths: list[str], out: Path, options: Options) -> None:
         ]
         assert stored(out, kind) == dated
         places = {str(path.parent.relative_to(out / kind)) for path in (out / kind).rglob("*.parquet")}
-        _, ours = partitioned(TABLES[kind], by)
+        _, ours = add_partitions(TABLES[kind], by)
         empty = directory(ours, [None] * len(ours))  # a table without rows has a file of its own
         assert places == ({place(row, by) or "." for row in dated} or {empty or "."})
     assert not leftovers(out)

@@ -18,7 +18,7 @@ import zstandard
 from pipeline.comparing import Deleting, Now, alone, decoding, first_difference, ordered, run, stored
 from segments import START_NS, Tcp, captured, conversation, pcap, section
 
-from pulsarctl_wire.capture.series import natural
+from pulsarctl_wire.capture.series import name_key
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.files.inputs import find_inputs, list_inputs
@@ -302,7 +302,7 @@ def test_rotated_captures_follow_one_another_by_number(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_bytes(b"x")
     assert [Path(each.name).name for each in find_inputs([str(tmp_path)])] == names
     assert [Path(each.name).name for each in find_inputs([f"{tmp_path}/cap.pcap*"])] == names
-    assert sorted(["b2", "b10", "a", "b"], key=natural) == ["a", "b", "b2", "b10"]
+    assert sorted(["b2", "b10", "a", "b"], key=name_key) == ["a", "b", "b2", "b10"]
 
 
 def test_a_directory_holds_what_is_a_capture_by_its_contents(tmp_path: Path) -> None:

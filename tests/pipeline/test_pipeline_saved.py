@@ -25,7 +25,7 @@ from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, TableStitcher, decode_split, new_progress
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
-from pulsarctl_wire.pipeline.files.splits import Split, opened, plan
+from pulsarctl_wire.pipeline.files.splits import Split, open_input, plan
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import finish_split
@@ -324,7 +324,7 @@ def _changed(value: Any, draw: Any) -> Any:
 def test_a_file_that_cannot_be_read_from_a_start_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "1.pcap"
     path.touch()
-    with pytest.raises(CaptureError, match="Invalid argument"), opened(str(path), 2**63 - 1):
+    with pytest.raises(CaptureError, match="Invalid argument"), open_input(str(path), 2**63 - 1):
         pass
 
 

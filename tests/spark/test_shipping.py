@@ -27,8 +27,8 @@ PACK = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from pulsarctl_wire.shipping import packed
-packed(Path(sys.argv[2]))
+from pulsarctl_wire.shipping import pack
+pack(Path(sys.argv[2]))
 """
 IMPORT = """
 import sys

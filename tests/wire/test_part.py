@@ -17,7 +17,7 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.part import KnownState, PartState
+from pulsarctl_wire.wire.session.partial_state import KnownState, PartState
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 CAPTURES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
@@ -78,22 +78,25 @@ def test_two_parts_tell_what_one_tells(name: str) -> None:
             part, _ = state(PartState)
             part.begin("?")
             part.track(after := parsed(frames[cut:], part.connection))
-            left, known = pickle.loads(pickle.dumps((part.part(), part.known())))
+            left, known = pickle.loads(pickle.dumps((part.export_part(), part.snapshot())))
             resent: dict[str, list[tuple[int, int, int]]] = {}
-            for producer, sequence, at in [*((*each, 0) for each in whole.waiting()), *left.maybe_resent]:
+            for producer, sequence, at in [
+                *((*each, 0) for each in whole.list_pending()),
+                *left.maybe_resent,
+            ]:
                 resent.setdefault(producer, []).append((sequence, sequence, at))
             if whole.contradicts(left, resent):
                 refused += 1
                 continue
             followed += 1
-            names = whole.names(left)
+            names = whole.resolve_names(left)
             deferred = whole.resolve(left.deferred, names, (0, 0))
-            whole.go_on(known, left, names, knowledge.frames, 0)
+            whole.join(known, left, names, knowledge.frames, 0)
             rest = iter(deferred)
             found = [next(rest) if isinstance(each, Frame) and not each.number else each for each in after]
             assert next(rest, None) is None
             assert [*map(told, before), *(told(each, names) for each in found)] == [*map(told, expected)]
-            assert as_told(whole.known()) == as_told(known_of(frames))
+            assert as_told(whole.snapshot()) == as_told(known_of(frames))
     has_chunks = name == "chunks-out-of-order.pcap"
     assert followed > refused or has_chunks or name == "http-client-on-binary-port.pcap"  # no frames
 
@@ -101,7 +104,7 @@ def test_two_parts_tell_what_one_tells(name: str) -> None:
 def known_of(frames: list[tuple[bytes, bool, int | None]]) -> Any:
     whole, _ = state(KnownState)
     whole.track(parsed(frames, whole.connection))
-    return whole.known()
+    return whole.snapshot()
 
 
 def as_told(known: Any) -> Any:
@@ -178,18 +181,18 @@ def test_ids_in_use_are_the_same_in_parts(kind: str, steps: list[tuple[Any, ...]
         part, counted = state(PartState)
         part.begin("?")
         part.track(within := [*followed(frames[begin : begin + size], part.connection)])
-        left, known = part.part(), part.known()
+        left, known = part.export_part(), part.snapshot()
         if whole.contradicts(left, {}):
             continue
-        names = whole.names(left)
+        names = whole.resolve_names(left)
         rest = iter(whole.resolve(left.deferred, names, (0, 0)))
-        whole.go_on(known, left, names, knowledge.frames, 0)
+        whole.join(known, left, names, knowledge.frames, 0)
         knowledge.frames += counted.frames
         found = [next(rest) if isinstance(each, Frame) and not each.number else each for each in within]
         whole.track(after := [*followed(frames[begin + size :], whole.connection)])
         in_parts = [*map(told, before), *(told(each, names) for each in found), *map(told, after)]
         assert in_parts == [*map(told, expected)]
-        assert as_told(whole.known()) == as_told(alone.known())
+        assert as_told(whole.snapshot()) == as_told(alone.snapshot())
 
 
 def followed(frames: list[tuple[bytes, bool, int | None] | None], connection: Connection) -> Iterator[Event]:
@@ -206,4 +209,4 @@ def test_late_packets_of_a_connection_that_has_ended_add_nothing() -> None:
     part.track(parsed([(build_frame(send, metadata), True, 5)], part.connection))
     for _ in range(3):
         part.end()
-    assert part.part().maybe_resent == [("p", 1, 1)]
+    assert part.export_part().maybe_resent == [("p", 1, 1)]

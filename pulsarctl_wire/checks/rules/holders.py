@@ -13,8 +13,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, ServerError
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
-from pulsarctl_wire.wire.session.plain import Owner
 from pulsarctl_wire.wire.session.state import PRODUCER
+from pulsarctl_wire.wire.session.state_data import Owner
 
 _ERROR: Final = NUMBERS["ERROR"]
 _EXCLUSIVE: Final = CommandSubscribe.Exclusive

@@ -44,7 +44,7 @@ class ReceiptMismatch(Rule):
         """Report a receipt that is not for the oldest SEND."""
         if not (producer.is_open and self.can_judge(state)) or producer.name.startswith(_REPLICATOR):
             return
-        oldest = producer.oldest()
+        oldest = producer.find_oldest()
         if oldest is None or sequence <= max(oldest[0], oldest[1][4]):
             return
         send = producer.find_send(*oldest)
@@ -71,7 +71,7 @@ class SendUnanswered(Rule):
         """Judge the oldest SEND."""
         if producer.has_receipt or not producer.waiting or producer.success is None:
             return
-        oldest = producer.oldest()
+        oldest = producer.find_oldest()
         if oldest is None or not self.can_judge(producer.state) or producer.doubtful:
             return
         send = producer.find_send(*oldest)

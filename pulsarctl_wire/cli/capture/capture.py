@@ -79,7 +79,7 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
         nonlocal received, dropped_before
         if live.dropped is not None:
             counts = live.received - received, live.dropped - dropped_before
-            writer.statistics(live.link, time.time_ns(), *counts)
+            writer.write_statistics(live.link, time.time_ns(), *counts)
             received, dropped_before = live.received, live.dropped
 
     try:

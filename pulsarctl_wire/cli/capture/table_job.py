@@ -30,7 +30,7 @@ from pulsarctl_wire.pipeline.decoding.rows import (
 )
 from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Input, Split
 from pulsarctl_wire.pipeline.storage.findings import NOTE, note
-from pulsarctl_wire.pipeline.storage.finish import finished_rows
+from pulsarctl_wire.pipeline.storage.finish import read_finished
 from pulsarctl_wire.render.text import count_of
 from pulsarctl_wire.table.parquet import RowGroups
 from pulsarctl_wire.table.schema import FINDINGS, TABLES, beside, described
@@ -146,7 +146,7 @@ class TableJob:
 
         def finished(name: str, stitched: Stitched) -> Iterator[dict[str, Any]]:
             for table in TABLES:
-                for batch in finished_rows(name, stitched, drafts, table):
+                for batch in read_finished(name, stitched, drafts, table):
                     yield {table: batch}
             delete_draft(drafts, name)
 

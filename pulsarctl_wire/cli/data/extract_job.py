@@ -12,8 +12,8 @@ from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import CaptureError, QueryError
-from pulsarctl_wire.pipeline.files.extract import Checker, Copied, Window, copy, merged, window
-from pulsarctl_wire.pipeline.files.moved import Captures
+from pulsarctl_wire.pipeline.files.captures import Captures
+from pulsarctl_wire.pipeline.files.extract import Checker, Copied, Window, copy, merge, window
 from pulsarctl_wire.render.text import count_of, human_bytes
 from pulsarctl_wire.reports import packets
 from pulsarctl_wire.reports.engine import Engine
@@ -68,7 +68,7 @@ class ExtractJob:
 
         def write_packets() -> Iterator[tuple[RawPacket, int]]:
             nonlocal size
-            for packet, ending in merged(self._copies):
+            for packet, ending in merge(self._copies):
                 writer.write(packet)
                 size += len(packet[2])
                 yield packet, ending
@@ -112,7 +112,7 @@ class ExtractJob:
 
     def _copy(self, file: str, frames: int, temporary: str) -> None:
         """Copy what is wanted of a capture, wherever it is now; say what is missing."""
-        probes = list(islice((probe for probe in self._windows(file) if probe.at is not None), _TRIED))
+        probes = list(islice((probe for probe in self._windows(file) if probe.offset is not None), _TRIED))
         problem = f"{file}: no such file" if not self._options.captures else f"{file}: not in --captures"
         for path in self._candidates(file, probes):
             problem = self._try(file, path, temporary, probes)
@@ -146,9 +146,9 @@ class ExtractJob:
         return can_seek if is_same else None
 
     def _candidates(self, file: str, probes: list[Window]) -> Iterator[str]:
-        yield from self._captures.named(file)
+        yield from self._captures.find_named(file)
         if probes:
-            yield from self._captures.renamed(file, probes[0].at_ns)
+            yield from self._captures.find_renamed(file, probes[0].at_ns)
 
     def _copy_all(self, file: str, path: str, temporary: str, can_seek: bool) -> None:
         copied = Copied(temporary)

@@ -44,10 +44,10 @@ C = TypeVar("C", bound=Counts)
 
 
 def count_split(
-    split: Split, settings: Settings, new: Callable[[], Counts], left_out: frozenset[int] = frozenset()
+    split: Split, settings: Settings, make: Callable[[], Counts], left_out: frozenset[int] = frozenset()
 ) -> Decoded:
     """Decode a split and count its events, except for connections whose indexes are in `left_out`."""
-    counts = new()
+    counts = make()
 
     def add(events: list[Event]) -> None:
         counts.add([each for each in events if each.connection.index not in left_out] if left_out else events)
@@ -60,24 +60,24 @@ class _CountStitcher(Stitcher, Generic[C]):
     `endings` are the connections that have ended since `CountJob` last cleared the list.
     """
 
-    def __init__(self, settings: Settings, new: Callable[[], C]) -> None:
-        self.edges = new()
+    def __init__(self, settings: Settings, make: Callable[[], C]) -> None:
+        self.edges = make()
         self.endings: list[EndedConnection] = []
-        super().__init__(settings, self._ended)
-        self._new = new
+        super().__init__(settings, self._record_end)
+        self._new = make
 
-    def _ended(self, ending: EndedConnection) -> None:
+    def _record_end(self, ending: EndedConnection) -> None:
         self.endings.append(ending._replace(state=None))
 
     def add(self, decoded: Decoded, reread: Reread) -> StitchResult:
         self.edges = self._new()
-        return self._numbered(self.stitch(decoded, reread, self.edges.add))
+        return self._renumber(self.stitch(decoded, reread, self.edges.add))
 
     def close(self) -> None:
         self.edges = self._new()
-        self._numbered(self.end(self.edges.add))
+        self._renumber(self.end(self.edges.add))
 
-    def _numbered(self, result: StitchResult) -> StitchResult:
+    def _renumber(self, result: StitchResult) -> StitchResult:
         self.edges.rename({result.first + number: final for number, final in enumerate(result.numbers)}, {})
         return result
 
@@ -88,26 +88,26 @@ class CountJob(Generic[C]):
     def __init__(
         self,
         inputs: list[Input],
-        new: Callable[[], C],
+        make: Callable[[], C],
         *,
         max_frame_size: int | None = None,
         split_size: int,
     ) -> None:
-        self._new = new
+        self._new = make
         self._settings = Settings(options=Options(split_size, max_frame_size))
-        self._stitcher = _CountStitcher(self._settings, new)
+        self._stitcher = _CountStitcher(self._settings, make)
         self._progress = Progress(inputs, self._settings.options, stitcher=self._stitcher)
-        self.counts = new()
+        self.counts = make()
         """The counts of all splits so far."""
         self.packets = self.cut_packets = self.dropped_packets = 0
         self.reassembler, self.knowledge = self._stitcher.reassembler, self._stitcher.knowledge
 
     def run(self, executor: Executor, workers: int) -> Iterator[Totals]:
         """Count everything; yield the totals so far after each split. `executor` has `workers` processes."""
-        new, settings, totals = self._new, self._settings, self._progress.totals
+        make, settings, totals = self._new, self._settings, self._progress.totals
 
         def submit(splits: list[Split]) -> list[Result]:
-            return [executor.submit(count_split, split, settings, new).result for split in splits]
+            return [executor.submit(count_split, split, settings, make).result for split in splits]
 
         for decoded in decoded_in_order(self._progress, submit, room_for(workers)):
             fixups: dict[int, Fixup] = self._progress.take(decoded).fixups
@@ -115,7 +115,7 @@ class CountJob(Generic[C]):
             wrong = frozenset(edge.index for edge in decoded.edges if edge.guess and edge.index not in fixups)
             decoded.edges.clear()  # or they stay in memory beside the next split's
             if wrong:
-                again = executor.submit(count_split, decoded.split, settings, new, wrong).result()
+                again = executor.submit(count_split, decoded.split, settings, make, wrong).result()
                 totals.add_problems(again.problems)  # it may be gone by now
                 counts = again.counts
             numbers = {index: fixup.connection for index, fixup in fixups.items()}
@@ -125,7 +125,7 @@ class CountJob(Generic[C]):
             self.packets, self.cut_packets, self.dropped_packets = totals.packets, totals.cut, totals.dropped
             yield totals
         self._stitcher.close()
-        self._take(new())
+        self._take(make())
 
     def _take(self, counts: C) -> None:
         """Add the counts of a split, and of its edges."""

@@ -16,13 +16,13 @@ from pulsarctl_wire.capture.files import Lane, PacketReader, SideBySide
 from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import IDLE, halves_of, hand_over, sync_point
 from pulsarctl_wire.capture.packets import SYN, Dissector, Waiting, reverse
-from pulsarctl_wire.capture.series import lane
-from pulsarctl_wire.capture.sources import uncompressed
+from pulsarctl_wire.capture.series import open_lane
+from pulsarctl_wire.capture.sources import unpack
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Edge, FilePosition, Kept, Problem, Settings
-from pulsarctl_wire.pipeline.files.splits import Side, Split, opened, read_split
+from pulsarctl_wire.pipeline.files.splits import Side, Split, open_input, read_split
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event, Frame, Malformed
-from pulsarctl_wire.wire.session.part import PartState
+from pulsarctl_wire.wire.session.partial_state import PartState
 
 PATIENCE: Final = 64
 """How many packets of a connection to wait for the first bytes of an idle half."""
@@ -99,8 +99,8 @@ def _turns(
             if not input_.sides:
                 part = Split(file, 0, input_) if split.more else split
                 try:
-                    with opened(input_.path, part.start) as stream:
-                        source = stream if part.layout is not None else uncompressed(stream)
+                    with open_input(input_.path, part.start) as stream:
+                        source = stream if part.layout is not None else unpack(stream)
                         yield input_.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
                 except CaptureError as error:
                     problems.append(_problem(input_.name, error))
@@ -108,7 +108,7 @@ def _turns(
             for side in input_.sides:
                 if side.file not in lanes:
                     closing[side.file] = stack.enter_context(ExitStack())
-                    lanes[side.file] = _begun(side, closing[side.file], problems)
+                    lanes[side.file] = _begin_lane(side, closing[side.file], problems)
             sides = [(lane, side) for side in input_.sides if (lane := lanes[side.file]) is not None]
             yield input_.name, 0, SideBySide([(lane, side.since, side.until) for lane, side in sides])
             for lane, side in sides:
@@ -118,22 +118,22 @@ def _turns(
                         problems.append(_problem(side.name, lane.error))
 
 
-def _begun(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
+def _begin_lane(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
     """Return the packets of a file that is read side by side; None if it cannot be read."""
     try:
-        return lane(stack.enter_context(opened(side.path)), side.file)
+        return open_lane(stack.enter_context(open_input(side.path)), side.file)
     except CaptureError as error:
         problems.append(_problem(side.name, error))
         return None
 
 
-def reread(decoded: Decoded, waiting: Waiting) -> Iterator[Kept]:
-    """Read an exact split again; `waiting` are the IP datagrams that were incomplete before it.
+def reread(decoded: Decoded, datagrams: Waiting) -> Iterator[Kept]:
+    """Read an exact split again; `datagrams` are the IP datagrams that were incomplete before it.
 
     If one of its files cannot be read any more, that is added to its problems.
     """
     split = decoded.split
-    segment = Dissector(waiting).segment
+    segment = Dissector(datagrams).segment
     number = 0
     problems: list[Problem] = []
     for file, base, packets in _turns(split, problems):
@@ -188,20 +188,20 @@ class _SplitDecoder:
             tcp = reassembler.connection(segment[0])
             place = base | packets.offset
             if tcp is None or not tcp.is_synced or segment[3] & SYN:
-                self._unsynced((self.packets if self._is_merged else place, place, time_ns, segment))
+                self._take_unsynced((self.packets if self._is_merged else place, place, time_ns, segment))
             else:
                 events = reassembler.add(segment, time_ns, place)
                 while events:
                     self._gathered += events
                     if len(self._gathered) >= _GATHERED:
                         self.flush()
-                    events = reassembler.more()
+                    events = reassembler.take_more()
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
         """Return the turn of the current packet."""
         return self.packets if self._is_merged else self._base | packets.offset
 
-    def _unsynced(self, packet: Kept) -> None:
+    def _take_unsynced(self, packet: Kept) -> None:
         """Decode a packet of a connection that may not be synchronized yet."""
         turn, place, time_ns, segment = packet
         key = segment[0]
@@ -212,17 +212,17 @@ class _SplitDecoder:
             self.rest = self.rest or turn
             return
         events = self.reassembler.add(segment, time_ns, place)
-        tcp = self._marked(key, turn)
+        tcp = self._mark(key, turn)
         edges = self._edges
         while events:
             self._gathered += [event for event in events if edges[event.connection.index].guess is not None]
-            events = self.reassembler.more()
-            tcp = self._marked(key, turn)  # after these events, the key may be a new connection's
+            events = self.reassembler.take_more()
+            tcp = self._mark(key, turn)  # after these events, the key may be a new connection's
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
 
-    def _marked(self, key: bytes, turn: int) -> Tcp | None:
-        """Return the connection of a segment's key; give it an edge if it has none."""
+    def _mark(self, key: bytes, turn: int) -> Tcp | None:
+        """Return the connection of a segment's key; give it an edge as its mark if it has none."""
         tcp = self.reassembler.connection(key)
         if tcp is not None and tcp.mark is None:
             tcp.mark = Edge(len(self._edges), pair_of(key), turn)
@@ -282,7 +282,7 @@ class _SplitDecoder:
             edge = self._edges[index]
             edge.state = hand_over(tcp)
             assert isinstance(tcp.state, PartState)
-            edge.part = tcp.state.part()
+            edge.part = tcp.state.export_part()
             edge.doubtful = self._is_doubtful(edge, tcp)
             edge.largest = max(edge.largest, *(half.stream.awaited for half in halves_of(tcp)))
             edge.in_step = all(half.stream.step is not None for half in halves_of(tcp))

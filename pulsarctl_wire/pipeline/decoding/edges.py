@@ -15,7 +15,7 @@ from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
 from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64, one_of
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.plain import Part, SentRanges
+from pulsarctl_wire.wire.session.state_data import Part, SentRanges
 
 PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 """What a table can be partitioned by."""

@@ -128,24 +128,24 @@ def decoded_in_order(progress: Progress, submit: Submit, room: Callable[[int], i
     yielded yet; 0 is for none.
     """
     splits = _splits(progress)
-    waiting: deque[tuple[Split, Result]] = deque()
+    pending: deque[tuple[Split, Result]] = deque()
     while True:
-        while new_splits := list(islice(splits, room(len(waiting)))):
-            waiting.extend(zip(new_splits, submit(new_splits), strict=True))
-        if not waiting:
+        while new_splits := list(islice(splits, room(len(pending)))):
+            pending.extend(zip(new_splits, submit(new_splits), strict=True))
+        if not pending:
             return
-        split, result = waiting.popleft()
+        split, result = pending.popleft()
         decoded = progress.settle(result(), lambda split: submit([split])[0]())
         if decoded is None:
             continue
         layout = decoded.split.layout
         if split.part and layout != split.layout:  # earlier splits of its input changed the layout
-            places = [index for index, (later, _) in enumerate(waiting) if later.file == split.file]
+            places = [index for index, (later, _) in enumerate(pending) if later.file == split.file]
             for index in places:
-                waiting[index][1]()  # or two processes might write its draft
-            again_splits = [waiting[index][0]._replace(layout=layout) for index in places]
+                pending[index][1]()  # or two processes might write its draft
+            again_splits = [pending[index][0]._replace(layout=layout) for index in places]
             for index, later, again in zip(places, again_splits, submit(again_splits), strict=True):
-                waiting[index] = later, again
+                pending[index] = later, again
         yield decoded
 
 

@@ -13,7 +13,7 @@ from pulsarctl_wire.pipeline.decoding.decode import decode
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.columns import number_array, number_values, replaced
@@ -35,7 +35,7 @@ def decode_split(split: Split, settings: Settings) -> Decoded:
     with ExitStack() as files:
         rows = _Rows(
             new_builder(settings.options, split.sources),
-            lambda table: files.enter_context(written(system, paths[table])),
+            lambda table: files.enter_context(write_file(system, paths[table])),
         )
         try:
             return decode(split, settings, rows.add)
@@ -73,11 +73,11 @@ def new_builder(options: Options, sources: Sequence[str] | Mapping[int, str]) ->
 
 
 class _Rows:
-    """Writes an Arrow stream for each table that has rows; `opened` returns the file for it."""
+    """Writes an Arrow stream for each table that has rows; `open_file` returns the file for it."""
 
-    def __init__(self, builder: TableBuilder, opened: Callable[[str], Any]) -> None:
+    def __init__(self, builder: TableBuilder, open_file: Callable[[str], Any]) -> None:
         self._builder = builder
-        self._opened = opened
+        self._opened = open_file
         self._streams: dict[str, Any] = {}
 
     def add(self, events: list[Event]) -> None:
@@ -133,13 +133,13 @@ class TableStitcher(Stitcher):
         """Stitch the next split."""
         self._rows = self._new_rows()
         fixups, first, numbers, read_again = self.stitch(decoded, reread, self._rows.add)
-        return Stitched(fixups, self._rows.numbered(first, numbers), read_again)
+        return Stitched(fixups, self._rows.number_connections(first, numbers), read_again)
 
     def close(self) -> Stitched:
         """Return the remaining rows, at the end of the capture."""
         self._rows = self._new_rows()
         _, first, numbers, _ = self.end(self._rows.add)
-        return Stitched({}, self._rows.numbered(first, numbers), 0)
+        return Stitched({}, self._rows.number_connections(first, numbers), 0)
 
     def _new_rows(self) -> "_EdgeRows":
         return _EdgeRows(new_builder(self._options, self.names))
@@ -152,15 +152,15 @@ class _EdgeRows(_Rows):
         self._files: defaultdict[str, io.BytesIO] = defaultdict(io.BytesIO)
         super().__init__(builder, self._files.__getitem__)
 
-    def numbered(self, first: int, numbers: list[int]) -> dict[str, bytes]:
+    def number_connections(self, first: int, numbers: list[int]) -> dict[str, bytes]:
         """Return the rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
         final_numbers = np.array(numbers, np.int64)
         tables = [*self._files]
-        return {table: _numbered(self._files.pop(table).getvalue(), final_numbers, first) for table in tables}
+        return {table: _renumber(self._files.pop(table).getvalue(), final_numbers, first) for table in tables}
 
 
-def _numbered(data: bytes, numbers: Any, first: int) -> bytes:
+def _renumber(data: bytes, numbers: Any, first: int) -> bytes:
     """Renumber each connection n from `first` on to `numbers[n - first]`, in the Arrow stream `data`."""
     if not len(numbers):
         return data

@@ -33,7 +33,7 @@ from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Connection, Event
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.ranges import Count, Unwrapped
 from pulsarctl_wire.wire.session.knowledge import Knowledge
-from pulsarctl_wire.wire.session.part import KnownState, MaybeResent
+from pulsarctl_wire.wire.session.partial_state import KnownState, MaybeResent
 
 Names = dict[str, str | None]
 """Stand-in in a draft -> real name, or None if it is unknown."""
@@ -117,7 +117,7 @@ class Stitcher:
         """Stitch the next split; call `add` with the events of its edges. Invalidates `decoded.edges`."""
         self.names |= decoded.split.sources
         fixups: _Fixups = {}
-        again = _Again(decoded, reread, self.waiting)
+        again = _Rereader(decoded, reread, self.waiting)
         self._resent = self._maybe_resent(decoded.edges)
         self._shift = self.knowledge.frames + decoded.frames  # frame numbers after those of the edges
         self._take_all(decoded.edges, add, fixups, again)
@@ -154,13 +154,13 @@ class Stitcher:
 
     def _follow(self, packet: Kept, add: Add) -> None:
         self._turn, place, time_ns, segment = packet
-        self._do(self._turn)
+        self._apply_due(self._turn)
         events = self.reassembler.add(segment, time_ns, place)
         while events:
             add(events)
-            events = self.reassembler.more()
+            events = self.reassembler.take_more()
 
-    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, again: "_Again") -> None:
+    def _take_all(self, edges: list[Edge], add: Add, fixups: _Fixups, again: "_Rereader") -> None:
         """Decode the packets of the edges, and those read again, in order; continue from the edges' states.
 
         Adds the connections that must be read again to `again`.
@@ -172,7 +172,7 @@ class Stitcher:
         steps += [(edge.turn, edge, None) for edge in edges if edge.packets is None]
         steps.sort(key=itemgetter(0))
         for turn, edge, packet in steps:
-            for again_packet in again.until(turn):
+            for again_packet in again.read_until(turn):
                 self._follow(again_packet, add)
             pair = edge.pair
             if pair in again.since:
@@ -189,11 +189,11 @@ class Stitcher:
                 again.since[pair] = turn
                 continue
             self._follow(packet, add)
-            if edge.guess is not None and turn + 1 == edge.synced and not self._go_on(edge, add, fixups):
+            if edge.guess is not None and turn + 1 == edge.synced and not self._join(edge, add, fixups):
                 again.since[pair] = edge.synced
-        for again_packet in again.until(sys.maxsize):
+        for again_packet in again.read_until(sys.maxsize):
             self._follow(again_packet, add)
-        self._do(sys.maxsize)
+        self._apply_due(sys.maxsize)
 
     def _maybe_resent(self, edges: list[Edge]) -> MaybeResent:
         """Return the sends that may be resent in a split."""
@@ -206,17 +206,17 @@ class Stitcher:
             tcp = self.reassembler.connection(edge.pair)
             if tcp is not None:
                 assert isinstance(tcp.state, KnownState)
-                for name, sequence in tcp.state.waiting():
+                for name, sequence in tcp.state.list_pending():
                     resent.setdefault(name, []).append((sequence, sequence, 0))
             for name, (low, high, _) in edge.early.items():
                 resent.setdefault(name, []).append((low, high, 0))
-            for name in _unseen(edge, tcp, names):
+            for name in _find_unseen(edge, tcp, names):
                 resent.setdefault(name, []).append((0, sys.maxsize, 0))
             for name, sequence, offset in edge.part.maybe_resent if edge.part is not None else ():
                 resent.setdefault(name, []).append((sequence, sequence, offset))
         return resent
 
-    def _go_on(self, edge: Edge, add: Add, fixups: _Fixups) -> bool:
+    def _join(self, edge: Edge, add: Add, fixups: _Fixups) -> bool:
         """Continue from the edge's state; return False if the connection is not where the split assumed."""
         assert edge.packets
         assert edge.guess is not None
@@ -229,7 +229,7 @@ class Stitcher:
         assert isinstance(state, KnownState)
         if not _same_limit(edge, tcp) or state.contradicts(edge.part, self._resent):
             return False
-        names = state.names(edge.part)
+        names = state.resolve_names(edge.part)
         shifts = [0, 0]
         for half, guess in zip(halves_of(tcp), edge.guess.halves, strict=True):
             shifts[half.stream.to_broker] = half.stream.position - guess.position
@@ -237,7 +237,7 @@ class Stitcher:
         for frame in state.resolve(edge.part.deferred, names, (shifts[0], shifts[1])):
             add([frame])
         take_over(tcp, edge.guess, edge.state)
-        for turn, identity, send in state.go_on(edge.state.known, edge.part, names, self._shift, shifts[1]):
+        for turn, identity, send in state.join(edge.state.known, edge.part, names, self._shift, shifts[1]):
             self._schedule(turn, partial(self.knowledge.add_unanswered, identity, send))
         if tcp.ended:
             self._schedule(edge.part.ended or 0, partial(self._end, tcp))
@@ -247,17 +247,17 @@ class Stitcher:
         """Have something done when its turn comes: a part is taken as a whole, at its first turn."""
         heappush(self._due, (turn, next(self._numbers), action))
 
-    def _do(self, turn: int) -> None:
+    def _apply_due(self, turn: int) -> None:
         """Do what is due until a turn."""
         while self._due and self._due[0][0] <= turn:
             heappop(self._due)[2]()
 
     def _end(self, tcp: Tcp) -> None:
         tcp.state.end()
-        self.reassembler.ended(tcp)
-        one, other = (half.stream.protocol for half in halves_of(tcp))
-        if one == other and one in OTHER_TRAFFIC:
-            self.reassembler.other_traffic[one] += 1
+        self.reassembler.record_end(tcp)
+        first, second = (half.stream.protocol for half in halves_of(tcp))
+        if first == second and first in OTHER_TRAFFIC:
+            self.reassembler.other_traffic[first] += 1
 
 
 def _same_limit(edge: Edge, tcp: Tcp) -> bool:
@@ -269,7 +269,7 @@ def _same_limit(edge: Edge, tcp: Tcp) -> bool:
     )
 
 
-def _unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
+def _find_unseen(edge: Edge, tcp: Tcp | None, names: dict[bytes, str]) -> set[str]:
     """Return the producers of `names` that an edge may have sends of which the split could not decode.
 
     They are in what the connection still holds, or in the packets of the edge.
@@ -302,20 +302,20 @@ def _names_in(texts: Iterable[bytes], names: dict[bytes, str]) -> set[str]:
     return present
 
 
-class _Again:
+class _Rereader:
     """The packets of a split that must be read again.
 
     `since`: pair -> the first turn to read of a connection; more may be added for turns to come.
     """
 
-    def __init__(self, decoded: Decoded, reread: Reread, waiting: Waiting) -> None:
+    def __init__(self, decoded: Decoded, reread: Reread, datagrams: Waiting) -> None:
         self.since: dict[bytes, int] = {}
         self._rest = decoded.rest
         self._others = dict.fromkeys((edge.pair for edge in decoded.edges), sys.maxsize)
-        self._packets = reread(decoded, waiting)
+        self._packets = reread(decoded, datagrams)
         self._next: Kept | None = None
 
-    def until(self, turn: int) -> Iterator[Kept]:
+    def read_until(self, turn: int) -> Iterator[Kept]:
         """Yield the packets before a turn. The split is only opened if there may be some."""
         if not self.since and self._rest is None:
             return

@@ -30,7 +30,7 @@ from pulsarctl_wire.capture.sources import Decoder, peel
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.paths import is_uri
-from pulsarctl_wire.pipeline.files.splits import opened
+from pulsarctl_wire.pipeline.files.splits import open_input
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.state import State
@@ -44,7 +44,7 @@ class Window(NamedTuple):
 
     `start` and `stop` are where the first and the last packet may be (bytes; None: the end of the file),
     `since` and `until` times in ns. `key` is that of the segments (see `capture.packets`), b"" if the row has
-    no addresses. The packet at `at` must be of that key, and of the time `at_ns`. `header` is that of the
+    no addresses. The packet at `offset` must be of that key, and of the time `at_ns`. `header` is that of the
     frame to look for: its TOTAL_SIZE and COMMAND_SIZE; without it all packets are copied, if `is_whole` of
     both directions. `frames` counts the frames that depend on it.
     """
@@ -54,7 +54,7 @@ class Window(NamedTuple):
     key: bytes
     since: int | None
     until: int | None
-    at: int | None
+    offset: int | None
     at_ns: int | None
     header: bytes
     is_partial: bool
@@ -64,20 +64,20 @@ class Window(NamedTuple):
 
 def window(row: Iterable[Any]) -> Window:
     """Return the window of a row of `reports.packets`. What cannot be gets a window without key."""
-    _, start, stop, src, src_port, dst, dst_port, since, until, at, at_ns, *rest = row
-    total, size, is_partial, is_whole, frames = rest
+    _, start, stop, src, src_port, dst, dst_port, since, until, offset, at_ns, *columns = row
+    total, size, is_partial, is_whole, frames = columns
     try:
-        key = _packed(src) + _packed(dst)
+        key = _pack(src) + _pack(dst)
         key += src_port.to_bytes(2, "big") + dst_port.to_bytes(2, "big")
         header = total.to_bytes(4, "big") + size.to_bytes(4, "big") if total else b""
     except (AttributeError, OverflowError, ValueError):
         key = header = b""
     last = sys.maxsize if stop is None else stop
-    return Window(start, last, key, since, until, at, at_ns, header, is_partial, is_whole, int(frames))
+    return Window(start, last, key, since, until, offset, at_ns, header, is_partial, is_whole, int(frames))
 
 
 @lru_cache(1024)
-def _packed(address: str) -> bytes:
+def _pack(address: str) -> bytes:
     return ip_address(address).packed
 
 
@@ -140,7 +140,7 @@ class Copied:
                     yield latest, packet, mark - _WANTED
 
 
-def merged(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
+def merge(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
     """Return the packets of all captures in the order of time, as `SideBySide` has it; few files are open.
 
     With each comes how many wanted frames end in it.
@@ -174,14 +174,14 @@ class Checker:
     def check(self, packets: Iterable[tuple[RawPacket, int]]) -> None:
         """Decode packets, each with how many wanted frames end in it."""
         decoder = Decoder(join_chunks=False, new_state=State)
-        for events in chain(decoder.read_packets(self._noted(packets)), decoder.finish()):
+        for events in chain(decoder.read_packets(self._note(packets)), decoder.finish()):
             for event in events:
                 if isinstance(event, Frame):
                     self.frames += 1
                     if self._missing[event.packet - 1]:
                         self._missing[event.packet - 1] -= 1
 
-    def _noted(self, packets: Iterable[tuple[RawPacket, int]]) -> Iterator[RawPacket]:
+    def _note(self, packets: Iterable[tuple[RawPacket, int]]) -> Iterator[RawPacket]:
         for packet, ending in packets:
             self._missing.append(ending)
             yield packet
@@ -192,7 +192,7 @@ class Checker:
         return sum(self._missing)
 
 
-class _Taken(NamedTuple):
+class _Piece(NamedTuple):
     """A segment: the numbers of the copied packets that it was in, and its time in ns."""
 
     numbers: tuple[int, ...]
@@ -200,14 +200,14 @@ class _Taken(NamedTuple):
     time_ns: int | None
 
 
-class _Open:
+class _OpenWindow:
     """A window that is being read."""
 
     def __init__(self, about: Window) -> None:
         self.about = about
         self.keys = (about.key, reverse(about.key)) if about.is_whole else (about.key,)
-        self.taken: list[_Taken] = []
-        self.last = self.number = -1  # of the packet at `at`: its index in `taken`, its number
+        self.pieces: list[_Piece] = []
+        self.last = self.number = -1  # of the packet at `offset`: its index in `pieces`, its number
         self.is_there = False
         self.is_closed = False
 
@@ -220,8 +220,8 @@ class _Open:
         return None
 
     def numbers(self, indexes: Iterable[int]) -> list[int]:
-        """Return the numbers of copied packets, by their indexes in `taken`."""
-        return [number for index in indexes for number in self.taken[index].numbers]
+        """Return the numbers of copied packets, by their indexes in `pieces`."""
+        return [number for index in indexes for number in self.pieces[index].numbers]
 
 
 def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool = True) -> None:
@@ -232,7 +232,7 @@ def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool
     """
     if not is_uri(path) and os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait for ever
         raise CaptureError("not a file")
-    with opened(path) as stream:
+    with open_input(path) as stream:
         peeled, head = peel(stream)
         if not files.is_capture(head):
             raise CaptureError("not a capture (pcap, pcapng)")
@@ -270,9 +270,9 @@ class _Scan:
         self._next = next(self._windows, None)
         self._copied = copied
         self.can_seek = can_seek
-        self._open: dict[bytes, list[_Open]] = {}
-        self._stops: list[tuple[int, int, _Open]] = []  # heaps: by offset and by time
-        self._untils: list[tuple[int, int, _Open]] = []
+        self._open: dict[bytes, list[_OpenWindow]] = {}
+        self._stops: list[tuple[int, int, _OpenWindow]] = []  # heaps: by offset and by time
+        self._untils: list[tuple[int, int, _OpenWindow]] = []
         self._count = 0
         self._dissector = Dissector()
         self._fragments: deque[int] = deque(maxlen=MAX_DATAGRAMS)
@@ -317,7 +317,7 @@ class _Scan:
         """Open the windows that start at `offset` or before."""
         while self._next is not None and self._next.start <= offset:
             about, self._next = self._next, next(self._windows, None)
-            opened_window = _Open(about)
+            opened_window = _OpenWindow(about)
             self._count += 1
             heapq.heappush(self._stops, (about.stop, self._count, opened_window))
             if about.until is not None and about.stop == sys.maxsize:
@@ -331,10 +331,10 @@ class _Scan:
             self._close(heapq.heappop(self._stops)[2])
         while self._untils and time_ns is not None and self._untils[0][0] < time_ns:
             ending = heapq.heappop(self._untils)[2]
-            if ending.about.at is None or ending.about.at < offset:
+            if ending.about.offset is None or ending.about.offset < offset:
                 self._close(ending)
 
-    def _close(self, closing: _Open) -> None:
+    def _close(self, closing: _OpenWindow) -> None:
         if closing.is_closed:
             return
         closing.is_closed = True
@@ -343,7 +343,7 @@ class _Scan:
             if not self._open[key]:
                 del self._open[key]
         about, copied = closing.about, self._copied
-        if about.at is None:
+        if about.offset is None:
             return
         if not closing.is_there:
             copied.lost += about.frames
@@ -374,21 +374,21 @@ class _Scan:
             about = open_window.about
             if time_ns is not None and not (about.since or 0) <= time_ns <= (about.until or time_ns):
                 continue
-            if offset == about.at:
+            if offset == about.offset:
                 open_window.is_there = about.at_ns in (None, time_ns)
-                open_window.last, open_window.number = len(open_window.taken), numbers[-1]
+                open_window.last, open_window.number = len(open_window.pieces), numbers[-1]
             if about.header:
-                open_window.taken.append(_Taken(numbers, segment, time_ns))
+                open_window.pieces.append(_Piece(numbers, segment, time_ns))
             else:
                 self._copied.choose(numbers)
 
-    def _decide(self, open_window: _Open) -> list[int]:
+    def _decide(self, open_window: _OpenWindow) -> list[int]:
         """Return the packets that a frame needs to be decoded.
 
         They are its own, if that is enough; with those of the frame before it or after it, if that is; or
         all of its window.
         """
-        everything = [*range(len(open_window.taken))]
+        everything = [*range(len(open_window.pieces))]
         if len(everything) == 1:
             return open_window.numbers(everything)
         frames = self._frames(open_window, everything)
@@ -402,21 +402,21 @@ class _Scan:
                 return open_window.numbers(indexes)
         return open_window.numbers(everything)
 
-    def _frames(self, open_window: _Open, indexes: list[int]) -> list[Frame]:
+    def _frames(self, open_window: _OpenWindow, indexes: list[int]) -> list[Frame]:
         """Return the frames that are decoded from some of a window's segments; `packet` is an index."""
         numbers = open_window.numbers(indexes)
         if self._last[0] != numbers:
-            self._last = numbers, _decoded([(index, open_window.taken[index]) for index in indexes])
+            self._last = numbers, _decode([(index, open_window.pieces[index]) for index in indexes])
         return self._last[1]
 
 
-def _decoded(segments: Iterable[tuple[int, _Taken]]) -> list[Frame]:
+def _decode(segments: Iterable[tuple[int, _Piece]]) -> list[Frame]:
     """Return the frames in numbered segments, as they are decoded from nothing else."""
     reassembler = Reassembler(Knowledge(join_chunks=False), new_state=State)
     events: list[Event] = []
-    for number, taken in segments:
-        events += reassembler.add(taken.segment, taken.time_ns, number)
-        while further := reassembler.more():
+    for number, item in segments:
+        events += reassembler.add(item.segment, item.time_ns, number)
+        while further := reassembler.take_more():
             events += further
     for further in reassembler.close():
         events += further

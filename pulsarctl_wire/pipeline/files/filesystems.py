@@ -65,7 +65,7 @@ def unfinished(path: str) -> str:
 
 
 @contextmanager
-def written(system: Any, path: str) -> Iterator[Any]:
+def write_file(system: Any, path: str) -> Iterator[Any]:
     """Open a file of a pyarrow filesystem to write it; if the block raises, there is no file.
 
     Raises OSError if it cannot be written.

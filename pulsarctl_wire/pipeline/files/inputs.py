@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 from itertools import compress
 from typing import Any, Final, NoReturn
 
-from pulsarctl_wire.capture.series import Span, natural, span_of
+from pulsarctl_wire.capture.series import Span, name_key, span_of
 from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.paths import PATTERN, Entry, absolute, is_uri, reason, scheme_of
-from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, opened
+from pulsarctl_wire.pipeline.files.splits import Input, Say, in_order, open_input
 from pulsarctl_wire.wire.detail import TABLE_NAMES
 
 _PEEKING: Final = 16  # files that are opened at a time
@@ -26,16 +26,16 @@ _TABLE: Final = ("/progress/", "/manifest.json", *(f"/{name}/" for name in TABLE
 
 
 def find_inputs(
-    arguments: Iterable[str], say: Say = lambda note: None, known: Iterable[Input] = ()
+    arguments: Iterable[str], say: Say = lambda note: None, earlier: Iterable[Input] = ()
 ) -> list[Input]:
     """Return the files that arguments name, in time order; raises CaptureError if an argument names none.
 
-    `say` is called with notes for the user about the order, and about files that are left out. Those that are
-    `known` from before are not opened, if they have not changed.
+    `say` is called with notes for the user about the order, and about files that are left out. Files that are
+    among `earlier` inputs are not opened, if they have not changed.
     """
     unchanged = {
         _identity(input_): Span(input_.first_ns, input_.last_ns, input_.mark)
-        for input_ in known
+        for input_ in earlier
         if input_.first_ns is not None and input_.modified_ns
     }
 
@@ -59,7 +59,7 @@ def _identity(input_: Input) -> tuple[str, int, int]:
 def is_capture(input_: Input) -> bool:
     """Return whether a file is a capture; True if it cannot be read."""
     try:
-        with opened(input_.path) as stream:
+        with open_input(input_.path) as stream:
             return holds_packets(stream)
     except CaptureError:
         return True  # decoding it reports why
@@ -68,11 +68,11 @@ def is_capture(input_: Input) -> bool:
 def list_inputs(
     arguments: Iterable[str],
     say: Say = lambda note: None,
-    wanted: Callable[[Input], bool] = is_capture,
+    is_wanted: Callable[[Input], bool] = is_capture,
 ) -> list[Input]:
     """List the files that arguments name, an input for each. Raises CaptureError if an argument names none.
 
-    From a directory, only `wanted` files are taken; `say` is called with a note about the others.
+    From a directory, only files that are wanted are taken; `say` is called with a note about the others.
     """
     inputs: list[Input] = []
     for argument in arguments:
@@ -82,9 +82,9 @@ def list_inputs(
             raise CaptureError(f"{argument}: {reason(error)}") from error
         if is_directory:
             with ThreadPoolExecutor(_PEEKING) as executor:
-                captures = list(compress(files, executor.map(wanted, files)))
+                captures = list(compress(files, executor.map(is_wanted, files)))
             if len(captures) < len(files):
-                say(_left_out(argument, sorted({*files} - {*captures}, key=lambda file: natural(file.name))))
+                say(_left_out(argument, sorted({*files} - {*captures}, key=lambda file: name_key(file.name))))
             files = captures
         if not files:
             raise CaptureError(f"{argument}: no capture files there")
@@ -92,18 +92,18 @@ def list_inputs(
     return list(dict.fromkeys(inputs))
 
 
-def _left_out(directory: str, others: list[Input]) -> str:
+def _left_out(directory: str, files: list[Input]) -> str:
     """Return a note about the files in a directory that are not captures."""
-    names = [file.name.removeprefix(directory).lstrip("/") for file in others[:_NAMED]]
-    ellipsis = ", …" if len(others) > _NAMED else ""
-    reason_text = "file is not a capture" if len(others) == 1 else "files are not captures"
-    return f"{directory}: {len(others)} {reason_text}: {', '.join(names)}{ellipsis}"
+    names = [file.name.removeprefix(directory).lstrip("/") for file in files[:_NAMED]]
+    ellipsis = ", …" if len(files) > _NAMED else ""
+    reason_text = "file is not a capture" if len(files) == 1 else "files are not captures"
+    return f"{directory}: {len(files)} {reason_text}: {', '.join(names)}{ellipsis}"
 
 
 def span(input_: Input) -> Span | None:
     """Return the times of the first and last packets of an input; None if they are unknown."""
     try:
-        with opened(input_.path) as stream:
+        with open_input(input_.path) as stream:
             return span_of(stream, input_.size)
     except CaptureError:
         return None  # decoding it reports why
@@ -125,16 +125,16 @@ def _find(argument: str) -> tuple[list[Input], bool]:
     else:
         raise CaptureError(f"{argument}: no such file")
     inside = list(system.files_below(base))
-    roots = [each.path.removesuffix(_SAVED) for each in inside if each.path.endswith(_SAVED)]
+    roots = [item.path.removesuffix(_SAVED) for item in inside if item.path.endswith(_SAVED)]
     tables = tuple(root + name for root in roots for name in _TABLE)
     is_named = (
-        _is_shown(each.path[len(base) :]) and not each.path.startswith(tables)
+        _is_shown(item.path[len(base) :]) and not item.path.startswith(tables)
         if is_directory
-        else fnmatchcase(_path(each), path)
-        for each in inside
+        else fnmatchcase(_path(item), path)
+        for item in inside
     )
-    inputs = [_input(each, scheme + _path(each)) for each in compress(inside, is_named)]
-    return sorted(inputs, key=lambda each: natural(each.name)), is_directory
+    inputs = [_input(item, scheme + _path(item)) for item in compress(inside, is_named)]
+    return sorted(inputs, key=lambda item: name_key(item.name)), is_directory
 
 
 def _system_of(argument: str) -> tuple[Any, str]:
@@ -176,7 +176,7 @@ class _Local:
                 folders.clear()
                 continue
             visited.add(real)
-            folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), natural(name)))
+            folders.sort(key=lambda name: (os.path.islink(os.path.join(directory, name)), name_key(name)))
             yield from filter(None, (_Local.look(os.path.join(directory, name)) for name in names))
 
 

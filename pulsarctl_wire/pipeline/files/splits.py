@@ -124,7 +124,7 @@ class Split(NamedTuple):
 
 
 @contextmanager
-def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
+def open_input(path: str, start: int = 0) -> Iterator[BinaryIO]:
     """Open the file at a path or URI to read it from byte `start` on; raises CaptureError if that fails."""
     with ExitStack() as stack:
         try:
@@ -141,15 +141,15 @@ def opened(path: str, start: int = 0) -> Iterator[BinaryIO]:
 
 
 def in_order(inputs: list[Input], spans: list[Span | None], say: Say) -> list[Input]:
-    """Inputs in time order; `say` is called with notes for the user about the order."""
+    """Return inputs in time order; `say` is called with notes for the user about the order."""
     order = arrange([input_.name for input_ in inputs], spans)
     for note in order.notes:
         say(note)
     ordered = [inputs[turn.given] for turn in order.turns]
 
     def side(part: Part) -> Side:
-        its = ordered[part.file]
-        return Side(part.file, its.name, its.path, its.size, its.modified_ns, part.since, part.until)
+        file = ordered[part.file]
+        return Side(part.file, file.name, file.path, file.size, file.modified_ns, part.since, part.until)
 
     return [
         input_._replace(sides=tuple(map(side, turn.parts)))
@@ -182,19 +182,19 @@ def plan_all(inputs: Sequence[Input], size: int, first: int = 0) -> Iterator[Spl
 
 def plan(file: int, input_: Input, size: int = SPLIT_SIZE) -> list[Split]:
     """Plan the splits of an input, of `size` bytes each. An unreadable file is one split."""
-    whole = [Split(file, 0, input_)]
+    uncut = [Split(file, 0, input_)]
     if input_.size <= size or input_.sides:
-        return whole
+        return uncut
     try:
-        with opened(input_.path) as stream:
+        with open_input(input_.path) as stream:
             peeled, head = peel(stream)
             if peeled is not stream or not files.is_capture(head):
-                return whole
+                return uncut
             packets = files.read_packets(head, reader(stream))
             next(iter(packets), None)
             layout = packets.layout  # at the first packet
     except CaptureError:
-        return whole
+        return uncut
     starts = range(0, input_.size, size)
     splits = [
         Split(file, part, input_, start, start + size, layout, False) for part, start in enumerate(starts)

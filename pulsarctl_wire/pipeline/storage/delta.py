@@ -45,64 +45,64 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
     listed = {file.path.removeprefix(f"{path}/"): file for file in files}
     with _errors(delta, folder):
         columns = delta.Schema.from_arrow(schema)
-        table = _opened(delta, folder, columns, [*by])
+        table = _open_table(delta, folder, columns, [*by])
         is_other = table.schema() != columns
-        logged = {} if is_other else _known(table)
-        added = [
+        logged = {} if is_other else _list_logged(table)
+        additions = [
             delta.transaction.AddAction(name, file.size, *_values(system, file, by, is_new))
             for name, file in listed.items()
-            if logged.get(name) != _seen(file)
+            if logged.get(name) != _stamp(file)
         ]
         now = int(time.time() * 1_000)
-        removed = [
+        removals = [
             delta.transaction.RemoveAction(name, is_new, now, size)
             for name, (size, _) in logged.items()
             if name not in listed
         ]
-        if added or removed or is_other:
+        if additions or removals or is_other:
             mode = "overwrite" if is_other else "append"
-            table.create_write_transaction([*added, *removed], mode, schema, [*by])
+            table.create_write_transaction([*additions, *removals], mode, schema, [*by])
 
 
-def _opened(delta: Any, folder: str, columns: Any, by: list[str]) -> Any:
+def _open_table(delta: Any, folder: str, columns: Any, partition_by: list[str]) -> Any:
     """Open the table of Delta in a directory; it is begun anew if its partitions are others."""
     uri = arrow_uri(folder)
     if has_directory(f"{folder}/{LOG}"):
         table = delta.DeltaTable(uri)
-        if table.metadata().partition_columns == by:
+        if table.metadata().partition_columns == partition_by:
             return table
         delete_directory(f"{folder}/{LOG}")
-    return delta.DeltaTable.create(uri, columns, partition_by=by)
+    return delta.DeltaTable.create(uri, columns, partition_by=partition_by)
 
 
-def _known(table: Any) -> dict[str, tuple[int, int]]:
+def _list_logged(table: Any) -> dict[str, tuple[int, int]]:
     """Return the files that a log names, each with its size and the time when it was written (ms)."""
     files = pa.table(table.get_add_actions()).select(["path", "size_bytes", "modification_time"]).to_pylist()
     return {unquote(action["path"]): (action["size_bytes"], action["modification_time"]) for action in files}
 
 
-def _seen(file: Any) -> tuple[int, int]:
+def _stamp(file: Any) -> tuple[int, int]:
     return file.size, (file.mtime_ns or 0) // 1_000_000
 
 
 def _values(
-    system: Any, file: Any, by: Sequence[str], is_new: bool
+    system: Any, file: Any, keys: Sequence[str], is_new: bool
 ) -> tuple[dict[str, str | None], int, bool, str]:
     """Return what the log has of a file besides its name and size."""
     with system.open_input_file(file.path) as stream:
         parquet = pq.ParquetFile(stream)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
-        rows = parquet.read_row_group(0, columns=[*by]).slice(0, 1).to_pylist() if groups else []
+        rows = parquet.read_row_group(0, columns=[*keys]).slice(0, 1).to_pylist() if groups else []
     row = rows[0] if rows else {}
-    values = {name: None if row.get(name) is None else str(row[name]) for name in by}
+    values = {name: None if row.get(name) is None else str(row[name]) for name in keys}
     columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     lowest, highest = {}, {}
     for name in _SKIPPED_BY:
-        known = [column.statistics for column in columns if column.path_in_schema == name]
-        if known and all(part is not None and part.has_min_max for part in known):
-            lowest[name], highest[name] = min(part.min for part in known), max(part.max for part in known)
+        infos = [column.statistics for column in columns if column.path_in_schema == name]
+        if infos and all(part is not None and part.has_min_max for part in infos):
+            lowest[name], highest[name] = min(part.min for part in infos), max(part.max for part in infos)
     stats = {"numRecords": parquet.metadata.num_rows, "minValues": lowest, "maxValues": highest}
-    return values, _seen(file)[1], is_new, json.dumps(stats)
+    return values, _stamp(file)[1], is_new, json.dumps(stats)
 
 
 @contextmanager

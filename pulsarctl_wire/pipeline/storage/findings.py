@@ -51,25 +51,25 @@ def read(tables: Iterable[tuple[Stored | None, int]], cluster: str | None, *, is
     """
     findings: list[dict[str, Any]] = []
     labels = set[str | None]()
-    taken = 0
-    for stored, connections in tables:
-        if stored is None or stored.cluster in labels or not (stored.cluster or is_one):
+    first_number = 0
+    for findings_file, connections in tables:
+        if findings_file is None or findings_file.cluster in labels or not (findings_file.cluster or is_one):
             return None
-        labels.add(stored.cluster)
-        if cluster in (None, stored.cluster):
-            system, inside = filesystem(stored.path)
+        labels.add(findings_file.cluster)
+        if cluster in (None, findings_file.cluster):
+            system, inside = filesystem(findings_file.path)
             rows = pq.read_table(inside, filesystem=system, schema=FINDINGS).to_pylist()
-            findings += [_placed(row, stored.cluster, taken) for row in rows]
-        taken += connections
+            findings += [_shift_row(row, findings_file.cluster, first_number) for row in rows]
+        first_number += connections
     return pa.Table.from_pylist(findings, schema=FINDINGS)
 
 
-def _placed(row: dict[str, Any], cluster: str | None, taken: int) -> dict[str, Any]:
-    """Return a row for a table whose connections are numbered from `taken` on."""
-    if taken and row["connection"] is not None:
-        evidence = [item | {"connection": item["connection"] + taken} for item in json.loads(row["evidence"])]
+def _shift_row(row: dict[str, Any], cluster: str | None, shift: int) -> dict[str, Any]:
+    """Return a row for a table whose connections are numbered from `shift` on."""
+    if shift and row["connection"] is not None:
+        evidence = [item | {"connection": item["connection"] + shift} for item in json.loads(row["evidence"])]
         row |= {
-            "connection": row["connection"] + taken,
+            "connection": row["connection"] + shift,
             "evidence": json.dumps(evidence, separators=(",", ":")),
         }
     return row | {"cluster": cluster or "0"}

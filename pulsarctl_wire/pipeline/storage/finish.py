@@ -16,9 +16,9 @@ from pyarrow import ArrowException
 from pulsarctl_wire.pipeline.decoding.edges import Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, draft_of
 from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Names
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, written
-from pulsarctl_wire.pipeline.storage.generations import tagged
-from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, directory, partitioned
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, write_file
+from pulsarctl_wire.pipeline.storage.generations import tag_name
+from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, add_partitions, directory
 from pulsarctl_wire.table.columns import (
     number_array,
     number_values,
@@ -56,9 +56,9 @@ def finish_split(
     size = 0
     for table, schema in TABLES.items():
         columns = described(schema, options.detail)
-        file = begin_file(f"{out}/{table}", tagged(name, generation), columns, options.partition_by)
+        file = begin_file(f"{out}/{table}", tag_name(name, generation), columns, options.partition_by)
         try:
-            for batch in finished_rows(name, stitched, settings.drafts, table):
+            for batch in read_finished(name, stitched, settings.drafts, table):
                 file.write(batch)
         except BaseException:
             file.discard()
@@ -70,28 +70,28 @@ def finish_split(
 
 def write_empty(folder: str, schema: Any, partition_by: Sequence[str], generation: int) -> None:
     """Write a file without rows to a directory, so that the table can be read. Raises OSError."""
-    schema, by = partitioned(schema, partition_by)
-    system, inside = filesystem("/".join([folder, directory(by, [None] * len(by))]).rstrip("/"))
+    schema, columns = add_partitions(schema, partition_by)
+    system, inside = filesystem("/".join([folder, directory(columns, [None] * len(columns))]).rstrip("/"))
     system.create_dir(inside)
-    with written(system, f"{inside}/{tagged('end', generation)}.parquet") as stream:
+    with write_file(system, f"{inside}/{tag_name('end', generation)}.parquet") as stream:
         writer(stream, schema).close()
 
 
 def begin_file(folder: str, name: str, schema: Any, partition_by: Sequence[str]) -> File:
     """Begin the file of a split in a directory, or those in its partitions."""
     system, inside = filesystem(folder)
-    schema, by = partitioned(schema, partition_by)
-    if not by:
+    schema, columns = add_partitions(schema, partition_by)
+    if not columns:
         return _ParquetFile(system, f"{inside}/{name}.parquet", schema)
 
-    def opened(path: str) -> File:
+    def open_partition(path: str) -> File:
         system.create_dir(f"{inside}/{path.rpartition('/')[0]}")
         return _ParquetFile(system, f"{inside}/{path}", schema, GATHERED // MAX_OPEN)
 
-    return Partitioned(name, by, opened)
+    return Partitioned(name, columns, open_partition)
 
 
-def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
+def read_finished(name: str, stitched: Stitched, drafts: str, table: str) -> Iterator[Any]:
     """Yield the rows of a `table` of the split `name`, in batches: those of its edges, then of its draft."""
     if edges := stitched.rows.get(table):
         yield from pa.ipc.open_stream(io.BytesIO(edges))
@@ -102,15 +102,15 @@ def finished_rows(name: str, stitched: Stitched, drafts: str, table: str) -> Ite
         return
     with stream:
         for batch in pa.ipc.open_stream(stream):
-            yield _fixed_up(batch, stitched.fixups)
+            yield _fix_up(batch, stitched.fixups)
 
 
 class _ParquetFile:
     """A Parquet file that gets its name when it is complete. Without rows, no file is written."""
 
-    def __init__(self, system: Any, path: str, schema: Any, most: int = GATHERED) -> None:
+    def __init__(self, system: Any, path: str, schema: Any, limit: int = GATHERED) -> None:
         self.rows = 0
-        self._most = most
+        self._limit = limit
         self._system = system
         self._path = path
         self._unfinished = unfinished(path)
@@ -123,7 +123,7 @@ class _ParquetFile:
             return
         if self._open is None:
             stream = self._system.open_output_stream(self._unfinished)
-            self._open = stream, RowGroups(stream, self._schema, self._most)
+            self._open = stream, RowGroups(stream, self._schema, self._limit)
         self._open[1].write(batch)
         self.rows += batch.num_rows
 
@@ -153,7 +153,7 @@ class _ParquetFile:
 # -- fixing up
 
 
-def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
+def _fix_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     """Return a batch of a draft with the fixups applied, without the rows of connections that have none."""
     local = number_values(batch.column("connection"))
     size = int(local.max(initial=0)) + 1
@@ -174,7 +174,7 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     if "topic" in batch.schema.names:
         names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
         for column in ("topic", "subscription"):
-            batch = replaced(batch, column, _named(batch.column(column), names, right))
+            batch = replaced(batch, column, _replace_names(batch.column(column), names, right))
         for column, values in of_topics(batch.column("topic")).items():
             batch = replaced(batch, column, values)
     if "request" in batch.schema.names:
@@ -184,16 +184,16 @@ def _fixed_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     return batch if right.all() else batch.filter(number_array(right, None, pa.bool_()))
 
 
-def _named(column: Any, names: Names, right: Any) -> Any:
+def _replace_names(column: Any, names: Names, right: Any) -> Any:
     """Replace the stand-ins in `names` in a column of texts; drop texts that no `right` row has."""
     codes = number_values(column.indices)  # -1 is null
     texts = column.dictionary.to_pylist()
-    used = np.zeros(len(texts) + 1, bool)
-    used[codes[right]] = True
-    found = [names.get(text, text) for text in texts]
-    kept = dict.fromkeys(text for text, there in zip(found, used, strict=False) if there and text is not None)
-    places = {text: place for place, text in enumerate(kept)}
-    new_codes = np.array([*(places.get(text, -1) for text in found), -1], np.int64)[codes]
+    uses = np.zeros(len(texts) + 1, bool)
+    uses[codes[right]] = True
+    results = [names.get(text, text) for text in texts]
+    unique = dict.fromkeys(text for text, has in zip(results, uses, strict=False) if has and text is not None)
+    places = {text: place for place, text in enumerate(unique)}
+    new_codes = np.array([*(places.get(text, -1) for text in results), -1], np.int64)[codes]
     return pa.DictionaryArray.from_arrays(
         number_array(new_codes, new_codes >= 0, pa.int32()), text_array(list(places))
     )

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory, written
+from pulsarctl_wire.pipeline.files.filesystems import delete_directory, has_directory, write_file
 
 FILE: Final = "generation"
 """The file of the current generation, in the directory `progress`."""
@@ -54,11 +54,11 @@ def current(system: Any, table: str) -> Generation:
 
 def set_current(system: Any, table: str, generation: Generation) -> None:
     """Write the generation of a table, in one step. Raises OSError."""
-    with written(system, f"{table}/progress/{FILE}") as stream:
+    with write_file(system, f"{table}/progress/{FILE}") as stream:
         stream.write(json.dumps(generation).encode())
 
 
-def tagged(name: str, number: int) -> str:
+def tag_name(name: str, number: int) -> str:
     """Return the name, without `.parquet`, of a split's file of this generation."""
     return name if number == 1 else f"{name}.g{number}"
 

@@ -41,16 +41,16 @@ def commit(folder: str, schema: Any, by: Sequence[str], files: Sequence[Any], *,
         table = open_table(f"{base}/{LOG}", schema, by)
         listed = {f"{base}/{file.path.removeprefix(f'{path}/')}": file for file in files}
         logged = {file.file_path: file for file in list_files(table)}
-        same = {
+        unchanged = {
             name
             for name, file in listed.items()
             if name in logged
             and logged[name].file_size_in_bytes == file.size
             and (file.mtime_ns or 0) // 1_000_000 <= table.metadata.last_updated_ms
         }
-        if same != {*listed} or same != {*logged} or not table.current_snapshot():
-            removed = [file for name, file in logged.items() if name not in same]
-            change_files(table, [name for name in listed if name not in same], removed)
+        if unchanged != {*listed} or unchanged != {*logged} or not table.current_snapshot():
+            removals = [file for name, file in logged.items() if name not in unchanged]
+            change_files(table, [name for name in listed if name not in unchanged], removals)
 
 
 @contextmanager

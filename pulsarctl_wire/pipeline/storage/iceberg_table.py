@@ -23,7 +23,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 from pyiceberg.transforms import IdentityTransform
 
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 
 _HINT: Final = "version-hint.text"
 _SKIPPED_BY: Final = ("time_ns", "connection")
@@ -57,12 +57,12 @@ def open_table(location: str, schema: Any, by: Sequence[str]) -> Table:
     version = _version(location)
     if version is not None:
         metadata = FromInputFile.table_metadata(_Files().new_input(_metadata(location, version)))
-        if _about(metadata) == _about(new_metadata):
+        if _identify(metadata) == _identify(new_metadata):
             return _table(location, version, metadata)
     return _table(location, version or 0, new_metadata)
 
 
-def _about(metadata: Any) -> tuple[Any, ...]:
+def _identify(metadata: Any) -> tuple[Any, ...]:
     """Return what decides whether a table can go on, also where others would have files be written."""
     return metadata.location, metadata.properties, metadata.schema().fields, metadata.spec().fields
 
@@ -74,14 +74,14 @@ def list_files(table: Table) -> list[DataFile]:
     return [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
 
 
-def change_files(table: Table, added: Sequence[str], removed: Sequence[DataFile]) -> None:
+def change_files(table: Table, additions: Sequence[str], removals: Sequence[DataFile]) -> None:
     """Commit a snapshot with files added, by their paths or URIs, and removed; delete earlier metadata."""
     with table.transaction() as transaction:
         update = transaction.update_snapshot()
-        with update.overwrite() if removed else update.merge_append() as snapshot:
-            for path in added:
+        with update.overwrite() if removals else update.merge_append() as snapshot:
+            for path in additions:
                 snapshot.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
-            for file in removed:
+            for file in removals:
                 snapshot.delete_data_file(file)
     _delete_earlier(table)
 
@@ -155,7 +155,7 @@ class _Directory(NoopCatalog):
         version = (_version(self._location) or 0) + 1
         for name, text in ((f"v{version}.metadata.json", metadata.model_dump_json()), (_HINT, str(version))):
             system, path = filesystem(f"{self._location}/metadata/{name}")
-            with written(system, path) as stream:
+            with write_file(system, path) as stream:
                 stream.write(text.encode())
         location = {"metadata-location": _metadata(self._location, version)}
         return CommitTableResponse.model_validate({"metadata": metadata, **location})

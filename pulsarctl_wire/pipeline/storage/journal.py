@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import PARTITIONS
-from pulsarctl_wire.pipeline.files.filesystems import written
+from pulsarctl_wire.pipeline.files.filesystems import write_file
 
 _JOURNAL: Final = "progress/merge"
 _LARGEST: Final = 1024 * 1024 * 1024
@@ -45,12 +45,12 @@ class Change(NamedTuple):
         return self.partition_by is not None or not tables_before <= tables
 
 
-def free_path(path: str, taken: set[str]) -> str:
-    """Return the path of a new file with as many `~` as no other path has; add it to those `taken`."""
+def free_path(path: str, paths: set[str]) -> str:
+    """Return the path of a new file with as many `~` as none of `paths` has; add it to them."""
     stem = path.removesuffix(".parquet").rstrip("~")
-    while (free := f"{stem}.parquet") in taken:
+    while (free := f"{stem}.parquet") in paths:
         stem += "~"
-    taken.add(free)
+    paths.add(free)
     return free
 
 
@@ -72,10 +72,10 @@ def read_change(system: Any, table: str) -> Change | None:
 
 
 @contextmanager
-def replacing(system: Any, table: str, change: Change, replaced: Callable[[], object]) -> Iterator[None]:
+def replace_files(system: Any, table: str, change: Change, on_done: Callable[[], object]) -> Iterator[None]:
     """Replace files of a table by those that the block writes. Raises OSError.
 
-    `replaced` is called before those are deleted.
+    `on_done` is called before those are deleted.
     """
     _write(system, table, change)
     try:
@@ -84,7 +84,7 @@ def replacing(system: Any, table: str, change: Change, replaced: Callable[[], ob
     except BaseException:
         settle(system, table)
         raise
-    replaced()
+    on_done()
     settle(system, table)
 
 
@@ -125,5 +125,5 @@ def _delete_empty(system: Any, table: str, folders: Sequence[str]) -> None:
 
 
 def _write(system: Any, table: str, change: Change) -> None:
-    with written(system, f"{table}/{_JOURNAL}") as stream:
+    with write_file(system, f"{table}/{_JOURNAL}") as stream:
         stream.write(json.dumps(change).encode())

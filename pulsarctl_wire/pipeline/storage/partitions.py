@@ -60,9 +60,9 @@ class File(Protocol):
         """Delete the unfinished file."""
 
 
-def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    """Return the columns of a table (of `TABLES`) partitioned `by` columns, and which of those it has."""
-    ours = tuple(name for name in by if name in schema.names or _is_derived(name, schema))
+def add_partitions(schema: Any, columns: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    """Return the columns of a table (of `TABLES`) partitioned by `columns`, and which of those it has."""
+    ours = tuple(name for name in columns if name in schema.names or _is_derived(name, schema))
     for name in ours:
         if name not in schema.names:
             source, type_, _ = _DERIVED[name]
@@ -70,21 +70,21 @@ def partitioned(schema: Any, by: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     return schema, ours
 
 
-def needed(schema: Any, by: Sequence[str]) -> list[str]:
-    """Return the columns (of `schema`) that have what files are partitioned `by`."""
-    return list(dict.fromkeys(name if name in schema.names else _DERIVED[name].source for name in by))
+def find_sources(schema: Any, columns: Sequence[str]) -> list[str]:
+    """Return the columns (of `schema`) that have what files are partitioned by."""
+    return list(dict.fromkeys(name if name in schema.names else _DERIVED[name].source for name in columns))
 
 
 def _is_derived(name: str, schema: Any) -> bool:
     return name in _DERIVED and _DERIVED[name].source in schema.names
 
 
-def directory(by: Sequence[str], values: Sequence[str | None]) -> str:
+def directory(columns: Sequence[str], values: Sequence[str | None]) -> str:
     """Return the path of a partition's directory below that of the table."""
-    return "/".join(_named(name, value) for name, value in zip(by, values, strict=True))
+    return "/".join(_directory_name(name, value) for name, value in zip(columns, values, strict=True))
 
 
-def _named(name: str, value: str | None) -> str:
+def _directory_name(name: str, value: str | None) -> str:
     text = _NULL if value is None else _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value)
     if len(text.encode()) > _LONGEST:
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -95,22 +95,22 @@ def _named(name: str, value: str | None) -> str:
 class Partitioned:
     """The files of a split in the partitions that its rows are in.
 
-    `opened` begins a file at a path below the table's directory. Closed files stay if the rest is discarded:
+    `begin_file` takes a path below the table's directory. Closed files stay if the rest is discarded:
     whoever writes the split again replaces them.
     """
 
-    def __init__(self, name: str, by: Sequence[str], opened: Callable[[str], File]) -> None:
+    def __init__(self, name: str, columns: Sequence[str], begin_file: Callable[[str], File]) -> None:
         self.rows = 0
         self._name = name
-        self._by = by
-        self._opened = opened
+        self._by = columns
+        self._opened = begin_file
         self._size = 0
         self._open: dict[Values, File] = {}  # the one that was used last is the last
         self._begun: Counter[Values] = Counter()
 
     def write(self, batch: Any) -> None:
         """Append a batch."""
-        for values, rows in _parts(batch, self._by):
+        for values, rows in _split_batch(batch, self._by):
             file = self._open.pop(values, None) or self._begin(values)
             self._open[values] = file
             file.write(rows)
@@ -133,12 +133,12 @@ class Partitioned:
             file.discard()
 
 
-def _parts(batch: Any, by: Sequence[str]) -> Iterator[tuple[Values, Any]]:
+def _split_batch(batch: Any, names: Sequence[str]) -> Iterator[tuple[Values, Any]]:
     """Yield the rows of each partition in a batch, with the derived columns that they are partitioned by."""
     if not batch.num_rows:
         return
     codes, texts = [], []
-    for name in by:
+    for name in names:
         if name not in batch.schema.names:
             batch = batch.append_column(name, _DERIVED[name].make(batch.column(_DERIVED[name].source)))
         column = batch.column(name)

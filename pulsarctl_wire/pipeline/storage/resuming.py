@@ -13,7 +13,7 @@ from dataclasses import fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from pulsarctl_wire.capture.series import PACKED, series
+from pulsarctl_wire.capture.series import PACKED, series_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
@@ -78,18 +78,18 @@ def _find_furthest(
     return None
 
 
-def describe_difference(before: Progress | None, options: Options) -> str:
-    """Say why a table cannot go on from what it was before."""
-    if before is None:
+def describe_difference(prior: Progress | None, options: Options) -> str:
+    """Say why a table cannot go on from `prior`, its progress before."""
+    if prior is None:
         return "it cannot be told what the table was made of"
-    if before.version != VERSION:
+    if prior.version != VERSION:
         return "the table was made by another version of pwire"
     changes = [
-        f"--{option.name.replace('_', '-')} {_was(getattr(before.options, option.name))}"
+        f"--{option.name.replace('_', '-')} {_describe_old(getattr(prior.options, option.name))}"
         for option in fields(options)
-        if getattr(before.options, option.name) != getattr(options, option.name)
+        if getattr(prior.options, option.name) != getattr(options, option.name)
     ]
-    if before.options.partition_by != options.partition_by:
+    if prior.options.partition_by != options.partition_by:
         changes.append("which pwire table optimize --partition-by changes without decoding")
     return ", ".join(changes) or "the inputs are no continuation of those before"
 
@@ -104,7 +104,7 @@ def read_recorded(manifest: bytes | None, options: Options) -> Progress | None:
     return None
 
 
-def _was(value: Any) -> str:
+def _describe_old(value: Any) -> str:
     """Say what an option was in earlier runs."""
     if value is None or value is False or value == ():
         return "was not given before"
@@ -117,9 +117,9 @@ def _was(value: Any) -> str:
     return "was another one before"
 
 
-def refuse_losses(before: Progress, kept: int, inputs: list[Input], reason: str) -> None:
-    """Raise CaptureError if rows of what came after the first `kept` inputs cannot be made of `inputs`."""
-    missing = find_lost(before, kept, inputs)
+def refuse_losses(prior: Progress, count: int, inputs: list[Input], reason: str) -> None:
+    """Raise CaptureError if rows of what came after the first `count` inputs cannot be made of `inputs`."""
+    missing = find_lost(prior, count, inputs)
     if missing is not None:
         raise CaptureError(
             f"{missing.name} is gone or has changed, and {reason}; --rebuild makes the table without its rows"
@@ -135,9 +135,9 @@ def list_notes(progress: Progress | None, damage: list[str], *, has_deleted_rebu
     return notes + (note_late_inputs(progress) if progress else [])
 
 
-def report_losses(progress: Progress, before: Progress | None, inputs: list[Input]) -> None:
-    """Report an input of `before` that is gone, and that a run had begun to read again when it was killed."""
-    missing = before and find_lost(before, len(list_begun(progress)), inputs)
+def report_losses(progress: Progress, prior: Progress | None, inputs: list[Input]) -> None:
+    """Report an input of `prior` that is gone, and that a run had begun to read again when it was killed."""
+    missing = prior and find_lost(prior, len(list_begun(progress)), inputs)
     if missing:
         problem = "is gone: its rows were deleted by a run that was broken off before it had read it again"
         progress.totals.problems.append((missing.name, problem, True))
@@ -150,8 +150,10 @@ def leave_gone(progress: Progress, inputs: list[Input]) -> None:
     progress.totals.add_problems([(name, "is gone, and was not read to its end", True) for name in missing])
     if progress.part and (last := earlier[-1]).path not in paths:
         if not progress.unreadable:
-            at = progress.end[0] if progress.end else 0
-            progress.totals.problems.append((last.name, f"is gone, and was not read from byte {at} on", True))
+            stop = progress.end[0] if progress.end else 0
+            progress.totals.problems.append(
+                (last.name, f"is gone, and was not read from byte {stop} on", True)
+            )
         progress.file, progress.part, progress.end, progress.unreadable = progress.file + 1, 0, None, False
 
 
@@ -179,14 +181,14 @@ def join_inputs(progress: Progress, inputs: list[Input], *, any_order: bool = Fa
     present: set[int] = set()
     fresh: list[Input] = []
     for input_ in inputs:
-        number = lookup.number(input_)
+        number = lookup.find_number(input_)
         has_changed = number is None
         if number is None:
-            number = lookup.changed(input_)
+            number = lookup.find_changed(input_)
             if number is not None and earlier[number].first_ns is None and number < len(earlier) - 1:
                 number = None  # it had no packets then
         if number is None:
-            if not any_order and _is_before(input_, spans[series(input_.path)]):
+            if not any_order and _is_before(input_, spans[series_of(input_.path)]):
                 return None
             fresh.append(input_)
             continue
@@ -242,38 +244,40 @@ class _Known:
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
         self._numbers = {input_.mark: number for number, input_ in enumerate(inputs) if input_.mark}
-        self._numbers |= {_exactly(input_): number for number, input_ in enumerate(inputs)}
+        self._numbers |= {_identify(input_): number for number, input_ in enumerate(inputs)}
         self._paths = {input_.path: number for number, input_ in enumerate(inputs)}
         self._begins = {_begin(input_): number for number, input_ in enumerate(inputs)}
 
-    def number(self, other: Input) -> int | None:
+    def find_number(self, target: Input) -> int | None:
         """Return the number of the same input, or None."""
-        number = self._numbers.get(_exactly(other), self._numbers.get(other.mark))
+        number = self._numbers.get(_identify(target), self._numbers.get(target.mark))
         if number is None:
             return None
         input_ = self._inputs[number]
-        return number if input_.size == other.size or _is_packed(input_) != _is_packed(other) else None
+        return number if input_.size == target.size or _is_packed(input_) != _is_packed(target) else None
 
-    def changed(self, other: Input) -> int | None:
+    def find_changed(self, target: Input) -> int | None:
         """Return the number of the same file when there was more or less in it, or None."""
-        number = self._paths.get(other.path)
-        if number is not None and None in (self._inputs[number].first_ns, other.first_ns):
+        number = self._paths.get(target.path)
+        if number is not None and None in (self._inputs[number].first_ns, target.first_ns):
             return number  # it had no packets yet
-        return self._begins.get(_begin(other)) if other.first_ns is not None else None
+        return self._begins.get(_begin(target)) if target.first_ns is not None else None
 
-    def holds(self, other: Input) -> bool:
+    def holds(self, target: Input) -> bool:
         """Return whether an input has all that another one had."""
-        number = self.changed(other)
-        return self.number(other) is not None or (number is not None and _holds(self._inputs[number], other))
+        number = self.find_changed(target)
+        return self.find_number(target) is not None or (
+            number is not None and _holds(self._inputs[number], target)
+        )
 
 
-def _exactly(input_: Input) -> str:
+def _identify(input_: Input) -> str:
     return f"{input_.path} {input_.size} {input_.modified_ns}"
 
 
 def _begin(input_: Input) -> tuple[int | None, str]:
     """Return what a file keeps when it grows, even if it is renamed by its rotation."""
-    return input_.first_ns, series(input_.path)
+    return input_.first_ns, series_of(input_.path)
 
 
 def _has_times(input_: Input) -> bool:
@@ -299,7 +303,7 @@ def _spans(inputs: list[Input]) -> dict[str, list[tuple[int, int]]]:
     spans = defaultdict(list)
     for input_ in filter(_has_times, inputs):
         first = _first(input_)
-        spans[series(input_.path)].append((first, first if input_.last_ns is None else input_.last_ns))
+        spans[series_of(input_.path)].append((first, first if input_.last_ns is None else input_.last_ns))
     return spans
 
 

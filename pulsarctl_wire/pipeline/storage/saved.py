@@ -51,7 +51,7 @@ def dump(value: Any) -> bytes:
         try:
             data = encode(value)
         except UnicodeEncodeError:
-            data = _ESCAPED + encode(_changed(to_builtins(value, builtin_types=(bytes,)), _escape))
+            data = _ESCAPED + encode(_map_texts(to_builtins(value, builtin_types=(bytes,)), _escape))
     except OverflowError as error:
         raise CaptureError("a number of more than 64 bits cannot be saved: use a smaller one") from error
     return HEAD + crc32c(data).to_bytes(4, "big") + data
@@ -67,7 +67,7 @@ def load_progress(data: bytes, name: str) -> Progress:
             raise ValueError("nothing says how the next part is read")
         progress.stitcher.resume(state)
     except (ValueError, LookupError) as error:
-        raise _refused(name) from error
+        raise _error(name) from error
     return progress
 
 
@@ -87,20 +87,20 @@ def load(data: bytes, kind: type[T], name: str) -> T:
     Raises CaptureError if `data` is damaged or something else; the error's text begins with `name`.
     """
     if len(data) > LARGEST:
-        raise _refused(name, f"is larger than {LARGEST} bytes")
+        raise _error(name, f"is larger than {LARGEST} bytes")
     if not data.startswith(HEAD):
         if data.startswith((_PICKLED, HEAD[: HEAD.rindex(b" ")])):
-            raise _refused(name, "was written by another version of pwire")
-        raise _refused(name)
+            raise _error(name, "was written by another version of pwire")
+        raise _error(name)
     if crc32c(data[_CHECKED:]) != int.from_bytes(data[len(HEAD) : _CHECKED], "big"):
-        raise _refused(name)
+        raise _error(name)
     body = memoryview(data)[_CHECKED:]
     try:
         if data.startswith(_ESCAPED, _CHECKED):
-            return convert(_changed(decode(body[1:]), _unescape), kind)
+            return convert(_map_texts(decode(body[1:]), _unescape), kind)
         return decode(body, type=kind)
     except (MsgspecError, ValueError, TypeError, RecursionError) as error:
-        raise _refused(name) from error
+        raise _error(name) from error
 
 
 def check(value: Any, kind: Any, name: str) -> Any:
@@ -108,17 +108,17 @@ def check(value: Any, kind: Any, name: str) -> Any:
     try:
         return convert(value, kind)
     except (MsgspecError, ValueError) as error:
-        raise _refused(name) from error
+        raise _error(name) from error
 
 
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return plain values with all their texts changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)([_changed(item, change) for item in value])
+        return type(value)([_map_texts(item, change) for item in value])
     if isinstance(value, dict):
-        return {_changed(key, change): _changed(item, change) for key, item in value.items()}
+        return {_map_texts(key, change): _map_texts(item, change) for key, item in value.items()}
     return value
 
 
@@ -130,5 +130,5 @@ def _unescape(text: str) -> str:
     return text.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
-def _refused(name: str, reason: str = "is damaged, or was not written by pwire") -> CaptureError:
+def _error(name: str, reason: str = "is damaged, or was not written by pwire") -> CaptureError:
     return CaptureError(f"{name} {reason}; delete the directory, or name another one by --out")

@@ -20,14 +20,14 @@ from pyarrow import ArrowException, fs
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Begun, Progress
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 from pulsarctl_wire.pipeline.files.paths import absolute, reason
 from pulsarctl_wire.pipeline.files.splits import Input, inputs_of
 from pulsarctl_wire.pipeline.storage import generations, saved
 from pulsarctl_wire.pipeline.storage.finish import write_empty
-from pulsarctl_wire.pipeline.storage.journal import Change, read_change, replacing, settle
+from pulsarctl_wire.pipeline.storage.journal import Change, read_change, replace_files, settle
 from pulsarctl_wire.pipeline.storage.logs import Logs
-from pulsarctl_wire.pipeline.storage.partitions import partitioned
+from pulsarctl_wire.pipeline.storage.partitions import add_partitions
 from pulsarctl_wire.pipeline.storage.resuming import (
     Rebuild,
     Resumed,
@@ -87,7 +87,7 @@ class Store:
         table that cannot go on, or, with `rebuild`, any. Raises MissingLibrary as `Logs` does, and
         CaptureError if rows of inputs that are gone would be lost, without `mirror` or `rebuild`.
         """
-        with self._said():
+        with self._prefix_errors():
             self._logs.require_libraries()
             if self._follows():
                 raise CaptureError("the table follows a directory; go on with --follow, end with --finish")
@@ -98,7 +98,7 @@ class Store:
                 return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
             if progress is not None and not mirror:
                 count = len(list_begun(progress))
-                for earlier in self._before(states, options):
+                for earlier in self._list_earlier(states, options):
                     refuse_losses(earlier, count, inputs, "the table cannot go on without it")
             if progress is not None:
                 with suppress(CaptureError):
@@ -117,14 +117,14 @@ class Store:
         may_lose: bool,
     ) -> Resumed:
         """Prepare to make the table again beside itself, or to go on with that."""
-        beside = self.beside()
+        beside = self.next_generation()
         begun_before, _ = beside._readable_states()
         progress = find_furthest(begun_before, inputs, options, mirror)
         reason = damage[0] if damage and not states else describe_difference(last(states), options)
         with suppress(CaptureError):
             if redone := self._load(_REDONE):
                 states = states | {_REDONE: redone}
-        earlier = self._before(states, options)
+        earlier = self._list_earlier(states, options)
         if not may_lose:
             if not earlier:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
@@ -137,7 +137,7 @@ class Store:
         notes = ("it goes on with a rebuild that was broken off",) if progress else ()
         return Resumed(progress, settings, cost, notes)
 
-    def _before(self, states: dict[str, Progress], options: Options) -> list[Progress]:
+    def _list_earlier(self, states: dict[str, Progress], options: Options) -> list[Progress]:
         """Return all that says what the table was made of: what is saved, and what the manifest has."""
         return [*states.values(), *filter(None, [read_recorded(self._read(_MANIFEST, ""), options)])]
 
@@ -153,7 +153,7 @@ class Store:
         if progress is not None:
             leave_gone(progress, inputs)
         settings = Settings(self.drafts, options)
-        if (earlier := self._begun()) is not None:
+        if (earlier := self._load_begun()) is not None:
             settings = settings._replace(stand_in=earlier.settings.stand_in)
         fits = earlier == Begun(VERSION, settings)
 
@@ -167,13 +167,13 @@ class Store:
             self._write(f"progress/{_BEGUN}", saved.dump(Begun(VERSION, settings)))
         return settings
 
-    def beside(self) -> "Store":
+    def next_generation(self) -> "Store":
         """Return the store of the table's next generation."""
         return Store(f"{self.out}/{generations.REBUILD}", number=self.number + 1)
 
     def replace(self, rebuilt: "Store") -> None:
         """Have a complete rebuild take the place of the table's files. Raises OSError."""
-        with self._said():
+        with self._prefix_errors():
             self._settle()
             generations.set_current(
                 self.system, self.path, generations.Generation(rebuilt.number, is_placed=False)
@@ -212,7 +212,7 @@ class Store:
 
     def follow(self, options: Options) -> None:
         """Prepare to follow a directory, or to continue following it."""
-        with self._said():
+        with self._prefix_errors():
             states, damage = self._readable_states()
             if damage and not states:
                 raise CaptureError(f"{damage[0]}; delete the directory, or name another one by --out")
@@ -228,13 +228,13 @@ class Store:
     def discard(self, first: str, options: Options) -> None:
         """Delete the files of the split `first`, and of all later ones."""
         self.commit(options, lambda name: name >= first)
-        with self._said():
+        with self._prefix_errors():
             for table in TABLES:
                 self._delete(table, lambda name: name >= first)
 
     def merge(self) -> list[Progress]:
         """Prepare to merge files; return all saved progress in order. Raises CaptureError without any."""
-        with self._said():
+        with self._prefix_errors():
             states = sorted((state for name in _STATES if (state := self._load(name))), key=place)
             if not states:
                 raise CaptureError("holds no table that pwire analyze can go on with")
@@ -245,17 +245,17 @@ class Store:
             return states
 
     @contextmanager
-    def replacing(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
+    def replace_files(self, change: Change, options: Options, *, is_new: bool = False) -> Iterator[None]:
         """Replace old files, at once, by the new ones of a change, which the block writes.
 
         `options` are those of the table then. With `is_new` the rows are others. Raises as `merge` does.
         """
 
-        def replaced() -> None:
+        def commit_files() -> None:
             self._keep_partitions()
             self.commit(options, is_new=is_new)
 
-        with replacing(self.system, self.path, change, replaced):
+        with replace_files(self.system, self.path, change, commit_files):
             yield
         if change.may_empty:
             self._fill(options)
@@ -263,17 +263,17 @@ class Store:
 
     def outline(self) -> saved.Outline | None:
         """Load the inputs and options of the table that is there, or None. Raises as `merge` does."""
-        with self._said():
+        with self._prefix_errors():
             for name in reversed(_STATES):
                 with suppress(CaptureError):  # `resume` says what is wrong
                     if (data := self._read(name)) is not None:
                         outline = saved.load_outline(data, f"progress/{name}")
-                        return saved.Outline(outline.inputs, self._repartitioned(outline.options))
+                        return saved.Outline(outline.inputs, self._repartition(outline.options))
             return None
 
     def files(self) -> list[Any]:
         """List what pyarrow tells of the Parquet files, directory by directory, in the order of splits."""
-        with self._said():
+        with self._prefix_errors():
             files = [file for table in TABLES for file in self._rows(table)]
             return sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.base_name))
 
@@ -288,7 +288,7 @@ class Store:
 
         This is done before these are deleted. Without `is_new` the rows of new files were in others before.
         """
-        with self._said():
+        with self._prefix_errors():
             self._commit(options, unwanted, is_new)
 
     def _commit(self, options: Options, unwanted: Callable[[str], bool], is_new: bool = True) -> None:
@@ -300,7 +300,7 @@ class Store:
         for table in TABLES:
             rows = self._rows(table)
             files = [file for file in rows if file.path not in hidden and not unwanted(file.base_name)]
-            schema, by = partitioned(TABLES[table], options.partition_by)
+            schema, by = add_partitions(TABLES[table], options.partition_by)
             for log in logs:
                 log.commit(f"{self.out}/{table}", schema, by, files, is_new=is_new)
 
@@ -371,7 +371,7 @@ class Store:
 
     def saved(self) -> Progress | None:
         """Return the progress saved last, or None. Raises CaptureError if it is damaged."""
-        with self._said():
+        with self._prefix_errors():
             return self._load(_STATES[1])
 
     def followed(self) -> tuple[int, bool]:
@@ -379,7 +379,7 @@ class Store:
 
         Raises CaptureError if the table follows no directory.
         """
-        with self._said():
+        with self._prefix_errors():
             if not self._follows():
                 raise CaptureError("no table that follows a directory: pwire analyze --follow makes one")
             is_complete = self._is_complete()  # before the progress
@@ -390,7 +390,7 @@ class Store:
         """List the Parquet files of one of `TABLES`, in order: the inputs that their rows may be of, by
         number (`END` for those that remain after all inputs), and the path. Raises OSError.
         """
-        with self._said():
+        with self._prefix_errors():
             while True:
                 change, files = read_change(self.system, self.path), self._rows(table)
                 if read_change(self.system, self.path) == change:  # or files were merged meanwhile
@@ -447,14 +447,14 @@ class Store:
         if data is None:
             return None
         progress = saved.load_progress(data, f"progress/{name}")
-        progress.options = self._repartitioned(progress.options)
+        progress.options = self._repartition(progress.options)
         return progress
 
-    def _repartitioned(self, options: Options) -> Options:
-        by = self._partition_by()
-        return options if by is None else replace(options, partition_by=by)
+    def _repartition(self, options: Options) -> Options:
+        columns = self._partition_by()
+        return options if columns is None else replace(options, partition_by=columns)
 
-    def _begun(self) -> Begun | None:
+    def _load_begun(self) -> Begun | None:
         data = self._read(_BEGUN)
         return None if data is None else saved.load(data, Begun, f"progress/{_BEGUN}")
 
@@ -482,11 +482,11 @@ class Store:
         ]
 
     def _write(self, name: str, data: bytes) -> None:
-        with written(self.system, f"{self.path}/{name}") as stream:
+        with write_file(self.system, f"{self.path}/{name}") as stream:
             stream.write(data)
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _prefix_errors(self) -> Iterator[None]:
         try:
             yield
         except CaptureError as error:

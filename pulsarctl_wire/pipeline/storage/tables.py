@@ -18,7 +18,7 @@ from pulsarctl_wire.capture.sources import holds_packets
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.paths import is_pattern, reason, scheme_of
-from pulsarctl_wire.pipeline.files.splits import opened
+from pulsarctl_wire.pipeline.files.splits import open_input
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, read_change
@@ -28,13 +28,13 @@ from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, besid
 class Files(NamedTuple):
     """The Parquet files of a table: their paths or URIs.
 
-    `base`: the directory below which directories are named by columns that files lack, or None. `same`: all
-    files have the same columns. `lacks`: our columns that some of them do not have.
+    `base`: the directory below which directories are named by columns that files lack, or None. With
+    `is_uniform` all files have the same columns. `lacks`: our columns that some of them do not have.
     """
 
     paths: list[str]
     base: str | None
-    same: bool
+    is_uniform: bool
     lacks: frozenset[str]
 
 
@@ -80,7 +80,7 @@ def is_table(path: str) -> bool:
     try:
         kind = folder.kind(inside)
         if kind == fs.FileType.File:
-            with opened(path) as stream:
+            with open_input(path) as stream:
                 return not holds_packets(stream)
         return bool(folder.files(inside)) if kind == fs.FileType.Directory else not is_pattern(inside)
     except (ArrowException, OSError) as error:
@@ -91,7 +91,7 @@ class Part(NamedTuple):
     """Files of a table, and how many connection numbers the tables before it have taken."""
 
     files: Files
-    taken: int
+    first_number: int
 
 
 def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
@@ -99,10 +99,10 @@ def parts_of(tables: Sequence[Found], name: str) -> Iterator[Part]:
 
     Each table numbers its connections from 0; those of later ones continue the numbers.
     """
-    taken = 0
+    first_number = 0
     for table in tables:
-        yield Part(table.files[name], taken)
-        taken += table.connections
+        yield Part(table.files[name], first_number)
+        first_number += table.connections
 
 
 # -- inspecting files
@@ -193,8 +193,8 @@ def _find(path: str) -> Found:
     return Found(files, last + 1, sum(rows.values()), look(beside(path, "findings"), rows))
 
 
-def _files(folder: _Folder, found: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
-    paths, base = found
+def _files(folder: _Folder, listing: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
+    paths, base = listing
     apart = base is not None and any(
         not {*_partitions(path.removeprefix(base))} <= {*content.names}
         for path, content in zip(paths, looked, strict=True)
@@ -226,10 +226,10 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
 
 def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
     """Find the files of another table, in the directory or next to it, and the base, as in `_frames`."""
-    other = beside(inside, name)
-    if folder.kind(other) == fs.FileType.File:
-        return [other], None
-    for base in (f"{inside}/{name}", inside, other):
+    sibling = beside(inside, name)
+    if folder.kind(sibling) == fs.FileType.File:
+        return [sibling], None
+    for base in (f"{inside}/{name}", inside, sibling):
         files = folder.files(base)
         if base == inside:
             files = [file for file in files if _is_other(file.removeprefix(inside), name)]
@@ -268,7 +268,7 @@ def _look(folder: _Folder, path: str, table: str) -> _Looked:
             columns = footer.schema.to_arrow_schema()
             last = _last_connection(footer, stream) if "connection" in columns.names else -1
     except pa.ArrowInvalid:
-        with opened(uri) as stream:
+        with open_input(uri) as stream:
             if holds_packets(stream):
                 way_out = f"pwire table {uri} --out {uri}.parquet makes a table of it"
                 raise CaptureError(f"{uri} is a capture, not a table: {way_out}") from None

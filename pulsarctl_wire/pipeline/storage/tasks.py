@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Settings
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, decode_split, delete_draft
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 from pulsarctl_wire.pipeline.files.splits import Split
 from pulsarctl_wire.pipeline.storage import saved
 from pulsarctl_wire.pipeline.storage.finish import Finished, finish_split
@@ -26,8 +26,8 @@ _DELETING: Final = 16  # splits whose files are deleted at a time
 class Workers(Protocol):
     """Other processes. `room` is that of `decoded_in_order`."""
 
-    def room(self, waiting: int) -> int:
-        """Return how many splits to submit next, while `waiting` were submitted."""
+    def room(self, submitted: int) -> int:
+        """Return how many splits to submit next, of which `submitted` are not done yet."""
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
@@ -43,11 +43,11 @@ class Pool:
 
     def __init__(self, executor: Executor, size: int = 1) -> None:
         self._executor = executor
-        self._most = size + 2
+        self._limit = size + 2
 
-    def room(self, waiting: int) -> int:
-        """So many that no worker waits for this process."""
-        return self._most - waiting
+    def room(self, submitted: int) -> int:
+        """Return so many that no worker waits for this process."""
+        return self._limit - submitted
 
     def submit(
         self, function: Callable[..., Any], calls: list[tuple[Any, ...]], size: int
@@ -67,7 +67,7 @@ def decode_to_file(split: Split, settings: Settings) -> None:
     delete_decoded(settings.drafts, [split.name])  # an attempt that began elsewhere
     decoded = decode_split(split, settings)
     system, path = filesystem(_edges_path(settings.drafts, split.name))
-    with written(system, path) as stream:
+    with write_file(system, path) as stream:
         stream.write(saved.dump(decoded))
 
 

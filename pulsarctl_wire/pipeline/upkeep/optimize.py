@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.pipeline.files.filesystems import filesystem, written
+from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 from pulsarctl_wire.pipeline.files.paths import reason
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
@@ -54,7 +54,7 @@ def optimize(table: str, size: int) -> tuple[Size, Size]:
     for files in _bins(store, files_before, [state.next for state in states], size, size / 2):
         paths = [store.below(file.path) for file in files]
         merged = _merged(paths, paths_taken)
-        with store.replacing(Change((merged,), tuple(paths)), states[-1].options):
+        with store.replace_files(Change((merged,), tuple(paths)), states[-1].options):
             write_merged(store.out, paths, merged)
     return count(files_before), count(store.files())
 
@@ -66,17 +66,17 @@ def rewrite(path: str) -> tuple[Size, Size]:
     CaptureError if it is not a frames table, OSError if it cannot be written.
     """
     paths = [path_of_file for files in find([path])[0].files.values() for path_of_file in files.paths]
-    size_before = _measured(paths)
+    size_before = _measure(paths)
     for path_of_file in paths:
         system, inside = filesystem(path_of_file)
         schema = _schema(system, inside)
-        with written(system, inside) as stream, RowGroups(stream, schema) as parquet:
+        with write_file(system, inside) as stream, RowGroups(stream, schema) as parquet:
             for rows in row_groups(system, [system.get_file_info(inside)]):
                 parquet.write(rows)
-    return size_before, _measured(paths)
+    return size_before, _measure(paths)
 
 
-def _measured(paths: list[str]) -> Size:
+def _measure(paths: list[str]) -> Size:
     """Return the row groups of files, and their bytes."""
     groups = size = 0
     for path in paths:
@@ -103,7 +103,7 @@ def merge_small(store: Store, workers: Workers) -> None:
     in_use = {store.below(file.path) for file in files}
     calls = [(store.out, paths, _merged(paths, in_use)) for paths in sources]
     change = Change(tuple(path for *_, path in calls), tuple(path for paths in sources for path in paths))
-    with store.replacing(change, states[-1].options):
+    with store.replace_files(change, states[-1].options):
         for future in workers.submit(write_merged, calls, sum(file.size for bin_ in bins for file in bin_)):
             future.result()
 
@@ -120,7 +120,7 @@ def write_merged(table: str, paths: Sequence[str], path: str) -> None:
         with damage(file.path), system.open_input_file(file.path) as stream:
             splits += splits_of(pq.ParquetFile(stream), file.path)
     schema = _schema(system, files[0].path)
-    with written(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
+    with write_file(system, f"{inside}/{path}") as stream, RowGroups(stream, schema) as parquet:
         for rows in row_groups(system, files):
             parquet.write(rows)
         parquet.note(SPLITS, json.dumps(splits))
@@ -140,10 +140,10 @@ def _bins(
     same columns.
     """
 
-    def alike(file: Any) -> tuple[str, int, bool]:
+    def key_of(file: Any) -> tuple[str, int, bool]:
         return file.path.rpartition("/")[0], bisect(places, file.base_name), file.size < small
 
-    for (_, side, are_small), neighbours in groupby(files, alike):
+    for (_, side, are_small), neighbours in groupby(files, key_of):
         if not are_small or side == len(places):
             continue
         small_files = [*neighbours]
@@ -154,7 +154,7 @@ def _bins(
 
 
 def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Neighbours that have at most `size` bytes together."""
+    """Yield neighbours that have at most `size` bytes together."""
     portion: list[Any] = []
     total = 0
     for file in files:
@@ -167,15 +167,15 @@ def _portions(files: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield portion
 
 
-def _merged(paths: list[str], taken: set[str]) -> str:
-    """Return the path of a file for the rows of others, which are sorted; add it to those `taken`.
+def _merged(paths: list[str], paths_taken: set[str]) -> str:
+    """Return the path of a file for the rows of others, which are sorted; add it to `paths_taken`.
 
     They may overlap, as files do that were in several directories before `repartition`.
     """
     folder = paths[0].rpartition("/")[0]
     names = [path.removesuffix(".parquet").rpartition("/")[2] for path in paths]
     last = max(name.rpartition("..")[2] for name in names)
-    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", taken)
+    return free_path(f"{folder}/{names[0].partition('..')[0]}..{last}.parquet", paths_taken)
 
 
 def row_groups(system: Any, files: Sequence[Any], columns: Sequence[str] | None = None) -> Iterator[Any]:

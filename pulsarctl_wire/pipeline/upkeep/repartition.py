@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsarctl_wire.pipeline.storage.finish import begin_file
 from pulsarctl_wire.pipeline.storage.journal import Change
-from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, needed, partitioned
+from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, add_partitions, find_sources
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import Size, count, row_groups
 from pulsarctl_wire.table.schema import TABLES, described
@@ -28,10 +28,10 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     options, size_before = store.merge()[-1].options, count(store.files())
     if by == options.partition_by:
         return size_before
-    splits = _moved(store, options.partition_by, by)
-    new = [path for (kind, name), files in splits.items() for path in _planned(store, kind, name, files, by)]
-    old = [store.below(each.path) for files in splits.values() for each in files]
-    with store.replacing(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
+    splits = _group_files(store, options.partition_by, by)
+    new = [path for (kind, name), files in splits.items() for path in _plan(store, kind, name, files, by)]
+    old = [store.below(file.path) for files in splits.values() for file in files]
+    with store.replace_files(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
         for (kind, name), files in splits.items():
             file = begin_file(f"{store.out}/{kind}", name, described(TABLES[kind], options.detail), by)
             try:
@@ -43,29 +43,29 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     return size_before
 
 
-def _moved(store: Store, before: tuple[str, ...], by: tuple[str, ...]) -> _Splits:
+def _group_files(store: Store, old_keys: tuple[str, ...], new_keys: tuple[str, ...]) -> _Splits:
     """Return the files of tables whose directories change."""
     splits: _Splits = defaultdict(list)
     for file in store.files():
         kind = store.below(file.path).partition("/")[0]
-        if partitioned(TABLES[kind], before) != partitioned(TABLES[kind], by):
+        if add_partitions(TABLES[kind], old_keys) != add_partitions(TABLES[kind], new_keys):
             splits[kind, PART.sub("", file.base_name)].append(file)
     return splits
 
 
-def _planned(store: Store, kind: str, name: str, files: list[Any], by: tuple[str, ...]) -> list[str]:
+def _plan(store: Store, kind: str, name: str, files: list[Any], keys: tuple[str, ...]) -> list[str]:
     """Return the paths of the files that the rows of a split will be in, below the table's directory."""
     schema = TABLES[kind]
-    _, ours = partitioned(schema, by)
+    _, ours = add_partitions(schema, keys)
     if not ours:
         return [f"{kind}/{name}.parquet"]
     paths: list[str] = []
 
-    def opened(path: str) -> File:
+    def open_partition(path: str) -> File:
         paths.append(f"{kind}/{path}")
         return _Planned()
 
-    _copy(store, files, Partitioned(name, ours, opened), needed(schema, ours))
+    _copy(store, files, Partitioned(name, ours, open_partition), find_sources(schema, ours))
     return paths
 
 

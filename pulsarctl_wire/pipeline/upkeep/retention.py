@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.pipeline.files.filesystems import written
+from pulsarctl_wire.pipeline.files.filesystems import write_file
 from pulsarctl_wire.pipeline.storage.journal import Change, free_path
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import damage, row_groups
@@ -43,7 +43,7 @@ class _Ages(NamedTuple):
     untimed: int
 
 
-def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = False) -> Deleted:
+def delete(table: str, until_ns: int, *, exact: bool = False, dry_run: bool = False) -> Deleted:
     """Delete the rows of before a time (ns since 1970) in the table at a path or URI.
 
     Without `exact` only files that have no other rows are deleted. With `dry_run` nothing changes. Raises
@@ -59,7 +59,7 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
     for file in files:
         path = store.below(file.path)
         times = _times(path)
-        ages = _ages(store.system, file, times, before)
+        ages = _ages(store.system, file, times, until_ns)
         result = result._replace(untimed=result.untimed + ages.untimed)
         if not ages.older:
             continue
@@ -75,9 +75,9 @@ def delete(table: str, before: int, *, exact: bool = False, dry_run: bool = Fals
             rewritten[free_path(path, paths_taken)] = file
             result = result._replace(rewritten=result.rewritten + 1)
     if old_paths and not dry_run:
-        with store.replacing(Change(tuple(rewritten), tuple(old_paths)), options, is_new=True):
+        with store.replace_files(Change(tuple(rewritten), tuple(old_paths)), options, is_new=True):
             for path, file in rewritten.items():
-                _write_rest(store, file, path, before)
+                _write_rest(store, file, path, until_ns)
     return result
 
 
@@ -85,7 +85,7 @@ def _times(path: str) -> tuple[str, ...]:
     return _TIMES.get(path.partition("/")[0], _USUAL_TIMES)
 
 
-def _ages(system: Any, file: Any, times: tuple[str, ...], before: int) -> _Ages:
+def _ages(system: Any, file: Any, times: tuple[str, ...], until_ns: int) -> _Ages:
     """Count the rows of a file by age: from its statistics if they tell, otherwise from the times."""
     with damage(file.path), system.open_input_file(file.path) as stream:
         metadata = pq.read_metadata(stream)
@@ -94,14 +94,14 @@ def _ages(system: Any, file: Any, times: tuple[str, ...], before: int) -> _Ages:
     columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     stats = [part.statistics for part in columns if part.path_in_schema == times[0]]
     if stats and all(part is not None and part.has_min_max and part.null_count == 0 for part in stats):
-        if max(part.max for part in stats) < before:
+        if max(part.max for part in stats) < until_ns:
             return _Ages(rows, 0, 0)
-        if min(part.min for part in stats) >= before:
+        if min(part.min for part in stats) >= until_ns:
             return _Ages(0, rows, 0)
     older = untimed = 0
     for group in row_groups(system, [file], times):
         times_found = _time(group, times)
-        older += pc.sum(pc.less(times_found, before)).as_py() or 0
+        older += pc.sum(pc.less(times_found, until_ns)).as_py() or 0
         untimed += times_found.null_count
     return _Ages(older, rows - older - untimed, untimed)
 
@@ -110,13 +110,13 @@ def _time(rows: Any, times: tuple[str, ...]) -> Any:
     return pc.coalesce(*(rows.column(name) for name in times))
 
 
-def _write_rest(store: Store, file: Any, path: str, before: int) -> None:
+def _write_rest(store: Store, file: Any, path: str, until_ns: int) -> None:
     """Write the rows of a file that are not older to another one."""
     with damage(file.path), store.system.open_input_file(file.path) as stream:
         schema = pq.read_schema(stream)
-    with written(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
+    with write_file(store.system, f"{store.path}/{path}") as stream, writer(stream, schema) as parquet:
         for rows in row_groups(store.system, [file]):
-            is_old = pc.less(_time(rows, _times(path)), pa.scalar(before, pa.int64()))
+            is_old = pc.less(_time(rows, _times(path)), pa.scalar(until_ns, pa.int64()))
             newer_rows = rows.filter(pc.invert(pc.fill_null(is_old, False)))
             if newer_rows.num_rows:
                 parquet.write_table(newer_rows)

@@ -134,28 +134,28 @@ class _Annotator:
                 return
             number, wire, start, value_at, end, value, groups, problem = field
             hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
-            known = None if groups else schema.get(number)
+            definition = None if groups else schema.get(number)
             has_size = wire == SIZED and value_at > start  # its size can be read
             inside = None
-            if known is None:
+            if definition is None:
                 name = f"{prefix}unknown field" if hidden else f"{prefix}unknown field {number}"
             else:
-                name = prefix + known.name
+                name = prefix + definition.name
                 if has_size and value and depth < _MAX_DEPTH:
-                    inside = known.message_type
+                    inside = definition.message_type
             if problem and not (has_size and self._cut):
                 label = _problem_text(field, name, hidden)
             elif inside is not None:
                 label = f"{name}: {value} bytes"
             else:
                 label = name
-                due = wire if known is None else wire_type(known)
-                if known is not None and wire != due and not (wire == SIZED and known.is_repeated):
+                due = wire if definition is None else wire_type(definition)
+                if definition is not None and wire != due and not (wire == SIZED and definition.is_repeated):
                     label += f" (wire type {wire} where the schema has {due})"
                 if hidden or wire != VARINT:
                     label += self._value_text(field, hidden)
                 else:
-                    label += f" = {_varint_text(value, known)}"
+                    label += f" = {_varint_text(value, definition)}"
             if inside is None:
                 parts.append(LabelledSpan(start, end, label))
             else:
@@ -171,8 +171,8 @@ class _Annotator:
         data = self._raw[field.at : field.stop]
         if field.wire != SIZED:
             return f" = {struct.unpack('<d' if field.wire == FIXED_64 else '<f', data)[0]}"
-        cut = f" (cut: {len(data)} of {field.value} bytes)" if len(data) < field.value else ""
-        return f" = {_bytes_text(data)}{cut}"
+        suffix = f" (cut: {len(data)} of {field.value} bytes)" if len(data) < field.value else ""
+        return f" = {_bytes_text(data)}{suffix}"
 
 
 def _problem_text(field: Field, name: str, hidden: bool) -> str:

@@ -248,14 +248,14 @@ class FrameStream:
 
     def resume(self, state: StreamState, shift: int) -> None:
         """Continue from a `state` whose offsets are `shift` bytes too small."""
-        self.limit, self.protocol, self.position, held, self._need, sources = state[:6]
+        self.limit, self.protocol, self.position, unfinished, self._need, sources = state[:6]
         self._source, self._source_ns, self._time_ns, self._packet, self._approved, self._skip = state[6:12]
-        self._is_searching, self.spoke, self._is_fresh, search, lost = state[12:]
+        self._is_searching, self.spoke, self._is_fresh, search, lost_state = state[12:]
         self.position += shift
-        self._buffer, self.held_bytes = [held] if held else [], len(held)
+        self._buffer, self.held_bytes = [unfinished] if unfinished else [], len(unfinished)
         self._sources = [(end + shift, packet, time_ns) for end, packet, time_ns in sources]
         self._search.resume(search, shift)
-        self._lost.resume(lost, shift)
+        self._lost.resume(lost_state, shift)
 
     # -- the states
 
@@ -296,20 +296,20 @@ class FrameStream:
         """Whether a frame begins at `position`."""
         return not (self._skip or self._is_searching or self.protocol)
 
-    def _keep(self, data: bytes, done: int) -> None:
-        """Buffer the rest of `data` after the first `done` bytes, which are finished."""
+    def _keep(self, data: bytes, size: int) -> None:
+        """Buffer the rest of `data` after the first `size` bytes, which are finished."""
         end = self.position + len(data)
-        self.position += done
-        if done == len(data):
+        self.position += size
+        if size == len(data):
             if self.held_bytes:
                 self._buffer, self.held_bytes = [], 0
             return
-        if done >= self._held_before:  # the rest arrived with the last bytes
+        if size >= self._held_before:  # the rest arrived with the last bytes
             self._sources = [(end, self._source, self._source_ns)]
-        elif done:
+        elif size:
             self._sources = [source for source in self._sources if source[0] > self.position]
-        self._buffer = [data[done:]]
-        self.held_bytes = len(data) - done
+        self._buffer = [data[size:]]
+        self.held_bytes = len(data) - size
 
     def _decode_frames(self, data: bytes, pos: int, events: list[Event]) -> int:
         """Decode the frames that `data[pos:]` begins with. Returns where they end. Must be fast."""

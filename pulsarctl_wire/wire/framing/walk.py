@@ -41,8 +41,8 @@ class FrameWalk:
 
     __slots__ = ("_is_fresh", "_stops", "_wanted_stops", "frames", "left", "lost")
 
-    def __init__(self, wanted: frozenset[int]) -> None:
-        self._wanted_stops = self._stops = bytes([kind in wanted for kind in range(256)])
+    def __init__(self, kinds: frozenset[int]) -> None:
+        self._wanted_stops = self._stops = bytes([kind in kinds for kind in range(256)])
         self.left = 0
         self.frames = 0
         self.lost = False

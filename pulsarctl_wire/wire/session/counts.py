@@ -16,7 +16,7 @@ _WORD: Final = 2**64 - 1
 
 
 def messages_in(frame: Frame) -> int:
-    """How many messages a SEND or MESSAGE carries; 0 if the frame is cut.
+    """Return how many messages a SEND or MESSAGE carries; 0 if the frame is cut.
 
     In a batch, messages that the ack_set masks count too. A chunked message counts once, with its last
     chunk, if all its chunks were seen.
@@ -30,14 +30,14 @@ def messages_in(frame: Frame) -> int:
 
 
 def damage_of(event: Event) -> dict[str, int]:
-    """What an event that is no frame adds to the counts of gaps or malformed bytes."""
+    """Return what a gap or malformed stretch adds to the counts."""
     if isinstance(event, Gap):
         return {"gaps": 1, "gap_bytes": event.size}
     return {"malformed": 1, "malformed_bytes": event.size}
 
 
 def error_of(frame: Frame) -> int | None:
-    """The ServerError that a frame reports; None if it reports none, or its body is missing.
+    """Return the ServerError that a frame reports; None if it reports none, or its body is missing.
 
     ERROR and SEND_ERROR report one always: 0 (UnknownError) if the field is missing.
     """
@@ -49,12 +49,12 @@ def error_of(frame: Frame) -> int | None:
 
 
 def is_publish(frame: Frame) -> bool:
-    """Whether the frame completes a publish: it is a receipt, and its SEND was seen."""
+    """Return whether the frame completes a publish: it is a receipt, and its SEND was seen."""
     return frame.type == _SEND_RECEIPT and frame.request is not None
 
 
 def latency_of(frame: Frame) -> int | None:
-    """Latency of the request that this frame answers, in ns; None if it answers none or more answers follow.
+    """Return the latency (ns) of the request that this frame answers; None if none, or more answers follow.
 
     A producer that waits for its turn (WaitForExclusive, PIP-68) gets two answers: only the last one counts.
     """
@@ -65,7 +65,7 @@ def latency_of(frame: Frame) -> int | None:
 
 
 def permits_used(frame: Frame) -> int:
-    """Permits that a MESSAGE uses: one for each message that its ack_set does not mask, one for a chunk.
+    """Return the permits that a MESSAGE uses: one for each message not masked by its ack_set, or a chunk.
 
     Markers use none.
     """
@@ -77,9 +77,9 @@ def permits_used(frame: Frame) -> int:
     if head.batch <= 1 or frame.ids.is_plain:
         return max(head.batch, 1)
     words: Any = frame.base.message.ack_set  # type: ignore[union-attr]
-    return max(ones(words), 1) if words else head.batch
+    return max(count_ones(words), 1) if words else head.batch
 
 
-def ones(words: Any) -> int:
-    """How many messages of a batch an ack_set (signed 64-bit words) leaves unacknowledged (PIP-54)."""
+def count_ones(words: Any) -> int:
+    """Return how many messages of a batch an ack_set (signed 64-bit words) leaves unacknowledged (PIP-54)."""
     return sum((word & _WORD).bit_count() for word in words)

@@ -87,8 +87,8 @@ class EndedConnection(NamedTuple):
             return f"refused (reset by {self.connection.server})"
         text = _STILL_OPEN.get(self.end)
         if text is None:
-            one, other = ("broker", "client") if self.by_broker else ("client", "broker")
-            text = f"{self.end} by {one}" + ("" if self.both else f", but not by {other}")
+            first, second = ("broker", "client") if self.by_broker else ("client", "broker")
+            text = f"{self.end} by {first}" + ("" if self.both else f", but not by {second}")
         return f"{text}, joined midway" if self.joined else text
 
 
@@ -106,11 +106,11 @@ class Contents(State):
         for event in events:
             self._counts[event.__class__, event.to_broker is not flipped] += 1
             if isinstance(event, Frame) and event.type in (CONNECT, CONNECTED):
-                self.greeting = self.greeting.after(event)
+                self.greeting = self.greeting.merge(event)
         super().track(events)
 
     def count(self, kind: type[Event]) -> tuple[int, int]:
-        """How many events of this kind went to the client, and how many to the broker."""
+        """Return how many events of this kind went to the client, and how many to the broker."""
         flipped = self.connection.flipped
         return self._counts[kind, flipped], self._counts[kind, not flipped]
 
@@ -147,7 +147,7 @@ class WithoutData:
             del servers[max(servers, key=servers.__getitem__)]
 
     def records(self) -> list[dict[str, Any]]:
-        """The counts as plain values: `end`, the number of `connections`, and their first `servers`."""
+        """Return the counts as plain values: `end`, number of `connections`, and their first `servers`."""
         return [
             {
                 "end": kind,
@@ -160,9 +160,9 @@ class WithoutData:
 
 
 def without_data_in_words(records: list[dict[str, Any]]) -> str:
-    """The records of `WithoutData` as one line; empty if there are none."""
+    """Return the records of `WithoutData` as one line; empty if there are none."""
     texts = []
-    for each in records:
-        servers = [*each["servers"][:_NAMED], *(["…"] if len(each["servers"]) > _NAMED else [])]
-        texts.append(f"{each['connections']} {_KINDS[each['end']]} ({', '.join(servers)})")
+    for record in records:
+        servers = [*record["servers"][:_NAMED], *(["…"] if len(record["servers"]) > _NAMED else [])]
+        texts.append(f"{record['connections']} {_KINDS[record['end']]} ({', '.join(servers)})")
     return ", ".join(texts)

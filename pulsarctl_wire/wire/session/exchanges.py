@@ -22,8 +22,8 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.counts import messages_in
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.plain import Asked, Identity, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TopicState
+from pulsarctl_wire.wire.session.state_data import Identity, Request, Sent
 
 MAX_QUEUE: Final = 1_024
 """Maximum number of pending SENDs of one sequence id, and of chunked messages of a producer."""
@@ -60,23 +60,23 @@ class ProducerLedger:
         self.pending: dict[int, Sent | deque[Sent]] = {}
         self.chunks: dict[int, _Chunks] = {}
 
-    def add(self, sequence: int, sent: Sent) -> None:
+    def add(self, sequence: int, send: Sent) -> None:
         """Add a SEND."""
-        before = self.pending.get(sequence)
-        if before is None:
-            self.pending[sequence] = sent
-        elif isinstance(before, deque):
-            if len(before) >= MAX_QUEUE:
-                before.popleft()
+        earlier = self.pending.get(sequence)
+        if earlier is None:
+            self.pending[sequence] = send
+        elif isinstance(earlier, deque):
+            if len(earlier) >= MAX_QUEUE:
+                earlier.popleft()
                 self.waiting -= 1
-            before.append(sent)
+            earlier.append(send)
         else:
-            self.pending[sequence] = deque((before, sent))
+            self.pending[sequence] = deque((earlier, send))
         self.waiting += 1
 
-    def add_chunk(self, sequence: int, sent: Sent, count: int, *, lossy: bool) -> None:
+    def add_chunk(self, sequence: int, send: Sent, count: int, *, lossy: bool) -> None:
         """Add the SEND of one of `count` chunks; `lossy` if earlier chunks may have been missed."""
-        chunk, chunks = sent[7], self.chunks.get(sequence)
+        chunk, chunks = send[7], self.chunks.get(sequence)
         if chunks is None and (chunk == 0 or not lossy):
             chunks = self.chunks[sequence] = _Chunks()
             if len(self.chunks) > MAX_QUEUE:
@@ -87,20 +87,20 @@ class ProducerLedger:
             self.waiting -= len(dropped.waiting) if dropped is not None else 0
             return
         chunks.next = (chunk + 1) % count
-        chunks.waiting.append(sent)
+        chunks.waiting.append(send)
         self.waiting += 1
 
-    def resume_chunks(self, sequence: int, next_chunk: int, waiting: Iterable[Sent]) -> None:
+    def resume_chunks(self, sequence: int, next_chunk: int, sends: Iterable[Sent]) -> None:
         """Restore the pending chunks of a message."""
         chunks = self.chunks[sequence] = _Chunks()
         chunks.next = next_chunk
-        chunks.waiting.extend(waiting)
+        chunks.waiting.extend(sends)
         self.waiting += len(chunks.waiting)
 
     def answer(self, sequence: int, *, lossy: bool) -> Sent | None:
         """Remove and return the SEND that this sequence id answers; None if there is none."""
-        sent = self.pending.pop(sequence, None)
-        if sent is None:
+        send = self.pending.pop(sequence, None)
+        if send is None:
             chunks = self.chunks.get(sequence)
             if chunks is None or not chunks.waiting:
                 return None
@@ -110,46 +110,46 @@ class ProducerLedger:
             self.waiting -= 1
             return first
         self.waiting -= 1
-        if isinstance(sent, deque):
-            first = sent.popleft()
-            if sent:
-                self.pending[sequence] = sent
+        if isinstance(send, deque):
+            first = send.popleft()
+            if send:
+                self.pending[sequence] = send
             return first
-        return sent
+        return send
 
-    def lowest(self, sequence: int) -> int:
-        """The lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
+    def find_lowest(self, sequence: int) -> int:
+        """Return the lowest sequence id of the batch whose highest is `sequence`, which SEND_ERROR names."""
         if sequence and sequence not in self.pending:
-            for lowest, sent in islice(reversed(self.pending.items()), _SEARCHED):
-                first = sent[0] if isinstance(sent, deque) else sent
+            for lowest, send in islice(reversed(self.pending.items()), _SEARCHED):
+                first = send[0] if isinstance(send, deque) else send
                 if first[4] == sequence:
                     return lowest
         return sequence
 
     def sends(self) -> Iterator[tuple[int, Sent]]:
-        """The pending sends, with their sequence ids."""
-        for sequence, sent in self.pending.items():
-            if isinstance(sent, deque):
-                yield from ((sequence, each) for each in sent)
+        """Yield the pending sends, with their sequence ids."""
+        for sequence, entry in self.pending.items():
+            if isinstance(entry, deque):
+                yield from ((sequence, send) for send in entry)
             else:
-                yield sequence, sent
+                yield sequence, entry
         for sequence, chunks in self.chunks.items():
-            yield from ((sequence, each) for each in chunks.waiting)
+            yield from ((sequence, send) for send in chunks.waiting)
 
-    def oldest(self) -> tuple[int, Sent] | None:
-        """The pending send that was sent first, with its sequence id; None if there is none."""
+    def find_oldest(self) -> tuple[int, Sent] | None:
+        """Return the pending send that was sent first, with its sequence id; None if there is none."""
         heads = list(islice(self.pending.items(), 1))
-        firsts = [(sequence, sent[0] if isinstance(sent, deque) else sent) for sequence, sent in heads]
+        firsts = [(sequence, send[0] if isinstance(send, deque) else send) for sequence, send in heads]
         firsts += [
             (sequence, chunks.waiting[0]) for sequence, chunks in self.chunks.items() if chunks.waiting
         ]
-        return min(firsts, key=lambda each: each[1][2], default=None)
+        return min(firsts, key=lambda item: item[1][2], default=None)
 
-    def certainly_pending(self) -> tuple[int, int | None]:
-        """How many sends are certainly pending, and when the oldest was sent (ns; None: none, or unknown)."""
+    def count_certain(self) -> tuple[int, int | None]:
+        """Return how many sends are certainly pending, and when the oldest was sent (ns, or None)."""
         if self.is_closed or not self.waiting:
             return 0, None
-        certain = [sent for _, sent in self.sends() if sent[2] > self.doubtful]
+        certain = [send for _, send in self.sends() if send[2] > self.doubtful]
         return len(certain), certain[0][1] if certain else None
 
     def lose(self, number: int) -> None:
@@ -160,19 +160,19 @@ class ProducerLedger:
             self._count()
 
     def forget(self, number: int) -> int:
-        """Forget the sends before frame `number`, and all chunks; returns how many sends that were."""
-        before = self.waiting
-        for sequence, sent in list(self.pending.items()):
-            if isinstance(sent, deque):
-                while sent and sent[0][2] < number:
-                    sent.popleft()
-                if not sent:
+        """Forget the sends before frame `number`, and all chunks; return how many sends that were."""
+        count = self.waiting
+        for sequence, send in list(self.pending.items()):
+            if isinstance(send, deque):
+                while send and send[0][2] < number:
+                    send.popleft()
+                if not send:
                     del self.pending[sequence]
-            elif sent[2] < number:
+            elif send[2] < number:
                 del self.pending[sequence]
         self.chunks.clear()
         self._count()
-        return before - self.waiting
+        return count - self.waiting
 
     def _count(self) -> None:
         self.waiting = sum(1 for _ in self.sends())
@@ -198,7 +198,7 @@ class ExchangeState(TopicState):
             ledger.lose(self._knowledge.frames)
 
     def end(self) -> None:
-        """The connection has ended: pending sends will get no answer."""
+        """End the connection: pending sends will get no answer."""
         for ledger in self.producers.values():
             self._give_up(ledger)
         self.producers.clear()
@@ -225,7 +225,7 @@ class ExchangeState(TopicState):
             frame.producer = name
             knowledge = self._knowledge
             if knowledge.unanswered:
-                again = knowledge.resent((topic, name, sequence, publish_time, chunk), time_ns)
+                again = knowledge.take_resent((topic, name, sequence, publish_time, chunk), time_ns)
                 if again is not None:
                     first, time_ns = again.number, again.time_ns
                     frame.resend_of = first
@@ -233,11 +233,11 @@ class ExchangeState(TopicState):
             if count > 1 or knowledge.schemas:
                 self._entry(frame, head, producer)
             size = frame.size, messages_in(frame)
-            sent = first, time_ns, number, topic, highest, name, publish_time, chunk, size, offset
+            send = first, time_ns, number, topic, highest, name, publish_time, chunk, size, offset
             if count > 1:
-                ledger.add_chunk(sequence, sent, count, lossy=self._lossy)
+                ledger.add_chunk(sequence, send, count, lossy=self._lossy)
             else:
-                ledger.add(sequence, sent)
+                ledger.add(sequence, send)
         self._pending += 1
         if self._pending > MAX_PENDING:
             self._forget_sends()
@@ -252,7 +252,7 @@ class ExchangeState(TopicState):
         """Forget the older half of the pending sends if there are too many; their answers never came."""
         self._pending = sum(ledger.waiting for ledger in self.producers.values())
         if self._pending > MAX_PENDING // 2:
-            numbers = sorted(sent[2] for ledger in self.producers.values() for _, sent in ledger.sends())
+            numbers = sorted(send[2] for ledger in self.producers.values() for _, send in ledger.sends())
             middle = numbers[len(numbers) // 2]
             for ledger in self.producers.values():
                 self._knowledge.forgotten += ledger.forget(middle)
@@ -270,16 +270,16 @@ class ExchangeState(TopicState):
         body = frame.base.send_error  # type: ignore[union-attr]
         ledger = self.producers.get(body.producer_id)
         if ledger is not None:
-            self._answer_send(frame, ledger, ledger.lowest(body.sequence_id))
+            self._answer_send(frame, ledger, ledger.find_lowest(body.sequence_id))
         else:
             frame.topic = self._topic_of(body.producer_id)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
-        sent = ledger.answer(sequence, lossy=self._lossy)
-        if sent is None:
+        send = ledger.answer(sequence, lossy=self._lossy)
+        if send is None:
             frame.topic = ledger.topic
             return None
-        first, time_ns, number, topic, _, producer, _, _, size, offset = sent
+        first, time_ns, number, topic, _, producer, _, _, size, offset = send
         self._pending -= 1
         frame.request, frame.request_offset, frame.request_type, frame.sent = number, offset, SEND, size
         frame.producer = producer or None
@@ -291,22 +291,22 @@ class ExchangeState(TopicState):
         if self._knowledge.answers is not None:
             self._knowledge.link(first, frame.number)
             self._knowledge.link(number, frame.number)
-        return sent
+        return send
 
     def _give_up(self, ledger: ProducerLedger) -> None:
         """Move a producer's pending sends to `unanswered`: they will get no answer here."""
-        for identity, send in self._unanswered(ledger):
+        for identity, send in self._list_unanswered(ledger):
             self._knowledge.add_unanswered(identity, send)
         self._pending -= ledger.waiting
 
-    def _unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
-        """The pending sends of a producer."""
-        found: list[tuple[Identity, Unanswered]] = []
-        for sequence, sent in ledger.sends():
-            number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = sent
+    def _list_unanswered(self, ledger: ProducerLedger) -> list[tuple[Identity, Unanswered]]:
+        """Return the pending sends of a producer."""
+        sends: list[tuple[Identity, Unanswered]] = []
+        for sequence, pending in ledger.sends():
+            number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = pending
             send = Unanswered(number, time_ns, self.connection, frame > ledger.doubtful)
-            found.append(((topic, producer, sequence, publish_time, chunk), send))
-        return found
+            sends.append(((topic, producer, sequence, publish_time, chunk), send))
+        return sends
 
     # -- entries
 
@@ -340,9 +340,9 @@ class ExchangeState(TopicState):
             ledger = self.producers.get(producer) or self._ledger(producer)
             ledger.is_open, ledger.is_closed = False, True
 
-    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
-        super()._ask(key, asked, body)
-        if asked.type in _COMPLETED:
+    def _remember_request(self, key: tuple[str, int], request: Request, body: Any) -> None:
+        super()._remember_request(key, request, body)
+        if request.type in _COMPLETED:
             self._knowledge.bodies.put((self.connection.index, *key), body)
 
     def _open(self, frame: Frame, body: Any) -> None:
@@ -362,27 +362,27 @@ class ExchangeState(TopicState):
     def _declare(self, is_producer: bool, owner: int, schema: Schema | None) -> None:
         self._knowledge.schemas.declare((self.connection.index, is_producer, owner), schema)
 
-    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, request: Request, last: bool) -> None:
         """Apply an answer to its request: store schemas by version, give a reopened producer a new ledger."""
-        if frame.type == PRODUCER_SUCCESS and asked.owner is not None:
-            self._opened(asked.owner[1], as_text(body.producer_name))
-        knowledge, stored = self._knowledge, (self.connection.index, *key)
-        request = knowledge.bodies.get(stored)
-        if request is None:
+        if frame.type == PRODUCER_SUCCESS and request.owner is not None:
+            self._record_opened(request.owner[1], as_text(body.producer_name))
+        knowledge, identity = self._knowledge, (self.connection.index, *key)
+        contents = knowledge.bodies.get(identity)
+        if contents is None:
             return
-        if frame.type in (PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE) and not self._is_repeat(asked):
-            if request.HasField("schema") and body.schema_version:
-                knowledge.schemas.add(asked.topic, body.schema_version, request.schema)
+        if frame.type in (PRODUCER_SUCCESS, _GET_OR_CREATE_SCHEMA_RESPONSE) and not self._is_repeat(request):
+            if contents.HasField("schema") and body.schema_version:
+                knowledge.schemas.add(request.topic, body.schema_version, contents.schema)
                 if frame.type == PRODUCER_SUCCESS:
-                    self._declare(True, request.producer_id, request.schema)
+                    self._declare(True, contents.producer_id, contents.schema)
         elif frame.type == _GET_SCHEMA_RESPONSE and body.HasField("schema"):
-            version = body.schema_version or request.schema_version
-            knowledge.schemas.add(asked.topic, version, body.schema)
+            version = body.schema_version or contents.schema_version
+            knowledge.schemas.add(request.topic, version, body.schema)
         if last:
-            knowledge.bodies.drop(stored)
+            knowledge.bodies.drop(identity)
 
-    def _opened(self, producer: int, name: str) -> None:
-        """A producer was opened, with this name."""
+    def _record_opened(self, producer: int, name: str) -> None:
+        """Note that a producer was opened, with this name."""
         ledger = self.producers.get(producer)
         if ledger is None:
             return

@@ -31,8 +31,8 @@ class Greeting(NamedTuple):
         """The host and port of `proxy_to_broker_url`; empty if there are none."""
         return (self.proxy_to_broker_url or "").rpartition("://")[2].partition("/")[0]
 
-    def after(self, frame: Frame) -> "Greeting":
-        """This, and what a CONNECT or CONNECTED says."""
+    def merge(self, frame: Frame) -> "Greeting":
+        """Return this greeting with what a CONNECT or CONNECTED adds."""
         body: Any = frame.body
         if body is None or is_doubtful(frame):
             return self

@@ -11,7 +11,7 @@ from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.payload import ChunkJoiner
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
-from pulsarctl_wire.wire.session.plain import Identity
+from pulsarctl_wire.wire.session.state_data import Identity
 
 MAX_PENDING: Final = 65_536
 """Maximum number of rows of each table: pending requests, unanswered sends, producers, consumers."""
@@ -36,8 +36,8 @@ class MessageStore:
     If it is not `wanted`, it stores nothing.
     """
 
-    def __init__(self, wanted: bool = True) -> None:
-        self._wanted = wanted
+    def __init__(self, has_use: bool = True) -> None:
+        self._wanted = has_use
         self._messages: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
 
@@ -59,15 +59,15 @@ class MessageStore:
                     break
 
     def get(self, key: Any) -> Any:
-        """The message stored under `key`, or None."""
-        stored = self._messages.get(key)
-        return stored and stored[0]
+        """Return the message stored under `key`, or None."""
+        entry = self._messages.get(key)
+        return entry and entry[0]
 
     def drop(self, key: Any) -> None:
         """Forget what is stored under `key`."""
-        stored = self._messages.pop(key, None)
-        if stored is not None:
-            self._bytes -= stored[1]
+        entry = self._messages.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry[1]
 
 
 class Schemas(MessageStore):
@@ -86,12 +86,12 @@ class Schemas(MessageStore):
             self.put(owner, schema)
 
     def find(self, topic: str | None, version: bytes) -> Schema | None:
-        """The schema with this version, or else the one that a consumer of the topic asked for."""
+        """Return the schema with this version, or else the one that a consumer of the topic asked for."""
         if not topic:
             return None
         name = without_partition(topic)
-        found: Schema | None = self.get((name, version)) or self.get((name, b""))
-        return found
+        schema: Schema | None = self.get((name, version)) or self.get((name, b""))
+        return schema
 
 
 class Unanswered(NamedTuple):
@@ -144,7 +144,7 @@ class Knowledge:
                 answers.frombytes(bytes(answers.itemsize * (request + 4096 - len(answers))))
             answers[request] = answer
 
-    def resent(self, identity: Identity, time_ns: int | None) -> Unanswered | None:
+    def take_resent(self, identity: Identity, time_ns: int | None) -> Unanswered | None:
         """Take the unanswered SEND that is resent at `time_ns`, or None. A SEND from later is none.
 
         Frames behind a hole may be tracked long after those of other connections that were sent later.
@@ -157,6 +157,6 @@ class Knowledge:
     def add_unanswered(self, identity: Identity, send: Unanswered) -> None:
         """Add a SEND that got no answer. If it was sent several times, the first one is kept."""
         self.unanswered.setdefault(identity, send)
-        before = len(self.unanswered)
+        count = len(self.unanswered)
         bound(self.unanswered, MAX_PENDING)
-        self.forgotten += before - len(self.unanswered)
+        self.forgotten += count - len(self.unanswered)

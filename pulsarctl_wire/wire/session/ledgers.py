@@ -22,8 +22,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import error_of, permits_used
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.plain import Asked, Sent
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
+from pulsarctl_wire.wire.session.state_data import Request, Sent
 
 _WORD: Final = 2**64 - 1
 
@@ -68,8 +68,8 @@ class Delivered:
 
     __slots__ = ("left", "mask", "number", "time_ns")
 
-    def __init__(self, left: int, number: int, time_ns: int | None) -> None:
-        self.left = left
+    def __init__(self, count: int, number: int, time_ns: int | None) -> None:
+        self.left = count
         self.mask = -1
         self.number = number
         self.time_ns = time_ns
@@ -93,41 +93,41 @@ class ConsumerLedger:
     def deliver(self, entry: tuple[int, int], cost: int, frame: Frame) -> None:
         """Note that an entry was delivered and used `cost` permits."""
         self.permits -= cost
-        before = self.entries.pop(entry, None)
-        self.unacked += cost - (before.left if before is not None else 0)
-        held = self.entries[entry] = self.hold(cost, frame)
+        earlier = self.entries.pop(entry, None)
+        self.unacked += cost - (earlier.left if earlier is not None else 0)
+        delivered = self.entries[entry] = self.hold(cost, frame)
         words = () if frame.ids.is_plain else frame.base.message.ack_set  # type: ignore[union-attr]
         if words:
-            held.mask = bits_of(words)
+            delivered.mask = bits_of(words)
 
-    def hold(self, left: int, frame: Frame) -> Delivered:
-        """The entry that `frame` has delivered, with `left` messages."""
-        return Delivered(left, frame.number, frame.time_ns)
+    def hold(self, count: int, frame: Frame) -> Delivered:
+        """Return the entry that `frame` has delivered, with `count` messages."""
+        return Delivered(count, frame.number, frame.time_ns)
 
     def acknowledge(self, entry: tuple[int, int], words: Any) -> Delivered | None:
         """Acknowledge all messages but those in the ack_set `words`. Returns the entry if none is left."""
         delivered = self.entries.get(entry)
         if delivered is None:
             return None
-        left = 0
+        remaining = 0
         if words:
             delivered.mask &= bits_of(words)
-            left = min(delivered.mask.bit_count(), delivered.left)
-        self.unacked -= delivered.left - left
-        delivered.left = left
-        if left:
+            remaining = min(delivered.mask.bit_count(), delivered.left)
+        self.unacked -= delivered.left - remaining
+        delivered.left = remaining
+        if remaining:
             return None
         del self.entries[entry]
         return delivered
 
-    def before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
-        """Delivered entries before this one. A consumer that may ack cumulatively gets them in order."""
-        return list(takewhile(lambda each: each < entry, self.entries))
+    def list_before(self, entry: tuple[int, int]) -> list[tuple[int, int]]:
+        """Return the entries delivered before this one, in order if the consumer may ack cumulatively."""
+        return list(takewhile(lambda delivered: delivered < entry, self.entries))
 
     def take_back(self, entries: Iterable[tuple[int, int]]) -> None:
         """Remove entries that the consumer wants redelivered; all of them if none is named."""
-        chosen = list(entries) or list(self.entries)
-        for entry in chosen:
+        names = list(entries) or list(self.entries)
+        for entry in names:
             delivered = self.entries.pop(entry, None)
             if delivered is not None:
                 self.unacked -= delivered.left
@@ -164,15 +164,15 @@ class LedgerState(ExchangeState):
         self._kept = 0  # upper bound of the unacknowledged entries
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
-        """The frame numbers and types of the client's requests that have no answer yet."""
-        for asked in (*self._asked.values(), self._handshake, *self._pings.get(True, ())):
-            if asked is not None and asked.type != _AUTH_RESPONSE:  # a refresh that succeeds gets no answer
-                yield asked.number, asked.type
+        """Yield the frame numbers and types of the client's requests that have no answer yet."""
+        for request in (*self._pending_requests.values(), self._handshake, *self._pings.get(True, ())):
+            if request is not None and request.type != _AUTH_RESPONSE:  # a refresh that succeeds has none
+                yield request.number, request.type
         for ledger in self.producers.values():
-            yield from ((sent[2], _SEND) for _, sent in ledger.sends())
+            yield from ((send[2], _SEND) for _, send in ledger.sends())
 
     def end(self) -> None:
-        """The connection has ended, and with it all its producers and consumers."""
+        """End the connection, and with it all its producers and consumers."""
         super().end()
         self.consumers.clear()
 
@@ -184,24 +184,28 @@ class LedgerState(ExchangeState):
 
     # -- exchanges
 
-    def _answered(self, frame: Frame, asked: Asked) -> None:
-        super()._answered(frame, asked)
+    def _pair_answer(self, frame: Frame, request: Request) -> None:
+        super()._pair_answer(frame, request)
         is_last = frame.type != PRODUCER_SUCCESS or frame.body.producer_ready
         if is_last:
-            self._report(frame, asked.number, asked.type)
-        if asked.owner is not None and frame.type == _ENDED_BY.get(asked.type) and not self._is_repeat(asked):
-            if asked.type == PRODUCER:
-                ledger = self.producers.get(asked.owner[1])
+            self._report(frame, request.number, request.type)
+        if (
+            request.owner is not None
+            and frame.type == _ENDED_BY.get(request.type)
+            and not self._is_repeat(request)
+        ):
+            if request.type == PRODUCER:
+                ledger = self.producers.get(request.owner[1])
                 if ledger is not None:
                     ledger.is_open = False
             else:
-                self.consumers.pop(asked.owner[1], None)
+                self.consumers.pop(request.owner[1], None)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
-        sent = super()._answer_send(frame, ledger, sequence)
-        if sent is not None:
-            self._report(frame, sent[0], _SEND)
-        return sent
+        send = super()._answer_send(frame, ledger, sequence)
+        if send is not None:
+            self._report(frame, send[0], _SEND)
+        return send
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         self._on_exchange(
@@ -221,11 +225,11 @@ class LedgerState(ExchangeState):
             bound(self.consumers, MAX_PENDING)
 
     def _new_consumer(self, body: Any, topic: str, subscription: str) -> ConsumerLedger:
-        """The ledger of a consumer that SUBSCRIBE (or SCALABLE_TOPIC_SUBSCRIBE) opens."""
+        """Return the ledger of a consumer that SUBSCRIBE (or SCALABLE_TOPIC_SUBSCRIBE) opens."""
         return ConsumerLedger(topic, subscription, getattr(body, "consumer_epoch", 0))
 
     def _flow(self, frame: Frame) -> None:
-        self._of_consumer(frame)
+        self._name_by_consumer(frame)
         flow = frame.base.flow  # type: ignore[union-attr]
         consumer = self.consumers.get(flow.consumer_id)
         if consumer is not None:
@@ -242,10 +246,10 @@ class LedgerState(ExchangeState):
         consumer.deliver((ids.ledger, ids.entry), permits_used(frame), frame)
         self._kept += 1
         if self._kept > MAX_PENDING:
-            self._kept = sum(len(each.entries) for each in self.consumers.values())
+            self._kept = sum(len(ledger.entries) for ledger in self.consumers.values())
             if self._kept > MAX_PENDING // 2:  # acknowledgements are missing
-                for each in self.consumers.values():
-                    each.forget()
+                for ledger in self.consumers.values():
+                    ledger.forget()
 
     def _ack(self, frame: Frame) -> None:
         super()._ack(frame)
@@ -255,29 +259,29 @@ class LedgerState(ExchangeState):
             return
         for entry, words in acknowledged_by(frame):
             if ids.kind == CommandAck.Cumulative:
-                for earlier in consumer.before(entry):
-                    self._acknowledged(frame, consumer, earlier, ())
-            held = consumer.entries.get(entry)
-            alone = held is not None and held.left == 1 and held.mask == -1  # it needs no ack_set
-            self._acknowledged(frame, consumer, entry, () if alone else words)
+                for earlier in consumer.list_before(entry):
+                    self._report_acknowledged(frame, consumer, earlier, ())
+            item = consumer.entries.get(entry)
+            alone = item is not None and item.left == 1 and item.mask == -1  # it needs no ack_set
+            self._report_acknowledged(frame, consumer, entry, () if alone else words)
 
-    def _acknowledged(
+    def _report_acknowledged(
         self, frame: Frame, consumer: ConsumerLedger, entry: tuple[int, int], words: Any
     ) -> None:
         delivered = consumer.acknowledge(entry, words)
         if delivered is None:
             return
-        known = frame.time_ns is not None and delivered.time_ns is not None
+        has_times = frame.time_ns is not None and delivered.time_ns is not None
         self._on_exchange(
             Acknowledged(
                 *(frame.ids.owner, *entry, delivered.number, frame.number, frame.time_ns),
-                frame.time_ns - delivered.time_ns if known else None,  # type: ignore[operator]
+                frame.time_ns - delivered.time_ns if has_times else None,  # type: ignore[operator]
                 *(consumer.topic, consumer.subscription),
             )
         )
 
     def _redeliver(self, frame: Frame) -> None:
-        self._of_consumer(frame)
+        self._name_by_consumer(frame)
         body = frame.base.redeliverUnacknowledgedMessages  # type: ignore[union-attr]
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:
@@ -290,22 +294,22 @@ class LedgerState(ExchangeState):
 
 
 def acknowledged_by(frame: Frame) -> list[tuple[tuple[int, int], Sequence[int]]]:
-    """The entries that an ACK acknowledges, by ledger and entry id; with the ack_set of each."""
+    """Return the entries that an ACK acknowledges, by ledger and entry id; with the ack_set of each."""
     ids = frame.ids
     if ids.is_plain:
         return [((ids.ledger, ids.entry), ())] if ids.identified else []
     if ids.several is not None:
         return [((ledger, entry), ()) for ledger, entry, _ in iter_unpack("<3q", ids.several)]
-    return [(entry_of(each), each.ack_set) for each in frame.base.ack.message_id]  # type: ignore[union-attr]
+    return [(entry_of(message_id), message_id.ack_set) for message_id in frame.base.ack.message_id]  # type: ignore[union-attr]
 
 
 def bits_of(words: Any) -> int:
-    """The words of an ack_set as one number."""
-    return sum((word & _WORD) << (64 * at) for at, word in enumerate(words))
+    """Return the words of an ack_set as one number."""
+    return sum((word & _WORD) << (64 * index) for index, word in enumerate(words))
 
 
 def entry_of(message_id: Any) -> tuple[int, int]:
-    """Ledger and entry id of a MessageIdData."""
+    """Return the ledger and entry id of a MessageIdData."""
     return message_id.ledgerId, message_id.entryId
 
 

@@ -28,25 +28,25 @@ class Sink:
     """Whether it had to stop early."""
 
     def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
-        """A connection was opened; `state` tracks it. An earlier one with the same index has ended."""
+        """Handle a new connection; `state` tracks it. An earlier one with the same index has ended."""
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
-        """The connection carried `data`. If this completes any events, `events` is called next."""
+        """Handle `data` of a connection. If this completes any events, `events` is called next."""
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
-        """The connection carried `size` bytes that were not seen: `frames` frames, or parts of them."""
+        """Handle a hole of `size` bytes that were not seen: `frames` frames, or parts of them."""
 
     def events(self, events: list[Event]) -> None:
-        """One or more frames, malformed stretches and gaps of one connection, tracked by its state."""
+        """Handle frames, malformed stretches and gaps (one or more) of a connection; its state tracks it."""
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection has ended. Its last events were reported before."""
+        """Handle the end of a connection. Its last events were reported before."""
 
     def tick(self, now_ns: int) -> None:
-        """Time has passed. Called regularly if the command has a clock."""
+        """Handle the passing of time. Called regularly if the command has a clock."""
 
     def finish(self) -> None:
-        """Nothing more will come, not even on connections that are still open."""
+        """Handle the end: nothing more will come, not even on connections that are still open."""
 
 
 class Follower:
@@ -67,7 +67,7 @@ class Follower:
         return any(sink.failed for sink in self._sinks)
 
     def opened(self, connection: Connection, time_ns: int) -> None:
-        """A connection was opened."""
+        """Follow a new connection."""
         streams = FrameStream(connection, False), FrameStream(connection, True)
         state = self._new_state(connection, self._knowledge, streams)
         self._open[connection.index] = state, streams
@@ -75,7 +75,7 @@ class Follower:
             sink.opened(connection, time_ns, state)
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
-        """The connection carried `data`."""
+        """Pass on and decode `data` of a connection."""
         for sink in self._sinks:
             sink.carried(connection, to_broker, data, time_ns)
         if self._decodes:
@@ -83,7 +83,7 @@ class Follower:
             self._hand_on(state, streams[to_broker].feed(data, time_ns))
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
-        """The connection carried `size` bytes that were not seen; see `Sink.missed`."""
+        """Pass on that `size` bytes of a connection were not seen; see `Sink.missed`."""
         for sink in self._sinks:
             sink.missed(connection, to_broker, size, frames, time_ns)
         if self._decodes:
@@ -91,19 +91,19 @@ class Follower:
             self._hand_on(state, streams[to_broker].gap(size, time_ns))
 
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """The connection has ended."""
+        """End a connection."""
         self._open[connection.index][0].closed_ns = time_ns
         self._end(connection.index)
         for sink in self._sinks:
             sink.closed(connection, time_ns, by_broker)
 
     def tick(self, now_ns: int) -> None:
-        """Time has passed."""
+        """Pass on that time has passed."""
         for sink in self._sinks:
             sink.tick(now_ns)
 
     def finish(self) -> None:
-        """Nothing more will come."""
+        """End the connections that are still open."""
         for index in list(self._open):
             self._end(index)
         for sink in self._sinks:

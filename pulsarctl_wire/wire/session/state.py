@@ -32,7 +32,7 @@ from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
 from pulsarctl_wire.wire.session.greeting import CONNECT, Greeting
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
-from pulsarctl_wire.wire.session.plain import Asked, Owner
+from pulsarctl_wire.wire.session.state_data import Owner, Request
 
 NO_REQUEST: Final = 2**64 - 1
 """The request id of commands that the broker sends without a request."""
@@ -52,7 +52,7 @@ Other types are not tracked, except SEND, SEND_RECEIPT, MESSAGE and ACK, which h
 STATE_RULES: Final[RuleNames] = {NUMBERS["CONNECTED"]: "_connected"}
 
 TOPIC_RULES: Final[RuleNames] = {
-    **{number: "_of_consumer" for number, fields in FIELDS.items() if "consumer_id" in fields},
+    **{number: "_name_by_consumer" for number, fields in FIELDS.items() if "consumer_id" in fields},
     **dict.fromkeys(REQUESTS, "_request"),
     **dict.fromkeys(ANSWERS, "_answer"),
     **STATE_RULES,
@@ -70,7 +70,7 @@ _rules: dict[Any, Rules] = {}
 
 
 def _rules_of(kind: Any) -> Rules:
-    """The methods for a class's `RULES`; they are looked up once per class."""
+    """Return the methods for a class's `RULES`; they are looked up once per class."""
     rules = _rules.get(kind)
     if rules is None:
         rules = _rules[kind] = {number: getattr(kind, name) for number, name in kind.RULES.items()}
@@ -125,7 +125,7 @@ class State:
                 rule(self, frame)
 
     def end(self) -> None:
-        """The connection has ended."""
+        """End the connection."""
 
     def apply_limit(self, frame: Frame) -> None:
         """Set the streams' frame size limit to the one that a CONNECTED announces."""
@@ -135,7 +135,7 @@ class State:
                 stream.limit = announced + FRAME_PADDING
 
     def _lose(self) -> None:
-        """Bytes were missed, or were not a frame."""
+        """Note that bytes were missed, or were not a frame."""
 
     def _connected(self, frame: Frame) -> None:
         self.apply_limit(frame)
@@ -151,10 +151,10 @@ class State:
             self._join(frame)
 
     def _receipt(self, frame: Frame) -> None:
-        """A SEND_RECEIPT."""
+        """Track a SEND_RECEIPT."""
 
     def _ack(self, frame: Frame) -> None:
-        """An ACK."""
+        """Track an ACK."""
 
     def _join(self, frame: Frame) -> None:
         """Add a chunk to its message."""
@@ -176,10 +176,10 @@ class TopicState(State):
         self._producers: dict[int, str] = {}
         self._consumers: dict[int, tuple[str, str]] = {}
         self._in_use: dict[Owner, int] = {}  # number of the frame that opened it
-        self._asked: dict[tuple[str, int], Asked] = {}
-        self._handshake: Asked | None = None
-        self._challenge: Asked | None = None
-        self._pings: dict[bool, deque[Asked]] = {}  # by direction
+        self._pending_requests: dict[tuple[str, int], Request] = {}
+        self._handshake: Request | None = None
+        self._challenge: Request | None = None
+        self._pings: dict[bool, deque[Request]] = {}  # by direction
         self.greeting = Greeting()
         """What the handshake says."""
 
@@ -188,7 +188,7 @@ class TopicState(State):
 
     # -- by id
 
-    def _of_producer(self, frame: Frame) -> None:
+    def _name_by_producer(self, frame: Frame) -> None:
         frame.topic = self._topic_of(getattr(frame.base, BODIES[frame.type]).producer_id)
 
     def _topic_of(self, producer: int) -> str | None:
@@ -201,7 +201,7 @@ class TopicState(State):
         frame.topic = self._topic_of(frame.ids.owner)
 
     def _send_error(self, frame: Frame) -> None:
-        self._of_producer(frame)
+        self._name_by_producer(frame)
 
     def _message(self, frame: Frame) -> None:
         self._name(frame, frame.ids.owner)
@@ -212,13 +212,13 @@ class TopicState(State):
         else:
             self._name(frame, frame.ids.owner)
 
-    def _of_consumer(self, frame: Frame) -> None:
+    def _name_by_consumer(self, frame: Frame) -> None:
         self._name(frame, getattr(frame.base, BODIES[frame.type]).consumer_id)
 
     def _name(self, frame: Frame, consumer: int) -> None:
-        known = self._consumers.get(consumer)
-        if known is not None:
-            frame.topic, frame.subscription = known
+        names = self._consumers.get(consumer)
+        if names is not None:
+            frame.topic, frame.subscription = names
 
     def _migrated(self, frame: Frame) -> None:
         body = frame.base.topicMigrated  # type: ignore[union-attr]
@@ -230,7 +230,7 @@ class TopicState(State):
     # -- requests and answers
 
     def _request(self, frame: Frame) -> None:
-        """Any request of the table: find out what it is about, and remember it until it is answered."""
+        """Track any request of the table: find out what it is about, and remember it until it is answered."""
         body = getattr(frame.base, BODIES[frame.type])
         fields = FIELDS[frame.type]
         owner: Owner | None = None
@@ -243,11 +243,11 @@ class TopicState(State):
         elif "topic" in fields:
             frame.topic = full_topic(body.topic) if body.topic else None
         elif "consumer_id" in fields:
-            self._of_consumer(frame)
+            self._name_by_consumer(frame)
         elif frame.type in _IN_TRANSACTION:
-            self._of_transaction(frame, body)
+            self._name_by_transaction(frame, body)
         elif "producer_id" in fields:
-            self._of_producer(frame)
+            self._name_by_producer(frame)
         if frame.type in _OPENING:
             if frame.type != PRODUCER:
                 frame.subscription = as_text(body.subscription)
@@ -255,10 +255,10 @@ class TopicState(State):
                 self._open(frame, body)
         elif frame.type in _CLOSING and owner is not None:
             self._free(owner)
-        how = REQUESTS[frame.type]
-        if frame.to_broker and body.HasField(how.key):
-            key = how.family, getattr(body, how.key)
-            self._ask(key, _asked(frame, owner), body)
+        pairing = REQUESTS[frame.type]
+        if frame.to_broker and body.HasField(pairing.key):
+            key = pairing.family, getattr(body, pairing.key)
+            self._remember_request(key, _request_of(frame, owner), body)
 
     def _take(self, owner: Owner, number: int) -> bool:
         """Note that frame `number` opens a producer or consumer; return False if its id is in use.
@@ -276,16 +276,16 @@ class TopicState(State):
         """Note that a producer or consumer is not open any more."""
         self._in_use.pop(owner, None)
 
-    def _is_repeat(self, asked: Asked) -> bool:
-        """Whether a request to open a producer or consumer found its id in use by another one."""
-        return asked.owner is not None and self._in_use.get(asked.owner, asked.number) != asked.number
+    def _is_repeat(self, request: Request) -> bool:
+        """Return whether a request to open a producer or consumer found its id in use by another one."""
+        return request.owner is not None and self._in_use.get(request.owner, request.number) != request.number
 
-    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
+    def _remember_request(self, key: tuple[str, int], request: Request, body: Any) -> None:
         """Remember a request until it is answered."""
-        self._asked[key] = asked
-        bound(self._asked, MAX_PENDING)
+        self._pending_requests[key] = request
+        bound(self._pending_requests, MAX_PENDING)
 
-    def _of_transaction(self, frame: Frame, body: Any) -> None:
+    def _name_by_transaction(self, frame: Frame, body: Any) -> None:
         """Set the topic or subscription of a transaction's command, if there is only one."""
         if frame.type == _ADD_PARTITIONS:
             if len(body.partitions) == 1:
@@ -297,7 +297,7 @@ class TopicState(State):
             frame.subscription = as_text(subscriptions[0].subscription)
 
     def _open(self, frame: Frame, body: Any) -> None:
-        """A request to open a producer or consumer: store its names by its id."""
+        """Store the names of a producer or consumer by its id, from the request to open it."""
         if frame.type == PRODUCER:
             self._producers[body.producer_id] = full_topic(body.topic)
             bound(self._producers, MAX_PENDING)
@@ -306,52 +306,52 @@ class TopicState(State):
             bound(self._consumers, MAX_PENDING)
 
     def _answer(self, frame: Frame) -> None:
-        """Any answer of the table: find its request."""
+        """Track any answer of the table: find its request."""
         body: Any = frame.body
         if body is None:
             return
         last = frame.type != PRODUCER_SUCCESS or body.producer_ready  # else another answer follows
         for family, name in ANSWERS[frame.type]:
             key = family, getattr(body, name)
-            asked = self._asked.get(key) if body.HasField(name) else None
-            if asked is None or frame.type not in REQUESTS[asked.type].answers:
+            request = self._pending_requests.get(key) if body.HasField(name) else None
+            if request is None or frame.type not in REQUESTS[request.type].answers:
                 continue
-            self._answered(frame, asked)
+            self._pair_answer(frame, request)
             if last:
-                del self._asked[key]
-            self._complete(key, frame, body, asked, last)
+                del self._pending_requests[key]
+            self._complete(key, frame, body, request, last)
             break
         else:
             if "consumer_id" in FIELDS[frame.type]:
-                self._of_consumer(frame)
+                self._name_by_consumer(frame)
             if frame.type == _ERROR and body.request_id == NO_REQUEST and self._handshake is not None:
-                self._answered(frame, self._handshake)
+                self._pair_answer(frame, self._handshake)
                 self._handshake = None
 
-    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Asked, last: bool) -> None:
-        """An answer was paired with its request; `last` if no other answer follows."""
+    def _complete(self, key: tuple[str, int], frame: Frame, body: Any, request: Request, last: bool) -> None:
+        """Note that an answer was paired with its request; `last` if no other answer follows."""
 
-    def _answered(self, frame: Frame, asked: Asked) -> None:
-        frame.request, frame.request_offset, frame.request_type = asked.number, asked.offset, asked.type
-        frame.topic, frame.subscription = asked.topic, asked.subscription
-        refused = asked.owner if frame.type == _ERROR and asked.type in _TAKING else None
-        if refused is not None and not self._is_repeat(asked):
-            self._free(refused)
-        if frame.time_ns is not None and asked.time_ns is not None:
-            frame.latency_ns = frame.time_ns - asked.time_ns
+    def _pair_answer(self, frame: Frame, request: Request) -> None:
+        frame.request, frame.request_offset, frame.request_type = request.number, request.offset, request.type
+        frame.topic, frame.subscription = request.topic, request.subscription
+        owner = request.owner if frame.type == _ERROR and request.type in _TAKING else None
+        if owner is not None and not self._is_repeat(request):
+            self._free(owner)
+        if frame.time_ns is not None and request.time_ns is not None:
+            frame.latency_ns = frame.time_ns - request.time_ns
         if self._knowledge.answers is not None:
-            self._knowledge.link(asked.number, frame.number)
+            self._knowledge.link(request.number, frame.number)
 
     # -- the connection itself
 
     def _connect(self, frame: Frame) -> None:
         if frame.type == CONNECT:
-            self.greeting = self.greeting.after(frame)
+            self.greeting = self.greeting.merge(frame)
             if not frame.offset:  # what a later one says would depend on how far rows are written by then
                 self.connection.broker = self.greeting.broker
-        self._handshake = _asked(frame)
+        self._handshake = _request_of(frame)
         if frame.type == _AUTH_RESPONSE and self._challenge is not None:
-            self._answered(frame, self._challenge)
+            self._pair_answer(frame, self._challenge)
             self._challenge = None
 
     def _connected(self, frame: Frame) -> None:
@@ -360,29 +360,29 @@ class TopicState(State):
             if challenge.auth_data == REFRESH:
                 self._handshake = None  # a successful refresh gets no answer; this begins the next one
         if self._handshake is not None:
-            self._answered(frame, self._handshake)
+            self._pair_answer(frame, self._handshake)
             self._handshake = None
         if frame.type == _AUTH_CHALLENGE:
-            self._challenge = _asked(frame)
+            self._challenge = _request_of(frame)
             return
-        self.greeting = self.greeting.after(frame)
+        self.greeting = self.greeting.merge(frame)
         self.apply_limit(frame)
 
     def _ping(self, frame: Frame) -> None:
-        self._wait_for_pong(frame.to_broker, _asked(frame))
+        self._wait_for_pong(frame.to_broker, _request_of(frame))
 
-    def _wait_for_pong(self, to_broker: bool, asked: Asked) -> None:
-        self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(asked)
+    def _wait_for_pong(self, to_broker: bool, ping: Request) -> None:
+        self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(ping)
 
     def _pong(self, frame: Frame) -> None:
-        asked = self._pings.get(not frame.to_broker)
-        if asked:
-            self._answered(frame, asked.popleft())
+        pings = self._pings.get(not frame.to_broker)
+        if pings:
+            self._pair_answer(frame, pings.popleft())
 
 
-def _asked(frame: Frame, owner: Owner | None = None) -> Asked:
+def _request_of(frame: Frame, owner: Owner | None = None) -> Request:
     number, time_ns, offset = frame.number, frame.time_ns, frame.offset
-    return Asked(number, time_ns, offset, frame.type, frame.topic, frame.subscription, owner)
+    return Request(number, time_ns, offset, frame.type, frame.topic, frame.subscription, owner)
 
 
 PRODUCER: Final = NUMBERS["PRODUCER"]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyarrow import ArrowException, fs
 
-from pulsarctl_wire.capture.series import PACKED, series
+from pulsarctl_wire.capture.series import PACKED, series_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.filesystems import filesystem
 from pulsarctl_wire.pipeline.files.inputs import list_inputs, span
@@ -30,10 +30,10 @@ class Captures:
 
     def __init__(self, tables: Sequence[str], places: Sequence[str]) -> None:
         self._tables = tables
-        self._files = list_inputs(places, wanted=lambda file: True) if places else None
+        self._files = list_inputs(places, is_wanted=lambda file: True) if places else None
 
-    def named(self, name: str) -> Iterator[str]:
-        """Paths or URIs of what has that name, or would if it were not compressed, or compressed."""
+    def find_named(self, name: str) -> Iterator[str]:
+        """Yield paths or URIs of what has that name, or would if it were not compressed, or compressed."""
         if self._files is not None:
             namesakes = [candidate.name for candidate in self._files if _bare(candidate.name) == _bare(name)]
             yield from sorted(namesakes, key=lambda path: -_alike(path, name))
@@ -52,13 +52,13 @@ class Captures:
                 if is_there:
                     yield candidate
 
-    def renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
-        """Paths or URIs of captures of its series that have packets of that time; the latest come first."""
+    def find_renamed(self, name: str, time_ns: int | None) -> Iterator[str]:
+        """Yield paths or URIs of captures of its series that have packets of that time, the latest first."""
         if time_ns is None:
             return
         alike = []
         for file in self._beside(name) if self._files is None else self._files:
-            if series(posixpath.basename(file.name)) == series(posixpath.basename(name)):
+            if series_of(posixpath.basename(file.name)) == series_of(posixpath.basename(name)):
                 times = span(file)
                 if times and times.first <= time_ns and (times.last is None or times.last >= time_ns):
                     alike.append((times.first, file.name))
@@ -76,7 +76,7 @@ class Captures:
         files: list[Input] = []
         for path in self._paths(name):
             with suppress(CaptureError):
-                files += list_inputs([posixpath.dirname(path) or "."], wanted=lambda file: True)
+                files += list_inputs([posixpath.dirname(path) or "."], is_wanted=lambda file: True)
         return list(dict.fromkeys(files))
 
     @cached_property
@@ -97,7 +97,7 @@ def _bare(path: str) -> str:
     return PACKED.sub("", posixpath.basename(path))
 
 
-def _alike(one: str, other: str) -> int:
+def _alike(first: str, second: str) -> int:
     """Return how many names at the end of two paths are the same, as if the files were not compressed."""
-    pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (one, other)), strict=False)
+    pairs = zip(*(PACKED.sub("", path).split("/")[::-1] for path in (first, second)), strict=False)
     return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])

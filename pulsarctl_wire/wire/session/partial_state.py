@@ -3,7 +3,7 @@
 A `PartState` begins in the middle of the connection. Whatever depends on earlier frames it leaves in a
 `Part` to the joining process, which has a `KnownState`:
 
-    topics of producers and consumers opened earlier   stand-ins, replaced later (`KnownState.names`)
+    topics of producers and consumers opened earlier   stand-ins, replaced later (`resolve_names`)
     answers to earlier requests and SENDs              deferred: the joining process tracks them
     handshake, PING and PONG, paired by their order    deferred
     SENDs that may be resends, chunks, reused ids      ranges; if they overlap with earlier ones, the
@@ -22,7 +22,16 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
-from pulsarctl_wire.wire.session.plain import Asked, Deferred, Identity, Known, Owner, Part, Sends, Sent
+from pulsarctl_wire.wire.session.state_data import (
+    Deferred,
+    Identity,
+    Known,
+    Owner,
+    Part,
+    Request,
+    Sends,
+    Sent,
+)
 
 MaybeResent = Mapping[str, list[tuple[int, int, int]]]
 """Producer name -> ranges of sequence ids that may be resent, each with the frame number after which."""
@@ -32,63 +41,63 @@ MaybeResent = Mapping[str, list[tuple[int, int, int]]]
 class KnownState(ExchangeState):
     """An `ExchangeState` that can be handed to another process, and can continue after a `Part`."""
 
-    def known(self) -> Known:
-        """Everything the state knows, as plain data."""
+    def snapshot(self) -> Known:
+        """Return everything the state knows, as plain data."""
         return Known(
             dict(self._producers),
             dict(self._consumers),
             dict(self._in_use),
-            dict(self._asked),
-            {producer: _sends(ledger) for producer, ledger in self.producers.items()},
+            dict(self._pending_requests),
+            {producer: _to_sends(ledger) for producer, ledger in self.producers.items()},
             self._knowledge.chunks.incomplete(self.connection),
             self._lossy,
             self._handshake,
             self._challenge,
-            tuple((to_broker, asked) for to_broker, queue in self._pings.items() for asked in queue),
+            tuple((to_broker, ping) for to_broker, queue in self._pings.items() for ping in queue),
             self.greeting,
             self.connection.broker,
         )
 
-    def resume(self, known: Known) -> None:
+    def resume(self, state: Known) -> None:
         """Continue from what another state knew; this state must be new."""
-        self._update(known, {}, 0, 0)
-        self._handshake, self._challenge, self.greeting = known.handshake, known.challenge, known.greeting
-        self.connection.broker = known.broker
-        for to_broker, asked in known.pings:
-            self._wait_for_pong(to_broker, asked)
+        self._update(state, {}, 0, 0)
+        self._handshake, self._challenge, self.greeting = state.handshake, state.challenge, state.greeting
+        self.connection.broker = state.broker
+        for to_broker, request in state.pings:
+            self._wait_for_pong(to_broker, request)
 
-    def waiting(self) -> Iterator[tuple[str, int]]:
-        """Producer name and sequence id of the pending sends."""
+    def list_pending(self) -> Iterator[tuple[str, int]]:
+        """Yield producer name and sequence id of the pending sends."""
         for ledger in self.producers.values():
-            for sequence, sent in ledger.sends():
-                yield sent[5], sequence
+            for sequence, send in ledger.sends():
+                yield send[5], sequence
 
-    def names(self, part: Part) -> dict[str, str | None]:
-        """Stand-in -> real name, for the stand-ins of a part that begins at this point."""
+    def resolve_names(self, part: Part) -> dict[str, str | None]:
+        """Return stand-in -> real name, for the stand-ins of a part that begins at this point."""
         names = {name: self._producers.get(producer) for producer, name in part.producers.items()}
-        for consumer, both in part.consumers.items():
-            names.update(zip(both, self._consumers.get(consumer, (None, None)), strict=True))
+        for consumer, stand_ins in part.consumers.items():
+            names.update(zip(stand_ins, self._consumers.get(consumer, (None, None)), strict=True))
         return names
 
     def resolve(
         self, deferred: list[Deferred], names: dict[str, str | None], shifts: tuple[int, int]
     ) -> list[Frame]:
-        """Track the deferred frames of a part, before `go_on`; returns them.
+        """Track the deferred frames of a part, before `join`; returns them.
 
-        `names` is what `names` returned; `shifts` are added to the offsets to the client and to the broker.
+        `names` is from `resolve_names`; `shifts` are added to the offsets to the client and to the broker.
         """
         frames = []
-        for each in deferred:
-            frame = each.frame(self.connection, shifts[each.to_broker])
+        for item in deferred:
+            frame = item.frame(self.connection, shifts[item.to_broker])
             self.track([frame])
-            if frame.request is None and each.topic is not None:
-                frame.topic = _named(each.topic, names)
-                frame.subscription = _named(each.subscription, names)
+            if frame.request is None and item.topic is not None:
+                frame.topic = _real_name(item.topic, names)
+                frame.subscription = _real_name(item.subscription, names)
             frames.append(frame)
         return frames
 
     def contradicts(self, part: Part, resent: MaybeResent) -> bool:
-        """Whether a part that begins at this point is wrong, because of what came before it."""
+        """Return whether a part that begins at this point is wrong, because of what came before it."""
         if part.doubtful or (
             part.chunked and (self._lossy or self._knowledge.chunks.incomplete(self.connection))
         ):
@@ -96,7 +105,7 @@ class KnownState(ExchangeState):
         if any(owner in self._in_use for owner in part.taken):
             return True
         errors = set(part.errors)
-        for family, number in self._asked:
+        for family, number in self._pending_requests:
             low, high = part.asked.get(family, (0, -1))
             if low <= number <= high or (family == "request" and number in errors):
                 return True
@@ -105,21 +114,21 @@ class KnownState(ExchangeState):
             if ledger is not None and (ledger.is_closed or ledger.waiting) and producer not in part.reopened:
                 return True
         return any(
-            lowest <= high and low <= highest and after < last
+            lowest <= high and low <= highest and number_before < last
             for name, (low, high, last) in part.sent.items()
-            for lowest, highest, after in resent.get(name, ())
+            for lowest, highest, number_before in resent.get(name, ())
         )
 
-    def go_on(
-        self, known: Known, part: Part, names: dict[str, str | None], shift: int, ahead: int
+    def join(
+        self, state: Known, part: Part, names: dict[str, str | None], shift: int, ahead: int
     ) -> list[tuple[int, Identity, Unanswered]]:
-        """Continue after a part: `known` is what its state knew at its end.
+        """Continue after a part: `state` is what its state knew at its end.
 
-        `names` is what `names` returned at its beginning; `shift` is added to its frame numbers, `ahead` to
+        `names` is from `resolve_names` at its beginning; `shift` is added to its frame numbers, `ahead` to
         its offsets to the broker. Returns the sends that got no answer before their producer was reopened,
         each with the turn of that.
         """
-        left: list[tuple[int, Identity, Unanswered]] = []
+        unanswered: list[tuple[int, Identity, Unanswered]] = []
         if part.lost is not None:
             self._in_use.clear()
             for ledger in self.producers.values():
@@ -127,37 +136,37 @@ class KnownState(ExchangeState):
         for owner in part.freed:
             self._free(owner)
         for (topic, name, sequence, publish_time, chunk), number, time_ns, is_sure, turn in part.left:
-            identity = _named(topic, names), name, sequence, publish_time, chunk
-            left.append((turn, identity, Unanswered(number + shift, time_ns, self.connection, is_sure)))
+            identity = _real_name(topic, names), name, sequence, publish_time, chunk
+            unanswered.append((turn, identity, Unanswered(number + shift, time_ns, self.connection, is_sure)))
         for producer, turn in part.reopened.items():
             if producer in self.producers:
-                left += [(turn, *each) for each in self._unanswered(self.producers.pop(producer))]
-        self._update(known, names, shift, ahead)
+                unanswered += [(turn, *send) for send in self._list_unanswered(self.producers.pop(producer))]
+        self._update(state, names, shift, ahead)
         if not ahead:  # the part has the connection's first byte
-            self.connection.broker = self.connection.broker or known.broker
-        return left
+            self.connection.broker = self.connection.broker or state.broker
+        return unanswered
 
-    def _update(self, known: Known, names: dict[str, str | None], shift: int, ahead: int) -> None:
-        self._producers.update(known.producers)
-        self._consumers.update(known.consumers)
-        for key, asked in known.asked.items():
-            self._asked[key] = asked._replace(
-                number=asked.number + shift,
-                offset=asked.offset + ahead,
-                topic=_named(asked.topic, names),
-                subscription=_named(asked.subscription, names),
+    def _update(self, state: Known, names: dict[str, str | None], shift: int, ahead: int) -> None:
+        self._producers.update(state.producers)
+        self._consumers.update(state.consumers)
+        for key, request in state.asked.items():
+            self._pending_requests[key] = request._replace(
+                number=request.number + shift,
+                offset=request.offset + ahead,
+                topic=_real_name(request.topic, names),
+                subscription=_real_name(request.subscription, names),
             )
-        for producer, sends in known.sends.items():
+        for producer, sends in state.sends.items():
             self._add_sends(producer, sends, names, shift, ahead)
-        self._in_use.update((owner, number + shift) for owner, number in known.in_use.items())
-        for table in (self._producers, self._consumers, self._asked, self._in_use):
+        self._in_use.update((owner, number + shift) for owner, number in state.in_use.items())
+        for table in (self._producers, self._consumers, self._pending_requests, self._in_use):
             bound(table, MAX_PENDING)
         self._pending = sum(ledger.waiting for ledger in self.producers.values())
         if self._pending > MAX_PENDING:
             self._forget_sends()
-        self._knowledge.chunks.resume(self.connection, known.chunks)
-        if known.lossy is not None:
-            self._lossy = known.lossy
+        self._knowledge.chunks.resume(self.connection, state.chunks)
+        if state.lossy is not None:
+            self._lossy = state.lossy
 
     def _add_sends(
         self, producer: int, sends: Sends, names: dict[str, str | None], shift: int, ahead: int
@@ -165,33 +174,33 @@ class KnownState(ExchangeState):
         ledger = self.producers.get(producer) or self._ledger(producer)
         if sends.is_open or sends.is_closed:
             ledger.is_open, ledger.is_closed = sends.is_open, sends.is_closed
-        ledger.topic = _named(sends.topic, names)
+        ledger.topic = _real_name(sends.topic, names)
         ledger.name = sends.name or ledger.name
         if sends.doubtful:
             ledger.doubtful = sends.doubtful + shift
-        for sequence, sent in sends.pending:
-            ledger.add(sequence, _shifted(sent, names, shift, ahead))
-        for sequence, chunk, waiting in sends.chunks:
-            ledger.resume_chunks(sequence, chunk, [_shifted(sent, names, shift, ahead) for sent in waiting])
+        for sequence, send in sends.pending:
+            ledger.add(sequence, _shift_send(send, names, shift, ahead))
+        for sequence, chunk, queue in sends.chunks:
+            ledger.resume_chunks(sequence, chunk, [_shift_send(send, names, shift, ahead) for send in queue])
 
 
-def _named(text: str | None, names: dict[str, str | None]) -> str | None:
+def _real_name(text: str | None, names: dict[str, str | None]) -> str | None:
     return None if text is None else names.get(text, text)
 
 
-def _shifted(sent: Sent, names: dict[str, str | None], shift: int, ahead: int) -> Sent:
-    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset = sent
-    number, frame, topic = number + shift, frame + shift, _named(topic, names)
+def _shift_send(send: Sent, names: dict[str, str | None], shift: int, ahead: int) -> Sent:
+    number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset = send
+    number, frame, topic = number + shift, frame + shift, _real_name(topic, names)
     offset = offset + ahead if offset >= 0 else -1
     return number, time_ns, frame, topic, highest, producer, publish_time, chunk, size, offset
 
 
-def _sends(ledger: ProducerLedger) -> Sends:
-    chunks = [(number, each.next, list(each.waiting)) for number, each in ledger.chunks.items()]
+def _to_sends(ledger: ProducerLedger) -> Sends:
+    chunks = [(number, entry.next, list(entry.waiting)) for number, entry in ledger.chunks.items()]
     pending = [
-        (number, sent)
-        for number, one in ledger.pending.items()
-        for sent in ([one] if isinstance(one, tuple) else one)
+        (number, send)
+        for number, item in ledger.pending.items()
+        for send in ([item] if isinstance(item, tuple) else item)
     ]
     return Sends(
         ledger.topic, ledger.name, ledger.is_open, ledger.is_closed, ledger.doubtful, pending, chunks
@@ -213,11 +222,11 @@ class PartState(KnownState):
 
     def begin(self, prefix: str) -> None:
         """Begin the part. Stand-ins begin with `prefix`; no real name may begin with it."""
-        self._maybe_resent = [(name, sequence, 0) for name, sequence in self.waiting()]
+        self._maybe_resent = [(name, sequence, 0) for name, sequence in self.list_pending()]
         self._prefix = prefix
         self._unknown_producers: dict[int, str] = {}
         self._unknown_consumers: dict[int, tuple[str, str]] = {}
-        self._producers, self._consumers, self._asked, self.producers = {}, {}, {}, {}
+        self._producers, self._consumers, self._pending_requests, self.producers = {}, {}, {}, {}
         self._in_use = {}
         self._taken: dict[Owner, None] = {}
         self._freed: dict[Owner, None] = {}
@@ -234,20 +243,20 @@ class PartState(KnownState):
         self._chunked = self._doubtful = False
         self._lossy_here: bool | None = None
 
-    def part(self) -> Part:
-        """What this state leaves to the joining process."""
+    def export_part(self) -> Part:
+        """Return what this state leaves to the joining process."""
         producers, consumers = self._unknown_producers, self._unknown_consumers
         uncertain = producers, consumers, self.sent, self._deferred, self._left, self._taken, self._freed
-        many = max(len(each) for each in uncertain)
+        many = max(len(item) for item in uncertain)
         return Part(
             producers,
             consumers,
             [
                 Deferred(
-                    *(each.raw, each.to_broker, each.offset, each.time_ns, each.start_ns, each.packet),
-                    *(each.reported, each.topic, each.subscription),
+                    *(item.raw, item.to_broker, item.offset, item.time_ns, item.start_ns, item.packet),
+                    *(item.reported, item.topic, item.subscription),
                 )
-                for each in self._deferred
+                for item in self._deferred
             ],
             [producer for producer in self._producers if self._is_known(producer)],
             self._reopened,
@@ -264,19 +273,19 @@ class PartState(KnownState):
             self._doubtful or many > MAX_PENDING,
         )
 
-    def known(self) -> Known:
-        """As in `KnownState`, but without stand-ins and without anything from deferred frames."""
-        producers = {each: topic for each, topic in self._producers.items() if self._is_known(each)}
+    def snapshot(self) -> Known:
+        """Return this as `KnownState` does, but without stand-ins and anything from deferred frames."""
+        producers = {owner: topic for owner, topic in self._producers.items() if self._is_known(owner)}
         unknown = self._unknown_consumers
-        consumers = {each: names for each, names in self._consumers.items() if names != unknown.get(each)}
-        return super().known()._replace(producers=producers, consumers=consumers, lossy=self._lossy_here)
+        consumers = {owner: names for owner, names in self._consumers.items() if names != unknown.get(owner)}
+        return super().snapshot()._replace(producers=producers, consumers=consumers, lossy=self._lossy_here)
 
     def end(self) -> None:
-        """The connection has ended. Pending sends are kept for the joining process."""
+        """End the connection. Pending sends are kept for the joining process."""
         if self._ended is None:  # late packets can end it again
             self._ended = self._knowledge.turn()
-            at = self._knowledge.frames
-            self._maybe_resent += [(name, sequence, at) for name, sequence in self.waiting()]
+            count = self._knowledge.frames
+            self._maybe_resent += [(name, sequence, count) for name, sequence in self.list_pending()]
 
     def _defer(self, frame: Frame) -> None:
         if len(self._deferred) <= MAX_PENDING:
@@ -290,12 +299,12 @@ class PartState(KnownState):
     # -- topics and subscriptions
 
     def _is_known(self, producer: int) -> bool:
-        """Whether a producer was opened in this part."""
+        """Return whether a producer was opened in this part."""
         topic = self._producers.get(producer)
         return topic is not None and topic != self._unknown_producers.get(producer)
 
     def _topic_of(self, producer: int) -> str | None:
-        """The topic of a producer, or a stand-in for it."""
+        """Return the topic of a producer, or a stand-in for it."""
         if producer not in self._producers and len(self._unknown_producers) <= MAX_PENDING:
             topic = self._unknown_producers.setdefault(producer, f"{self._prefix}p{producer}")
             self._producers[producer] = topic
@@ -318,31 +327,31 @@ class PartState(KnownState):
             self.sent[name] = min(low, sequence), max(high, sequence), frame.number
 
     def _receipt(self, frame: Frame) -> None:
-        self._know(frame.ids.owner)
+        self._ensure_ledger(frame.ids.owner)
         super()._receipt(frame)
 
     def _send_error(self, frame: Frame) -> None:
-        self._know(frame.base.send_error.producer_id)  # type: ignore[union-attr]
+        self._ensure_ledger(frame.base.send_error.producer_id)  # type: ignore[union-attr]
         super()._send_error(frame)
 
-    def _know(self, producer: int) -> None:
+    def _ensure_ledger(self, producer: int) -> None:
         if producer not in self.producers:
             self._ledger(producer)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
-        sent = super()._answer_send(frame, ledger, sequence)
-        if sent is None and not self._is_known(getattr(frame.base, BODIES[frame.type]).producer_id):
+        send = super()._answer_send(frame, ledger, sequence)
+        if send is None and not self._is_known(getattr(frame.base, BODIES[frame.type]).producer_id):
             self._defer(frame)
-        elif sent is None and ledger.is_closed:
+        elif send is None and ledger.is_closed:
             self._doubtful = True  # the producer is being reopened
-        return sent
+        return send
 
     def _give_up(self, ledger: ProducerLedger) -> None:
-        at = self._knowledge.frames
+        count = self._knowledge.frames
         if len(self._left) <= MAX_PENDING:
-            for identity, send in self._unanswered(ledger):
+            for identity, send in self._list_unanswered(ledger):
                 self._left.append((identity, send.number, send.time_ns, send.is_sure, self._knowledge.turn()))
-                self._maybe_resent.append((identity[1], identity[2], at))
+                self._maybe_resent.append((identity[1], identity[2], count))
         self._pending -= ledger.waiting
 
     def _entry(self, frame: Frame, head: Head, owner: int) -> None:
@@ -366,8 +375,8 @@ class PartState(KnownState):
         if len(self._freed) <= MAX_PENDING:
             self._freed.setdefault(owner)
 
-    def _ask(self, key: tuple[str, int], asked: Asked, body: Any) -> None:
-        super()._ask(key, asked, body)
+    def _remember_request(self, key: tuple[str, int], request: Request, body: Any) -> None:
+        super()._remember_request(key, request, body)
         family, number = key
         low, high = self._asked_here.get(family, (number, number))
         self._asked_here[family] = min(low, number), max(high, number)
@@ -376,7 +385,7 @@ class PartState(KnownState):
         body: Any = frame.body
         families = ANSWERS[frame.type]
         is_known = body is None or any(
-            (family, getattr(body, name)) in self._asked for family, name in families
+            (family, getattr(body, name)) in self._pending_requests for family, name in families
         )
         super()._answer(frame)
         if not is_known:
@@ -385,11 +394,11 @@ class PartState(KnownState):
             self._errors.append(body.request_id)
             self._doubtful |= len(self._errors) > MAX_PENDING
 
-    def _opened(self, producer: int, name: str) -> None:
+    def _record_opened(self, producer: int, name: str) -> None:
         ledger = self.producers.get(producer)
         if ledger is not None and ledger.is_closed:
             self._reopened.setdefault(producer, self._knowledge.turn())
-        super()._opened(producer, name)
+        super()._record_opened(producer, name)
 
     # -- the connection itself
 

@@ -39,7 +39,7 @@ SentRanges = dict[str, tuple[UInt64, UInt64, Count]]
 """Producer name -> lowest and highest sequence id, number of the last frame."""
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A request that waits for its answer, and the `offset` of its frame.
 
     `owner` is the producer or consumer that it is about, if any.
@@ -78,13 +78,13 @@ class Known(NamedTuple):
     producers: dict[UInt64, str]
     consumers: dict[UInt64, tuple[str, str]]
     in_use: dict[Owner, Count]
-    asked: dict[tuple[str, UInt64], Asked]
+    asked: dict[tuple[str, UInt64], Request]
     sends: dict[UInt64, Sends]
     chunks: list[tuple[bool, UInt64, str, Count]]
     lossy: bool | None = None
-    handshake: Asked | None = None
-    challenge: Asked | None = None
-    pings: tuple[tuple[bool, Asked], ...] = ()
+    handshake: Request | None = None
+    challenge: Request | None = None
+    pings: tuple[tuple[bool, Request], ...] = ()
     greeting: Greeting = Greeting()
     broker: str = ""
 
