@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.table.columns import batch_of
-from pulsarctl_wire.table.parquet import ROWS, RowGroups
+from pulsarctl_wire.table.parquet import GROUP_ROWS, RowGroups
 from pulsarctl_wire.table.schema import GAPS
 
 
@@ -39,7 +39,7 @@ def test_batches_become_row_groups() -> None:
     found = written(batches)
     sizes = [found.metadata.row_group(number).num_rows for number in range(found.num_row_groups)]
     assert sizes == [66_000, 66_000, 18_000]
-    assert min(sizes[:-1]) >= ROWS
+    assert min(sizes[:-1]) >= GROUP_ROWS
     small = written(batches, most=gaps(["1"] * 1_000).nbytes * 10)
     assert small.num_row_groups == 15
     encodings = small.metadata.row_group(0).column(0).encodings  # as texts they would be PLAIN
