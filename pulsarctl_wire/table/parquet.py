@@ -56,12 +56,12 @@ def writer(target: Any, schema: Any, **options: Any) -> Any:
 class RowGroups:
     """A Parquet file of the columns of `schema`, written to a path or file.
 
-    Rows are gathered until they are `GROUP_ROWS`, or `most` bytes in memory; then they become a row group.
+    Rows are gathered until they are `GROUP_ROWS`, or `max_bytes` in memory; then they become a row group.
     """
 
-    def __init__(self, target: Any, schema: Any, most: int = GATHERED) -> None:
+    def __init__(self, target: Any, schema: Any, max_bytes: int = GATHERED) -> None:
         self._parquet = writer(target, schema)
-        self._max_bytes = most
+        self._max_bytes = max_bytes
         self._tables: list[Any] = []
         self._rows = self._size = 0
 
