@@ -3,7 +3,7 @@
     events of a connection -> CheckState -> frames, moments ──► rules ──► found -> Finding
     ended connections, time ──────────────────────────────────►
 
-It follows captures (`new_state` and `ended` are for a `Decoder`) as well as live traffic (it is a `Sink`; the
+It follows captures (a `Decoder` calls `new_state` and `end_connection`) and live traffic (it is a `Sink`; the
 `Follower` must use its `new_state`). Nothing is read twice, and all tables are bounded.
 
 A silence is checked when it ends, and from time to time while it lasts. The packets of a capture may be out
@@ -39,7 +39,7 @@ from pulsarctl_wire.wire.session.sinks import Sink
 MAX_FINDINGS: Final = 10_000
 """Maximum number of findings that are kept; further ones are only counted."""
 
-_CHECK_FRAMES: Final = 256  # the least number of frames of a capture by which checks of silences are late
+_CHECK_FRAMES: Final = 256  # in a capture, a check of silences comes this many frames late, or more
 
 _ALL: Final = -1
 """Stands for all connections."""
@@ -84,13 +84,13 @@ class Doctor(Sink):
         self._next_check = (0, 0)  # time of the next check (0: none), and number of the frame that starts it
         self._now = 0
         self._check_count = 0  # connections, consumers and producers in the last check
-        self._reported_at: dict[int, int] = {}
-        """`reported_at` of the latest finding that a hole may take back: by connection, or `_ALL`."""
+        self._frames_at_report: dict[int, int] = {}
+        """`frames_at_report` of the latest finding that a hole may take back: by connection, or `_ALL`."""
         self._rules = [rule(self) for rule in rules]
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
         self.rules = len(self._rules)
         self._by_type = self._map_handlers()
-        self._types = [kind in self._by_type for kind in range(max(NUMBERS.values()) + 1)]
+        self._has_handlers = [kind in self._by_type for kind in range(max(NUMBERS.values()) + 1)]
         hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due", "finished")
         self._hooks = {
             name: [getattr(rule, f"on_{name}") for rule in self._rules if has_hook(rule, name)]
@@ -110,7 +110,7 @@ class Doctor(Sink):
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> CheckState:
         """Return the state of a new connection: for `Decoder` and `Follower`."""
-        state = self._state_type(connection, knowledge, streams, doctor=self, types=self._types)
+        state = self._state_type(connection, knowledge, streams, doctor=self, has_handlers=self._has_handlers)
         self.states[connection.index] = state
         for hook in self._hooks["opened"]:
             hook(state)
@@ -122,7 +122,7 @@ class Doctor(Sink):
         if not isinstance(state, CheckState):
             return
         self.states.pop(state.connection.index, None)
-        self._reported_at.pop(state.connection.index, None)
+        self._frames_at_report.pop(state.connection.index, None)
         self._count_connection(state, ending)
         for hook in self._hooks["closed"]:
             hook(state, ending)
@@ -180,7 +180,7 @@ class Doctor(Sink):
     # -- calls of states
 
     def advance(self, time_ns: int, number: int) -> None:
-        """Move the time on to that of the next frame, which has this number."""
+        """Move on to the time of the next frame; `number` is the number of that frame."""
         self.facts.due_ns = time_ns + self._interval_ns
         if self._live:
             self._check_silences(time_ns)
@@ -277,9 +277,9 @@ class Doctor(Sink):
 
     def _note_report(self, rule: Rule, finding: Finding, state: SightedState) -> None:
         """Note after how many frames a finding was reported: a hole may withdraw it."""
-        finding.reported_at = state.frame_count
+        finding.frames_at_report = state.frame_count
         if rule.relies_on != FRAME:
-            self._reported_at[_ALL if rule.relies_on == CAPTURE else state.connection.index] = (
+            self._frames_at_report[_ALL if rule.relies_on == CAPTURE else state.connection.index] = (
                 state.frame_count
             )
 
@@ -287,13 +287,13 @@ class Doctor(Sink):
         """Drop findings that were reported while the bytes of a hole were already missing."""
         last = state.direction(gap.to_broker).last
         since = last.number if last is not None else 0
-        scopes = [key for key in (_ALL, state.connection.index) if self._reported_at.get(key, 0) > since]
+        scopes = [key for key in (_ALL, state.connection.index) if self._frames_at_report.get(key, 0) > since]
         if not scopes:
             return
-        self._reported_at |= dict.fromkeys(scopes, since)
+        self._frames_at_report |= dict.fromkeys(scopes, since)
         for key, finding in list(self.findings.items()):
             relies_on = self._relies_on[finding.rule]
-            if relies_on == FRAME or finding.reported_at <= since:
+            if relies_on == FRAME or finding.frames_at_report <= since:
                 continue
             if relies_on == CAPTURE or finding.connection is state.connection:
                 del self.findings[key]

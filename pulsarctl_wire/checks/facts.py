@@ -31,7 +31,7 @@ MAX_SENDS: Final = 16_384
 """Maximum number of SENDs that are remembered for all producer names together, and again for all topics."""
 
 _FEW_OWNERS: Final = 16
-_RECEIPTS: Final = 256  # stored SENDs that are remembered of each topic
+_MAX_STORED: Final = 256  # stored SENDs that are remembered of each topic
 
 Entry = tuple[int, int]
 """A ledger id and an entry id."""
@@ -39,7 +39,7 @@ Entry = tuple[int, int]
 NOWHERE: Final[Entry] = (-1, -1)
 """The id in the receipt of a duplicate; no entry has it."""
 
-Partition = tuple[str, str]
+TopicAndName = tuple[str, str]
 """Topic and producer name, or topic and subscription."""
 
 
@@ -70,7 +70,7 @@ class Send(Sighting):
 
     producer    producer id; `position` counts its SENDs since it was opened
     sequence, highest, publish_time, chunk     as in the command and its metadata
-    head        its bytes from COMMAND_SIZE up to the payload, which has `size` bytes; b"" if they are many
+    head        its bytes from COMMAND_SIZE to the payload (of `size` bytes); b"" if over `LARGEST_HEAD`
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
     has_plain_head     its metadata has only usual fields, see `Head.is_plain`
     answer      SEND_RECEIPT or SEND_ERROR
@@ -183,9 +183,9 @@ class OwnedName:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Publisher(OwnedName):
-    """A producer name on a topic, over all connections; `send` are its latest SENDs by sequence id.
+    """A producer name on a topic, over all connections; `sends` are its latest SENDs by sequence id.
 
-    `highest` is the highest sequence id that it sent. The keys of `send` are those of `make_sequence_key`.
+    `highest` is the highest sequence id that it sent. The keys of `sends` are those of `make_sequence_key`.
     Its owners are producers that PRODUCER_SUCCESS has opened.
     """
 
@@ -268,7 +268,7 @@ class Subscription(OwnedName):
             del acks[0]
 
     def find_ack_past(self, entry: Entry, until_ns: int) -> Sighting | None:
-        """Return the first ACK that was kept of a higher entry, if it is not later than `until_ns`."""
+        """Return the first kept ACK of an entry above `entry`; None if there is none until `until_ns`."""
         past = next((ack for ack, highest in self._acks if highest > entry), None)
         if past is None and self.highest_acked > entry:
             past = self._last_ack
@@ -277,7 +277,7 @@ class Subscription(OwnedName):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Facts:
-    """The tables. `has_all_bytes`: no bytes were missed on any connection that speaks Pulsar.
+    """The facts of all connections. `has_all_bytes`: none that speaks Pulsar has missed bytes.
 
     keep_ns     how long acknowledgements are remembered
     quiet_ns    a consumer without FLOW and MESSAGE for this long is stalled
@@ -289,8 +289,8 @@ class Facts:
         self.quiet_ns = quiet_ns
         self.due_ns = 0
         self.topics: dict[str, Topic] = {}
-        self.subscriptions: dict[Partition, Subscription] = {}
-        self.publishers: dict[Partition, Publisher] = {}
+        self.subscriptions: dict[TopicAndName, Subscription] = {}
+        self.publishers: dict[TopicAndName, Publisher] = {}
         self.has_all_bytes = True
         self.budget = Budget()
         self._entries: dict[bytes, None] = {}  # checksums of the last SENDs, for `match_send`
@@ -299,7 +299,7 @@ class Facts:
         self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
     def match_send(self, checksum: bytes, to_broker: bool) -> bool:
-        """Return whether the entry of a MESSAGE was seen as SEND; of a SEND, remember it and return False."""
+        """Return whether a MESSAGE's entry was seen in a SEND; note that of a SEND, and return False."""
         if not to_broker:
             return checksum in self._entries
         self._entries[checksum] = None
@@ -316,11 +316,12 @@ class Facts:
 
     def get_subscription(self, topic: str, name: str) -> Subscription:
         """Return the subscription with this name on a topic."""
-        facts = self.subscriptions.get((topic, name))
-        if facts is None:
-            facts = self.subscriptions[topic, name] = Subscription(self.get_topic(topic), name, self._keep_ns)
+        subscription = self.subscriptions.get((topic, name))
+        if subscription is None:
+            subscription = Subscription(self.get_topic(topic), name, self._keep_ns)
+            self.subscriptions[topic, name] = subscription
             bound(self.subscriptions, MAX_NAMES)
-        return facts
+        return subscription
 
     def get_publisher(self, topic: str, name: str) -> Publisher:
         """Return the producer name on a topic."""
@@ -359,7 +360,7 @@ class Facts:
         """Remember a SEND that the broker stored."""
         sends = topic.stored_sends
         sends.append(send)
-        if len(sends) > _RECEIPTS:
+        if len(sends) > _MAX_STORED:
             sends.popleft()
             return
         self._stored_count += 1

@@ -97,7 +97,7 @@ class Finding:
 
     __slots__ = (
         *("advice", "certainty", "connection", "count", "evidence", "explanation", "first_ns", "last_ns"),
-        *("reported_at", "rule", "severity", "subject"),
+        *("frames_at_report", "rule", "severity", "subject"),
     )
 
     def __init__(
@@ -121,7 +121,7 @@ class Finding:
         self.advice = advice
         self.count = 0
         self.first_ns = self.last_ns = 0
-        self.reported_at = 0  # frames seen when it was first reported with this certainty
+        self.frames_at_report = 0  # frames seen when it was first reported with this certainty
 
     def add(self, evidence: list[Evidence]) -> bool:
         """Add evidence that the problem lasts or happened again; return whether any of it is new."""

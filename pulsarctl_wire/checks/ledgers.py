@@ -113,8 +113,8 @@ class Consumer(ConsumerLedger):
     """
 
     __slots__ = (
-        *("acked_count", "consumer_id", "deliveries", "first_flow", "first_grant", "flows"),
-        *("highest", "kind", "last_flow", "last_message", "active_ns", "redelivered", "request"),
+        *("acked_count", "consumer_id", "deliveries", "first_flow", "first_grant", "flow_count"),
+        *("highest_delivered", "kind", "last_flow", "last_message", "active_ns", "redelivered", "request"),
         *("partial_acks", "success", "subscription_facts", "state"),
     )
 
@@ -131,11 +131,11 @@ class Consumer(ConsumerLedger):
         self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
         self.success: Sighting | None = None  # SUCCESS
         self.active_ns = sighting.time_ns
-        self.deliveries = self.acked_count = self.flows = self.first_grant = 0
+        self.deliveries = self.acked_count = self.flow_count = self.first_grant = 0
         self.first_flow: Sighting | None = None
         self.last_flow: Sighting | None = None
         self.last_message: Sighting | None = None
-        self.highest: Entry = NOWHERE
+        self.highest_delivered: Entry = NOWHERE
         self.redelivered: dict[Entry, Redelivery] = {}
         self.partial_acks: dict[Entry, tuple[Sighting, Sighting]] = {}
         """Entries that are acknowledged in part, with the first and the last such ACK."""
@@ -153,8 +153,8 @@ class Consumer(ConsumerLedger):
         state.check_delivery(frame, self, entry)
         self.last_message = sighting
         self.deliveries += 1
-        if entry > self.highest:
-            self.highest = entry
+        if entry > self.highest_delivered:
+            self.highest_delivered = entry
             if entry > self.subscription_facts.highest_delivered:
                 self.subscription_facts.highest_delivered = entry
 
@@ -190,7 +190,7 @@ class UnackedDelivery(Delivered):
         super().__init__(left, sighting.number, sighting.time_ns)
         self.sighting = sighting
         self.is_chunk = is_chunk
-        self.is_intact = is_intact  # its checksum is right here
+        self.is_intact = is_intact  # its checksum was right when it was seen
         self.is_reported = False
 
 
@@ -245,7 +245,7 @@ class Producer(ProducerLedger):
         super().add_chunk(sequence, send, count, lossy=lossy)
         self._remember(sequence, send)
 
-    def _remember(self, sequence: int, pending: Pending) -> None:  # for its indexes see `plain.Sent`
+    def _remember(self, sequence: int, pending: Pending) -> None:  # its fields: see `plain.Sent`
         send = self.state.sighting
         if not isinstance(send, Send):
             return

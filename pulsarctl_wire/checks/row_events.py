@@ -2,8 +2,8 @@
 
 A frame has its row's command and metadata. Nearly all rows are SEND, SEND_RECEIPT, MESSAGE and ACK, of which
 the doctor needs a few numbers. These are read from the row; the command and the metadata are made when they
-are first used. The `raw` of such frames has only the sizes of the original frame; that of all others also has
-the command, as it would be written today.
+are first used. The `raw` of such a frame has only the sizes of the original; that of others also has the
+command, encoded anew.
 """
 
 import json
@@ -59,7 +59,7 @@ METADATA: Final = (
     *("num_messages_in_batch", "uuid", "num_chunks_from_msg", "chunk_id", "encrypted", "marker_type"),
     "txnid_most_bits",
 )
-"""The columns of `metadata` that are read; rows have them under these names, and `has_metadata`."""
+"""The columns of `metadata` that are read. Rows have them at the top level, beside `has_metadata`."""
 
 _RARE: Final = (
     *("consumer_epoch", "ack_set", "validation_error", "deliver_at_time", "uuid", "num_chunks_from_msg"),
@@ -71,13 +71,13 @@ _MAX_ROWS: Final = (
     1_024  # read at once; with many more, garbage collection and memory cost as much as all else
 )
 _WITH_IDS: Final = {SEND, SEND_RECEIPT, MESSAGE, ACK}
-_WORD: Final = 2**64 - 1
+_MASK_64: Final = 2**64 - 1
 _UNKNOWN: Final = re.compile(r"UNKNOWN\((\d{1,10})\)")
 _REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
 _MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do not have; valid as base64, too
 _UNKNOWN_FIELD: Final = "unknown_field_"
 _TYPE_SIZE: Final = 2  # bytes of a command that has only its type
-_ODD: Final = {"unknown_field_1000": 0}  # makes a command count as odd, see `is_doubtful`
+_DOUBTFUL_FIELD: Final = {"unknown_field_1000": 0}  # makes a command doubtful, see `is_doubtful`
 _UNREADABLE: Final = b"\xff"  # no protobuf message
 _VALUE_ERRORS: Final = (
     *(ValueError, TypeError, OverflowError, RecursionError, struct.error),
@@ -134,7 +134,7 @@ class RowFrame(Frame):
         self._metadata = metadata
 
     def encode_head(self) -> bytes:
-        """Return bytes from COMMAND_SIZE up to the payload of a SEND: equal ones if it was sent twice."""
+        """Return bytes that stand for those of a SEND before its payload: equal ones if it was sent twice."""
         head, ids = self._head, self._ids
         if head is not None and head.is_plain and ids is not None:
             sizes = f"{head.unpacked} {head.codec} {head.batch} {self.checksum == 'absent'}"
@@ -195,7 +195,7 @@ class RowReader:
 
 def _make_error(command: str | None, error: Exception) -> CaptureError:
     reason = (str(error) or type(error).__name__).splitlines()[0]
-    return CaptureError(f"a {command} of the table cannot be: {reason}")
+    return CaptureError(f"the table has an impossible {command}: {reason}")
 
 
 def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) -> Frame:
@@ -294,7 +294,7 @@ def _make_command(number: int, rows: Columns, row: int) -> BaseCommand:
 
 def _read_id(rows: Columns, name: str, row: int) -> int | None:
     value: int | None = rows[name][row]
-    return value if value is None or value >= 0 else value & _WORD
+    return value if value is None or value >= 0 else value & _MASK_64
 
 
 def _set_fields(body: Any, rows: Columns, row: int, *names: str) -> None:
@@ -302,7 +302,7 @@ def _set_fields(body: Any, rows: Columns, row: int, *names: str) -> None:
     for name in names:
         value = rows[name][row]
         if value is not None:
-            setattr(body, name, value & _WORD)
+            setattr(body, name, value & _MASK_64)
 
 
 def _make_message_id(rows: Columns, row: int) -> MessageIdData:
@@ -335,7 +335,7 @@ def _fill_ack(body: Any, rows: Columns, row: int) -> None:
     acked = rows["acked"][row]
     if acked is not None:
         for entry in acked:
-            ledger_id, entry_id = entry["ledger_id"] & _WORD, entry["entry_id"] & _WORD
+            ledger_id, entry_id = entry["ledger_id"] & _MASK_64, entry["entry_id"] & _MASK_64
             body.message_id.add(ledgerId=ledger_id, entryId=entry_id, ack_set=entry["ack_set"] or ())
     elif rows["ack_count"][row]:
         message_id = body.message_id.add()
@@ -376,7 +376,7 @@ def _make_metadata(rows: Columns, row: int) -> MessageMetadata:
     """Return the metadata of a row that has some."""
     metadata = MessageMetadata(producer_name=rows["producer_name"][row] or "", sequence_id=0)
     _set_fields(metadata, rows, row, "publish_time", "txnid_most_bits")
-    for name in _NUMBERS:
+    for name in _NUMBER_COLUMNS:
         value = rows[name][row]
         if value is not None:
             setattr(metadata, name, value)
@@ -390,7 +390,7 @@ def _make_metadata(rows: Columns, row: int) -> MessageMetadata:
     return metadata
 
 
-_NUMBERS: Final = (
+_NUMBER_COLUMNS: Final = (
     *("deliver_at_time", "uncompressed_size", "num_messages_in_batch", "num_chunks_from_msg", "chunk_id"),
     "marker_type",
 )
@@ -400,7 +400,7 @@ _NUMBERS: Final = (
 
 
 def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
-    """Return the fields of a command with placeholders for its credentials: a token that expires then.
+    """Return the fields of a command with placeholders for credentials; tokens expire at `expiry_ns`.
 
     If anything else was redacted, the command was doubtful; an unknown field makes it doubtful again.
     """
@@ -423,7 +423,7 @@ def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[
         return value
 
     result: dict[str, Any] = replace("", fields)
-    return result | _ODD if doubtful else result
+    return result | _DOUBTFUL_FIELD if doubtful else result
 
 
 def _make_token(expiry_ns: int) -> bytes:

@@ -41,16 +41,16 @@ MOMENTS: Final = {
     "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, send)",
     "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, sighting)",
     "undecodable": "the metadata of a SEND or MESSAGE does not parse: (state, frame, sighting)",
-    "unreadable": "a payload does not decompress to its size, but to this one: "
-    "(state, frame, sighting, size or None if the codec cannot read it)",
+    "unreadable": "a payload does not decompress to its stated size: "
+    "(state, frame, sighting, its real size or None if the codec cannot read it)",
     "chunk": "a SEND or MESSAGE with a chunk: (state, frame, sighting)",
     "receipt_out_of_order": "a receipt that may be for a later SEND than the next one, which still waits: "
     "(state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, send)",
-    "stored_again": "a receipt for a SEND with an earlier one, or with the id -1:-1: as sent_again",
+    "stored_again": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",
     "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",
-    "pause_ends": "after T without MESSAGE, or without FLOW and MESSAGE, a frame that may end that "
-    "(FLOW, MESSAGE, ACK): (state, frame, consumer), before the frame counts",
+    "pause_ends": "a FLOW, MESSAGE or ACK after T without MESSAGE, or T without FLOW and MESSAGE: "
+    "(state, frame, consumer), before the frame counts",
     "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer), after it counts",
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
     "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, redelivery)",
@@ -219,13 +219,13 @@ def locate_bytes(event: Malformed) -> Sighting:
 
 def format_ns(ns: int) -> str:
     """Return a duration as text: "5.1 s"; in minutes, hours or days from two of them on."""
-    for unit, size in _LONG.items():
+    for unit, size in _LONG_UNITS.items():
         if ns >= 2 * size * SECOND:
             return f"{ns / size / SECOND:.1f} {unit}"
     return f"{ns / SECOND:.1f} s"
 
 
-_LONG: Final = {"days": 86_400, "h": 3_600, "min": 60}
+_LONG_UNITS: Final = {"days": 86_400, "h": 3_600, "min": 60}
 """Units above the second, in seconds, the longest first."""
 
 

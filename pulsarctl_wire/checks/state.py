@@ -51,7 +51,7 @@ class Observer(Protocol):
     facts: Facts
 
     def advance(self, time_ns: int, number: int) -> None:
-        """Move the time on to that of the next frame, which has this number."""
+        """Move on to the time of the next frame; `number` is the number of that frame."""
 
     def on_frame(self, state: "CheckState", frame: Frame, sighting: Sighting) -> None:
         """Handle a frame of a type that rules ask for, after it was tracked."""
@@ -114,17 +114,17 @@ class CheckState(SightedState):
         streams: Iterable[FrameStream] = (),
         *,
         doctor: Observer,
-        types: list[bool],
+        has_handlers: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
         self.doctor = doctor
         self.facts = doctor.facts
-        self._types = types
+        self._has_handlers = has_handlers  # by type of command
         self.to_client, self.to_broker = Direction(), Direction()
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
-        doctor, types, facts = self.doctor, self._types, self.facts
+        doctor, has_handlers, facts = self.doctor, self._has_handlers, self.facts
         for event in events:
             time_ns = event.time_ns or 0
             if time_ns >= facts.due_ns:
@@ -155,7 +155,7 @@ class CheckState(SightedState):
             self.answered_request = self.request_sighting = None
             self.is_chunk = False
             self._follow(frame)
-            if 0 <= kind < len(types) and types[kind]:
+            if 0 <= kind < len(has_handlers) and has_handlers[kind]:
                 doctor.on_frame(self, frame, sighting)
             if frame.size > self.limit:
                 doctor.on_moment("oversized", self, frame, sighting)
@@ -335,9 +335,9 @@ class CheckState(SightedState):
     # -- consumers
 
     def _new_consumer(self, body: Any, topic: str, subscription: str) -> ConsumerLedger:
-        shared = self.facts.get_subscription(topic, subscription)
-        consumer = Consumer(self, self.sighting, body, shared)
-        shared.add(consumer)
+        subscription_facts = self.facts.get_subscription(topic, subscription)
+        consumer = Consumer(self, self.sighting, body, subscription_facts)
+        subscription_facts.add(consumer)
         return consumer
 
     def _flow(self, frame: Frame) -> None:
@@ -351,7 +351,7 @@ class CheckState(SightedState):
             consumer.first_flow = self.sighting
             consumer.first_grant = consumer.permits
         consumer.last_flow = self.sighting
-        consumer.flows += 1
+        consumer.flow_count += 1
         if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MAX_PERMITS:
             self.doctor.on_moment("granted", self, frame, consumer)
 

@@ -6,7 +6,7 @@ Besides frames, gaps and malformed stretches there are rows for what TCP did, ma
 
     opened    a connection's first packet
     closed    the first FIN or RST, at `end_ns`
-    ended     the last packet that belongs to it, or the end of the capture: `how`, and whether `both_sides`
+    ended     its last packet, or the end of the capture: `how` it ended, and whether for `both_sides`
 
 Only the doctor keeps anything of the rows, so memory does not grow with their number.
 """
@@ -50,7 +50,7 @@ class TableState(CheckState):
         assert isinstance(frame, RowFrame)
         crc: int | None = frame.read("head_crc")
         if crc is None:
-            return b"%d:%d:%d" % (frame.connection.index, frame.to_broker, frame.offset)  # of no other one
+            return b"%d:%d:%d" % (frame.connection.index, frame.to_broker, frame.offset)  # unique
         return crc.to_bytes(8, "big", signed=True)
 
     def find_misstated_size(self, frame: Frame) -> int | None:
@@ -61,7 +61,7 @@ class TableState(CheckState):
 
 
 class _Cluster:
-    """The rows of one cluster."""
+    """Runs a doctor on the rows of one cluster."""
 
     def __init__(self, name: str, thresholds: Thresholds, reader: RowReader) -> None:
         self.name = name
@@ -136,10 +136,10 @@ def _make_ending(rows: Columns, row: int, state: CheckState) -> EndedConnection:
 
 
 def diagnose(batches: Iterable[Any], thresholds: Thresholds = DEFAULTS) -> Iterator[dict[str, Any]]:
-    """Yield the findings in rows, which are in order: by cluster, and for each as they were captured.
+    """Yield the findings in rows, which are ordered by cluster, then as they were captured.
 
-    `batches` are Arrow's, with the columns `row_events.COLUMNS` and `row_events.METADATA`, and those of the
-    places and connections that are named above. Raises CaptureError for impossible values.
+    `batches` are Arrow's, with the columns `row_events.COLUMNS` and `row_events.METADATA`, and those of
+    `reports.findings` that say where a frame is and what TCP did. Raises CaptureError for impossible values.
     """
     cluster: _Cluster | None = None
     reader = RowReader()

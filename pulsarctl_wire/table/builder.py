@@ -6,7 +6,7 @@ from typing import Any, Final
 from pulsarctl_wire.table.columns import batch_of
 from pulsarctl_wire.table.frames import FrameRows
 from pulsarctl_wire.table.messages import MessageRows
-from pulsarctl_wire.table.parquet import ROWS
+from pulsarctl_wire.table.parquet import GROUP_ROWS
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.table.schema import CONNECTIONS, GAPS, MESSAGES
 from pulsarctl_wire.wire.detail import ALL, MessageOptions
@@ -48,7 +48,7 @@ class TableBuilder:
         """Whether the caller should take rows now."""
         size = self._frames.size + (0 if self._messages is None else self._messages.size)
         rows = len(self._gaps) + len(self._connections)
-        return rows >= _MAX_ROWS or self._frames.rows >= ROWS or size >= _MAX_BYTES
+        return rows >= _MAX_ROWS or self._frames.row_count >= GROUP_ROWS or size >= _MAX_BYTES
 
     def batches(self, batches: Iterable[list[Event]]) -> Iterator[dict[str, Any]]:
         """Add all events; yield what `take` returns, at least once."""

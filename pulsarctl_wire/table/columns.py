@@ -41,7 +41,7 @@ def select(records: Any, which: Any) -> Any:
 
 
 class Codes(dict[Any, int]):
-    """Numbers distinct values in order of appearance; None is 0. `size` is the total length of the texts."""
+    """Maps distinct values to 1, 2, … as they appear; None is 0. `size` is the total length of the texts."""
 
     def __init__(self) -> None:
         self[None] = 0
@@ -267,7 +267,7 @@ def _offsets(values: Sequence[Sized]) -> Any:
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     """Return an Arrow array of `acked` lists at `rows`, null elsewhere.
 
-    A value has ledger id, entry id, left, … of all ids as int64, and the ack_set of each, or none at all.
+    A value has the ledger id, entry id and `left` of each id as int64, and their ack_sets, or () for none.
     """
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(ids) // _ID_BYTES for ids, _ in values]

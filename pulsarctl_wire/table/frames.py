@@ -1,8 +1,8 @@
 """Makes rows of the frames table, in Arrow batches.
 
 This runs for every frame, so it must be fast: the fields of a command are written into a record of the
-command's kind, which takes compiled code no objects. numpy reads the records of a batch as columns and puts
-their values into the right rows. Rare fields are kept as plain values.
+command's kind, which compiled code does without making objects. numpy reads the records of a batch as columns
+and puts their values into the right rows. Rare fields are kept as plain values.
 """
 
 from array import array
@@ -65,7 +65,7 @@ _MAX_SHORT: Final = 2**62 - 1  # compiled code compares numbers up to this witho
 
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
 _INVALID: Final = _CHECKSUMS["invalid"]
-_HEADS: Final = (18, 18, 18, 12)
+_OVERHEADS: Final = (18, 18, 18, 12)
 """Bytes in front of the metadata, without the command: sizes, magic, checksum. By code of `_CHECKSUMS`."""
 _WITHOUT_JSON: Final = {NUMBERS[name] for name in ("PING", "PONG", "ACK_RESPONSE")}
 _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
@@ -89,7 +89,7 @@ class FrameRows:
         host: str | None,
         detail: str,
     ) -> None:
-        self.rows = 0
+        self.row_count = 0
         """Frames collected since rows were taken."""
         self._sources = sources
         self._cluster = cluster
@@ -109,16 +109,19 @@ class FrameRows:
         self._heads = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
         self._answers = Records("latency", "size", "row", "type", "name", "messages", "request")
         self._receipts = Records(
-            "producer", "sequence", "highest", "ledger", "entry", "row", "identified", "ranges"
+            "producer", "sequence", "highest", "ledger", "entry", "row", "identified", "has_highest"
         )
-        self._acks = Records("consumer", "request", "ledger", "entry", "left", "row", "type", "count", "asks")
+        self._acks = Records(
+            "consumer", "request", "ledger", "entry", "left", "row", "type", "count", "has_request"
+        )
         self._flows = Records("consumer", "permits", "row")
         self._begin()
 
     def _begin(self) -> None:
-        self.rows = 0
+        self.row_count = 0
         self._bytes = 0
-        self._topics, self._subscriptions, self._names, self._types = Codes(), Codes(), Codes(), Codes()
+        self._topics, self._subscriptions = Codes(), Codes()
+        self._producers, self._odd_types = Codes(), Codes()
         self._connections: dict[int, Connection] = {}
         self._unusual: dict[str, list[tuple[int, Any]]] = {}  # fields of metadata
         self._sparse: dict[str, list[tuple[int, Any]]] = {}
@@ -130,14 +133,14 @@ class FrameRows:
     @property
     def size(self) -> int:
         """Bytes of payloads, JSON, lists of ids and distinct texts collected."""
-        return self._bytes + self._names.size + self._topics.size + self._subscriptions.size
+        return self._bytes + self._producers.size + self._topics.size + self._subscriptions.size
 
     def add(self, events: list[Event]) -> list[Event]:
         """Collect the frames of `events` that `detail` asks for; return gaps and malformed bytes."""
         damage: list[Event] = []
         is_all, has_exchanges = self._detail == ALL, self._detail == EXCHANGES
         common, topics, subscriptions = self._common.writer, self._topics, self._subscriptions
-        connections, row, last = self._connections, self.rows, None
+        connections, row, last = self._connections, self.row_count, None
         for frame in events:
             if not isinstance(frame, Frame):
                 damage.append(frame)
@@ -186,12 +189,12 @@ class FrameRows:
                 self._payloads.append(_payload(frame) if frame.payload_at else None)
                 self._bytes += len(raw)
             row += 1
-        self.rows = row
+        self.row_count = row
         return damage
 
     def _odd_type(self, frame: Frame) -> int:
         """Return a number for a type that does not fit in an int32 (below -1), or that is missing (-1)."""
-        return -1 - self._types[frame.type] if frame.has_command else -1
+        return -1 - self._odd_types[frame.type] if frame.has_command else -1
 
     def _record_entry(self, row: int, frame: Frame, number: int, size: int) -> None:
         ids, head = frame.ids, frame.head
@@ -230,7 +233,7 @@ class FrameRows:
     def _record_head(self, row: int, frame: Frame, head: Head) -> None:
         records = self._heads.writer
         write_i64_le(records, row)
-        write_i64_le(records, self._names[head.producer])
+        write_i64_le(records, self._producers[head.producer])
         write_i64_le(records, fit_i64(head.publish_time))
         write_i64_le(records, head.unpacked)
         write_i64_le(records, head.codec)
@@ -251,7 +254,7 @@ class FrameRows:
         write_i64_le(records, size)
         write_i64_le(records, row)
         write_i64_le(records, request_type)
-        write_i64_le(records, self._names[frame.producer])
+        write_i64_le(records, self._producers[frame.producer])
         write_i64_le(records, messages)
         write_i64_le(records, frame.request_offset)
 
@@ -362,7 +365,7 @@ class FrameRows:
         self._fill_addresses(columns, common["direction"])
         columns.set_numbers("stream_offset", common["offset"])
         types, codes = np.unique(common["type"], return_inverse=True)
-        rare = ["?", *map(command_name, list(self._types)[1:])]
+        rare = ["?", *map(command_name, list(self._odd_types)[1:])]
         names = [command_name(number) if number >= 0 else rare[-1 - number] for number in types.tolist()]
         columns.set_texts("command", codes, names)
         columns.set_numbers("total_size", common["total"])
@@ -378,14 +381,14 @@ class FrameRows:
         sends = select(heads, common["type"][heads["row"]] == SEND)
         named = select(answers, answers["name"] != 0)
         rows, producers = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
-        columns.put_texts("producer", rows, producers, self._names.texts)
+        columns.put_texts("producer", rows, producers, self._producers.texts)
         receipts, acks, flows = (records.take(order) for records in (self._receipts, self._acks, self._flows))
         columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
         columns.put_all(select(receipts, receipts["identified"] != 0), ledger_id="ledger", entry_id="entry")
-        columns.put_all(select(receipts, receipts["ranges"] != 0), highest_sequence_id="highest")
+        columns.put_all(select(receipts, receipts["has_highest"] != 0), highest_sequence_id="highest")
         columns.put_all(acks, consumer_id="consumer", ack_count="count")
         columns.put_all(acks[acks["count"] > 0], ledger_id="ledger", entry_id="entry", left="left")
-        columns.put_all(acks[acks["asks"] != 0], request_id="request")
+        columns.put_all(acks[acks["has_request"] != 0], request_id="request")
         columns.put_texts("ack_type", acks["row"], acks["type"], _ACK_TYPES)
         columns.put_all(flows, consumer_id="consumer", permits="permits")
         columns.put_sparse()
@@ -439,23 +442,23 @@ class FrameRows:
         columns.put("checksum_valid", rows[checked], entries["checksum"][checked] == 1)
         has_head = entries["payload_at"] != 0
         whole = has_head & (common["partial"][rows] == 0)
-        sizes = entries["payload_at"] - entries["size"] - np.array(_HEADS)[entries["checksum"]]
+        sizes = entries["payload_at"] - entries["size"] - np.array(_OVERHEADS)[entries["checksum"]]
         columns.put("metadata_size", rows[has_head], sizes[has_head])
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
         columns.put_all(select(entries, whole & sends), payload_crc="crc")
 
-    def _take_metadata(self, columns: Columns, common: Any, entries: Any) -> None:
-        rows = entries["row"]
-        columns.put_all(select(entries, common["type"][rows] != SEND), num_messages="batch")
-        columns.put_all(entries, messages="messages")
+    def _take_metadata(self, columns: Columns, common: Any, heads: Any) -> None:
+        rows = heads["row"]
+        columns.put_all(select(heads, common["type"][rows] != SEND), num_messages="batch")
+        columns.put_all(heads, messages="messages")
         nested = columns.nested
         assert nested is not None
         nested.present = rows
-        nested.put_texts("producer_name", rows, entries["name"], self._names.texts)
-        nested.put_all(entries, publish_time="publish", num_messages_in_batch="batch")
-        nested.put_all(select(entries, entries["unpacked"] != 0), uncompressed_size="unpacked")
-        nested.put_all(select(entries, entries["hash"] >= 0), key_hash="hash")
-        nested.put_texts("compression", rows, entries["codec"], _COMPRESSIONS)
+        nested.put_texts("producer_name", rows, heads["name"], self._producers.texts)
+        nested.put_all(heads, publish_time="publish", num_messages_in_batch="batch")
+        nested.put_all(select(heads, heads["unpacked"] != 0), uncompressed_size="unpacked")
+        nested.put_all(select(heads, heads["hash"] >= 0), key_hash="hash")
+        nested.put_texts("compression", rows, heads["codec"], _COMPRESSIONS)
         nested.put_sparse()
 
     def _take_answers(self, columns: Columns, answers: Any) -> None:

@@ -38,7 +38,7 @@ class MessageRows:
         return rows
 
     def add(self, events: Iterable[Event]) -> None:
-        """Add the messages of each SEND and MESSAGE. Cut frames have none, and nor have incomplete chunks."""
+        """Add the messages of each SEND and MESSAGE. Cut frames and incomplete chunks have none."""
         for event in events:
             if isinstance(event, Frame):
                 self._add(event)

@@ -11,7 +11,7 @@ from pulsarctl_wire.table.schema import COMMENT, TIMES
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
 
-ROWS: Final = 65_536
+GROUP_ROWS: Final = 65_536
 """Rows of a batch, and of a Parquet row group."""
 GATHERED: Final = 32 * 1024 * 1024
 """Bytes of rows that are worth a row group, however few they are."""
@@ -56,12 +56,12 @@ def writer(target: Any, schema: Any, **options: Any) -> Any:
 class RowGroups:
     """A Parquet file of the columns of `schema`, written to a path or file.
 
-    Rows are gathered until they are `ROWS`, or `most` bytes in memory; then they become a row group.
+    Rows are gathered until they are `GROUP_ROWS`, or `max_bytes` in memory; then they become a row group.
     """
 
-    def __init__(self, target: Any, schema: Any, most: int = GATHERED) -> None:
+    def __init__(self, target: Any, schema: Any, max_bytes: int = GATHERED) -> None:
         self._parquet = writer(target, schema)
-        self._max_bytes = most
+        self._max_bytes = max_bytes
         self._tables: list[Any] = []
         self._rows = self._size = 0
 
@@ -72,7 +72,7 @@ class RowGroups:
         self._tables.append(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
         self._rows += rows.num_rows
         self._size += rows.nbytes
-        if self._rows >= ROWS or self._size >= self._max_bytes:
+        if self._rows >= GROUP_ROWS or self._size >= self._max_bytes:
             self._flush()
 
     def note(self, name: bytes, text: str) -> None:

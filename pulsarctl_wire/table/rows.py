@@ -1,4 +1,4 @@
-"""Makes rows one by one: those of gaps and connections. builder.py makes those of frames by the batch."""
+"""Makes rows one by one: those of gaps and connections. frames.py makes those of frames by the batch."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -61,7 +61,7 @@ class RowMaker:
         return row
 
     def make_connection_row(self, ending: EndedConnection) -> Row:
-        """Return the row of a connection. Without a `greeting` of its state, the columns of that are null."""
+        """Return the row of a connection. If its state has no `greeting`, the greeting's columns are null."""
         connection = ending.connection
         client, server = parse_address(connection.client), parse_address(connection.server)
         greeting = getattr(ending.state, "greeting", None) or Greeting()

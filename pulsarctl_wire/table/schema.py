@@ -19,7 +19,7 @@ READABLE: Final = ("3", "4", VERSION)
 """The versions that reports read. Earlier ones lack columns."""
 
 DETAIL: Final = b"pwire.detail"
-"""The key of what a table holds if that is not all frames, in the Parquet metadata."""
+"""The key in the Parquet metadata of a table's detail, if it does not hold all frames."""
 
 COMMENT: Final = b"comment"
 """The key of a column's meaning in the metadata of its Arrow field, as in Delta Lake and Spark."""
@@ -58,11 +58,11 @@ _PANDAS: Final = {
     pa.int64(): ("int64", "Int64"),
     pa.bool_(): ("bool", "boolean"),
 }
-"""What pandas calls types without nulls, and with them."""
+"""Arrow type -> pandas' names of it without nulls, and with nulls."""
 
 
 def for_pandas(schema: Any) -> Any:
-    """`schema` with metadata by which pandas keeps integers and booleans beside nulls what they are."""
+    """Return `schema` with metadata that makes pandas keep the types of integers and booleans with nulls."""
     columns = [
         {"name": field.name, "pandas_type": plain, "numpy_type": nullable}
         for field in schema
@@ -128,7 +128,7 @@ _HOST: Final = (
 
 
 def _place(file: str, time: str) -> list[Any]:
-    """Return the columns that say where something was captured: what `file` and `time_ns` are about."""
+    """Return the columns that say where something was captured, with the meanings of `file` and `time_ns`."""
     return [
         _text("file", file),
         _text("series", _SERIES),
@@ -162,7 +162,7 @@ _NUMBER: Final = [
 
 
 def _ends(offset: str) -> list[Any]:
-    """Return the columns that say between whom something was sent; what `stream_offset` is."""
+    """Return the columns that say who sent something to whom, with the meaning of `stream_offset`."""
     return [
         _text("src_ip", "sender's address; null if there are no packets"),
         _int32("src_port", "sender's port"),
@@ -427,7 +427,7 @@ FINDINGS: Final = pa.schema(
 
 
 def described(schema: Any, detail: str) -> Any:
-    """Return the columns of a table with a note of its `detail`, if it does not hold all frames."""
+    """Return the schema of a table with a note of its `detail`, if it does not hold all frames."""
     return schema if detail == ALL else schema.with_metadata({**schema.metadata, DETAIL: detail})
 
 

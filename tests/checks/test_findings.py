@@ -213,7 +213,7 @@ def test_values_that_cannot_be_are_an_error(column: str, value: object, tmp_path
         pc.if_else(there, pa.scalar(value, column_type), pa.scalar(None, column_type)),
     )
     pq.write_table(table, path)
-    with data.tables(path) as tables, pytest.raises(CaptureError, match="of the table cannot be: "):
+    with data.tables(path) as tables, pytest.raises(CaptureError, match="the table has an impossible "):
         tables.report("findings").rows()
 
 

@@ -94,7 +94,7 @@ def test_files_have_the_size_that_is_asked_for(tmp_path: Path) -> None:
 def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, out = put(tmp_path, parts(4)), tmp_path / "out"
     run(paths, out, OPTIONS)
-    monkeypatch.setattr("pulsarctl_wire.table.parquet.ROWS", 20)
+    monkeypatch.setattr("pulsarctl_wire.table.parquet.GROUP_ROWS", 20)
     most = max(pq.read_metadata(out / file).num_rows for file in files(out))
     optimize(str(out), MIB)
     (merged,) = (out / "frames").glob("000000*")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire.table.columns import batch_of
-from pulsarctl_wire.table.parquet import ROWS, RowGroups
+from pulsarctl_wire.table.parquet import GROUP_ROWS, RowGroups
 from pulsarctl_wire.table.schema import GAPS
 
 
@@ -29,7 +29,7 @@ def gaps(texts: list[str]) -> pa.RecordBatch:
 
 @given(st.lists(st.lists(st.text(st.characters(codec="utf-8"), max_size=3), max_size=5)), st.integers(1, 500))
 def test_rows_keep_their_order(texts: list[list[str]], most: int) -> None:
-    found = written([gaps(each) for each in texts], most=most)
+    found = written([gaps(each) for each in texts], max_bytes=most)
     assert found.read()["file"].to_pylist() == [text for each in texts for text in each]
     assert found.schema_arrow.equals(GAPS, check_metadata=False)
 
@@ -39,8 +39,8 @@ def test_batches_become_row_groups() -> None:
     found = written(batches)
     sizes = [found.metadata.row_group(number).num_rows for number in range(found.num_row_groups)]
     assert sizes == [66_000, 66_000, 18_000]
-    assert min(sizes[:-1]) >= ROWS
-    small = written(batches, most=gaps(["1"] * 1_000).nbytes * 10)
+    assert min(sizes[:-1]) >= GROUP_ROWS
+    small = written(batches, max_bytes=gaps(["1"] * 1_000).nbytes * 10)
     assert small.num_row_groups == 15
     encodings = small.metadata.row_group(0).column(0).encodings  # as texts they would be PLAIN
     assert "RLE_DICTIONARY" in encodings

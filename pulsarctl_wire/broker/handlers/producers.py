@@ -75,7 +75,7 @@ async def _join(
                 connection.producers[body.producer_id] = Opening()
             return
     else:
-        topic.check_no_schema()
+        topic.check_schema_optional()
     if body.initial_subscription_name:
         await topic.create_initial_subscription(connection.text(body.initial_subscription_name))
     has_name = body.HasField("producer_name")

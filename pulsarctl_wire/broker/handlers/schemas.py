@@ -52,7 +52,7 @@ async def get_or_create_schema(
         if topic is None:
             raise Refused("TopicNotFound", f"Topic not found {text}")
         if body.schema.type == Schema.Type.Value("None"):
-            topic.check_no_schema()
+            topic.check_schema_optional()
             answer = {"schema_version": b""}
         else:
             answer = {"schema_version": await topic.register_schema(body.schema)}

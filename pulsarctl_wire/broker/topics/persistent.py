@@ -141,12 +141,12 @@ class PersistentTopic(StoredTopic[Subscription]):
         return subscription
 
     def _find_start(self, command: CommandSubscribe) -> int:
-        """Return a new subscription's start index. Readers are sent their start entry; clients skip it."""
+        """Return a new subscription's start index; for readers their start entry's, which clients skip."""
         start = command.start_message_id
         if not command.durable and command.HasField("start_message_id"):
             ledger, entry = signed(start.ledgerId), signed(start.entryId)
-            former = entry - 1 if ledger >= 0 and entry >= 0 else entry
-            if (ledger, former) <= self.log.position_before(self.log.end):
+            previous = entry - 1 if ledger >= 0 and entry >= 0 else entry
+            if (ledger, previous) <= self.log.position_before(self.log.end):
                 return self.locate(start)  # else the initial position counts, as for `latest`
         if command.initialPosition == CommandSubscribe.Earliest:
             return 0 if command.read_compacted and self.compaction.log is not None else self.log.first

@@ -200,7 +200,7 @@ class Subscription(Source):
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Acknowledge messages one by one, except unknown ids, and all from the first beyond the end on."""
+        """Acknowledge messages one by one. Ignores unknown ids, and all ids after one beyond the end."""
         mark, is_beyond_end = self.cursor.mark, False
         for message_id in ids:
             index, is_stored = self._locate(message_id)
@@ -239,7 +239,7 @@ class Subscription(Source):
                 break
 
     def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
-        """Apply a transaction's acknowledgements: everything before `until`; entries, or messages of them."""
+        """Apply a transaction's acks: all before `until`; entries are (index, mask or None for all, size)."""
         self.cursor.ack_before(until)
         for index, mask, size in entries:
             if mask is None:

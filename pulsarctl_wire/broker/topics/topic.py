@@ -97,7 +97,7 @@ class Producer:
         self.bytes_in = 0
         self._when_idle: list[Completion[None]] = []
 
-    def succeeds(self, other: "Producer") -> bool:
+    def is_reconnect_of(self, other: "Producer") -> bool:
         """Return whether this is `other` reconnecting: same connection and id, higher epoch."""
         return self.connection is other.connection and self.id == other.id and self.epoch > other.epoch
 
@@ -268,12 +268,12 @@ class Topic(Generic[S]):
         schemas, data = self.environment.schemas, from_wire(schema)
         updates = self.policies.get("is_allow_auto_update_schema")
         if self.settings.isAllowAutoUpdateSchemaEnabled if updates is None else updates:
-            return schemas.add(self.name, data, self.strategy, self.scheduler.time_ms)
+            return schemas.add(self.name, data, self.schema_strategy, self.scheduler.time_ms)
         if (stored := schemas.find(self.name, data)) is not None:
             return stored
         raise SchemaRefused("incompatible", "Schema not found and schema auto updating is disabled.")
 
-    def check_no_schema(self) -> None:
+    def check_schema_optional(self) -> None:
         """Raise SchemaRefused if producers must have a schema."""
         enforced = self.policies.get("schema_validation_enforced") or self.settings.isSchemaValidationEnforced
         if enforced and self.environment.schemas.get(self.name) is not None:
@@ -292,7 +292,7 @@ class Topic(Generic[S]):
         has_readers = any(not consumer.takes_any_schema for consumer in self.consumers)
         is_used = self.producers or self.has_messages or has_readers
         if is_used or schemas.get(self.name) is not None:
-            schemas.check(self.name, from_wire(schema), self.strategy)
+            schemas.check(self.name, from_wire(schema), self.schema_strategy)
             return
         try:
             self._add_schema(schema)
@@ -309,7 +309,7 @@ class Topic(Generic[S]):
         return False
 
     @property
-    def strategy(self) -> str:
+    def schema_strategy(self) -> str:
         """The schema compatibility strategy, by Pulsar's name."""
         strategy: str = (
             self.policies.get("schema_compatibility_strategy") or self.settings.schemaCompatibilityStrategy
@@ -375,8 +375,8 @@ class Topic(Generic[S]):
         text = f"Producer with name '{producer.name}' is already connected to topic '{self.name.full}'"
         name_taken = java_refusal("ProducerBusy", text, "NamingException")
         while (other := self.producers.get(producer.name)) is not None:
-            if producer.succeeds(other) or other.connection.closed:
-                other.closed = True  # though its SENDs may still be being stored
+            if producer.is_reconnect_of(other) or other.connection.closed:
+                other.closed = True  # though some of its SENDs may not be stored yet
                 break
             if other.connection is producer.connection or await other.connection.probe():
                 raise name_taken

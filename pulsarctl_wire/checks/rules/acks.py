@@ -102,9 +102,9 @@ class EndlessRedelivery(Rule):
     """The same message is given back and delivered again and again, and is never acknowledged.
 
     Wire: after a REDELIVER_UNACKNOWLEDGED_MESSAGES the same entry is delivered five more times or more to the
-    same consumer, and it is not acknowledged when that closes. A dead letter policy acknowledges it in the
-    end, so it is only reported before that from the 17th time on: Java's policy gives up after 16. Shared and
-    Key_Shared count it in redelivery_count; Exclusive and Failover do not.
+    same consumer, and is not acknowledged when that consumer closes. While it is open, this is reported from
+    the 17th time on: until then a dead letter policy (Java's gives up after 16) may acknowledge it. Shared
+    and Key_Shared count it in redelivery_count; Exclusive and Failover do not.
 
     Advice: Set a dead letter policy, and look at why the application refuses this message.
 

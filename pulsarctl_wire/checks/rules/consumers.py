@@ -196,14 +196,12 @@ class ReaderWaitsForMissingMessage(SilenceRule):
         if now_ns - since_ns < self.thresholds.quiet or is_empty or is_delivered:
             return
         if consumer.permits > 0 and consumer.exact and self.can_judge(consumer.state):
+            delivered = format_entry(consumer.highest_delivered)
             text = (
                 f"The broker names {format_entry(entry)} as the last message, but has sent nothing after "
-                f"{format_entry(consumer.highest)} for {format_ns(now_ns - since_ns)} although it may send "
+                f"{delivered} for {format_ns(now_ns - since_ns)} although it may send "
                 f"{consumer.permits}: a reader that reads to the end hangs, unless that entry is compacted "
                 "away or in an open transaction."
             )
-            rows = [
-                (sighting, f"last id {format_entry(entry)}"),
-                (last, f"last delivery {format_entry(consumer.highest)}"),
-            ]
+            rows = [(sighting, f"last id {format_entry(entry)}"), (last, f"last delivery {delivered}")]
             self.report(consumer.state, consumer.subject(), rows, text, SUSPECTED)

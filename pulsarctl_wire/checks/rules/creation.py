@@ -30,7 +30,7 @@ _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 @dataclass(slots=True)
 class _Create:
-    """A PRODUCER or SUBSCRIBE without an answer; `retry` is the later one for the same."""
+    """A PRODUCER or SUBSCRIBE without an answer; `retry` is the next one for the same name."""
 
     sighting: Sighting
     name: str
@@ -177,10 +177,10 @@ class StaleOwnership(Rule):
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a request that is answered ServiceNotReady."""
-        request, cause, connection = state.answered_request, state.request_sighting, state.connection
-        if error_of(frame) != ServerError.ServiceNotReady or request is None or cause is None:
+        request, opening, connection = state.answered_request, state.request_sighting, state.connection
+        if error_of(frame) != ServerError.ServiceNotReady or request is None or opening is None:
             return
         if request.type in _OPENING and request.owner is not None:
             key = find_client_host(connection), connection.server, request.topic, request.owner
-            self._refusals[key] = _Refusal(state, cause, sighting)
+            self._refusals[key] = _Refusal(state, opening, sighting)
             bound(self._refusals, _MAX_REQUESTS)

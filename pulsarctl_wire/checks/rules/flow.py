@@ -10,7 +10,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 
-_FEW: Final = 10  # permits that are no large queue, and unacknowledged messages that are no limit
+_FEW: Final = 10  # fewer permits are no large queue, fewer unacknowledged messages block nobody
 
 
 def find_waiting_message(consumer: Consumer, until_ns: int) -> Sighting | None:
@@ -22,7 +22,7 @@ def find_waiting_message(consumer: Consumer, until_ns: int) -> Sighting | None:
     subscription = consumer.subscription_facts
     delivered = subscription.highest_delivered
     if subscription.has_few_owners:
-        delivered = max(owner.highest for owner in (consumer, *subscription.list_owners()))
+        delivered = max(owner.highest_delivered for owner in (consumer, *subscription.list_owners()))
     send = subscription.topic.find_stored_after(max(delivered, subscription.highest_acked))
     receipt = send.answer if send is not None else None
     return receipt if receipt is not None and receipt.time_ns <= until_ns else None
@@ -108,7 +108,7 @@ class PermitsOverGranted(Rule):
     def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
         first = consumer.first_flow
-        if first is None or consumer.flows < 3 or consumer.permits > MAX_PERMITS:
+        if first is None or consumer.flow_count < 3 or consumer.permits > MAX_PERMITS:
             return
         if (
             consumer.permits > 2 * max(consumer.first_grant, _FEW)

@@ -14,9 +14,9 @@ from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _CERTAIN_FROM: Final = 3  # connections that ended in the same way
-_MAX_CONSUMERS: Final = 1_024  # that are followed at a time
-_MAX_ENTRIES: Final = 128  # that one of them got last
-_MAX_ENDS: Final = 8  # that one of them was told of
+_MAX_CONSUMERS: Final = 1_024  # consumers that are followed at a time
+_MAX_ENTRIES: Final = 128  # latest entries of a consumer that are compared
+_MAX_ENDS: Final = 8  # REACHED_END_OF_TOPICs of a consumer that are kept
 _AT_ONCE: Final = SECOND // 2
 """A client that closes this soon after a frame closes because of it."""
 
@@ -85,7 +85,7 @@ class ReconnectLoopOnFrame(Rule):
             return  # another consumer, which got it as well
         loop.entries, loop.ended_ns = common, ended_ns
         loop.count += 1
-        entry = min(common, key=lambda key: (common[key].is_intact, key))
+        entry = min(common, key=lambda entry: (common[entry].is_intact, entry))
         rows = [(row.sighting, "client closes") for row in (common[entry], last[entry])]
         text = f"The client has closed its connection {loop.count} times after it was given the same message."
         subject = Subject(key[1], key[2], message_id=format_entry(entry))

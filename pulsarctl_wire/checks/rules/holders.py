@@ -37,7 +37,7 @@ class _Claim:
     state: CheckState
     request: Sighting
     holder: CheckState
-    success: Sighting  # since when it holds it
+    success: Sighting  # the answer that gave the holder the name
     subject: Subject
     answer: Sighting | None = None
     ending: EndedConnection | None = None

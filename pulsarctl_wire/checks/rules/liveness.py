@@ -12,10 +12,7 @@ _MAX_PINGS: Final = 8
 
 
 class _Silent(Rule):
-    """PING, and no byte from its receiver since, whatever it is.
-
-    Pulsar's clients and brokers take any frame for an answer.
-    """
+    """A PING whose receiver has sent nothing since: clients and brokers take any frame for an answer."""
 
     relies_on = CAPTURE  # where some packets were missed, the last ones of any connection may be missing
     handlers: ClassVar = {"PING": "on_ping"}
@@ -78,7 +75,7 @@ class ClientSilent(_Silent):
     """The client does not answer the broker's PING: the process hangs, or its host or the network is gone.
 
     Wire: PING to the client, and no byte from it until the broker closes the connection, at least 1 s later;
-    or none for twice the time after which answers are missed. Any frame counts as an answer.
+    or none for twice R. Any frame counts as an answer.
 
     Advice: Look at the client's process (garbage collection, stopped, host asleep) and at the network to it.
 
@@ -94,7 +91,7 @@ class BrokerSilent(_Silent):
     """The broker does not answer the client's PING: it hangs, or a firewall drops the packets.
 
     Wire: PING to the broker, and no byte from it until the client closes the connection, at least 1 s later;
-    or none for twice the time after which answers are missed. A PONG after the client's FIN comes too late.
+    or none for twice R. A PONG after the client's FIN comes too late.
 
     Advice: Look at the broker's process (garbage collection, overload) and at the network to it.
 

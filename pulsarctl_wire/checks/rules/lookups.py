@@ -25,7 +25,7 @@ _MAX_ADDRESSES: Final = 16_384
 _MAX_FAILURES: Final = 64  # kept of an address
 _FOREVER: Final = 2**63
 _COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"  # never opened
-_PROMISED: Final = "promised"  # mark of a connection: the keys of promises that it carried
+_PROMISED: Final = "promised"  # key in `state.notes`: the keys of promises that the connection carried
 
 _Redirect = tuple[str, str, bool]
 """Who redirects, to which address, and `authoritative`."""
@@ -50,8 +50,8 @@ class _Chain(NamedTuple):
         if last not in earlier:
             return False
         between = earlier[: earlier.index(last) + 1]
-        servers, names, _ = map(set, zip(*between, strict=True))
-        return len(servers) > 1 and len(names) > 1
+        servers, targets, _ = map(set, zip(*between, strict=True))
+        return len(servers) > 1 and len(targets) > 1
 
 
 class RedirectLoop(Rule):
@@ -132,7 +132,7 @@ class _Address:
         if ending.end in (REFUSED, UNANSWERED):
             self.failed_ns = [*self.failed_ns[1 - _MAX_FAILURES :], ending.time_ns or 0]
             self.failure = "refused" if ending.end == REFUSED else "SYN not answered"
-        elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # else: RESET, and no SYN seen
+        elif any(ending.sizes) or not (ending.joined and ending.end == RESET):  # RESET, no SYN: says nothing
             self.reached_ns = max(self.reached_ns, ending.end_ns or _FOREVER)
 
 
@@ -141,7 +141,7 @@ class _Promise:
     """An address in a LOOKUP_RESPONSE where the client should go; `has_left`: its client has closed."""
 
     state: CheckState
-    name: str
+    address: str
     sighting: Sighting
     has_left: bool = False
 
@@ -195,13 +195,13 @@ class AdvertisedAddressUnreachable(Rule):
             return
         if body.response != CommandLookupTopicResponse.Connect:
             return
-        key, name = (find_client_host(state.connection), topic), _parse_address(body)
+        key, address = (find_client_host(state.connection), topic), _parse_address(body)
         promise = self._promises.get(key)
-        is_here = body.proxy_through_service_url or name == state.connection.server
-        if is_here or (promise is not None and promise.name != name):
+        is_here = body.proxy_through_service_url or address == state.connection.server
+        if is_here or (promise is not None and promise.address != address):
             self._promises.pop(key, None)
         if not is_here and key not in self._promises:
-            self._promises[key] = _Promise(state, name, sighting)
+            self._promises[key] = _Promise(state, address, sighting)
             bound(self._promises, _MAX_LOOKUPS)
             promised = state.notes.setdefault(_PROMISED, {})
             promised[key] = None
@@ -237,7 +237,7 @@ class AdvertisedAddressUnreachable(Rule):
         since_ns = promise.sighting.time_ns
         if not promise.has_left and now_ns - since_ns < self.thresholds.unanswered:
             return
-        address = self._addresses.get((key[0], promise.name)) or _Address()
+        address = self._addresses.get((key[0], promise.address)) or _Address()
         if address.open:
             return  # the open connection may still be accepted or fail
         del self._promises[key]
@@ -246,11 +246,10 @@ class AdvertisedAddressUnreachable(Rule):
         if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
             return
         reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
-        text = f"The broker sends the client to {promise.name}, and the client cannot get there: {reason}"
+        text = f"The broker sends the client to {promise.address}, and the client cannot get there: {reason}"
         text += f" ({tries} tries)." if tries > 1 else "."
-        self.report(
-            promise.state, Subject(key[1]), [(promise.sighting, f"{promise.name}: {reason}")], text, certainty
-        )
+        rows = [(promise.sighting, f"{promise.address}: {reason}")]
+        self.report(promise.state, Subject(key[1]), rows, text, certainty)
 
 
 @dataclass(slots=True)

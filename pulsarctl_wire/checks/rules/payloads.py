@@ -320,5 +320,5 @@ class UndecodableMetadata(Rule):
 
     def on_undecodable(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report an entry whose metadata does not parse."""
-        if frame.checksum == "valid" and frame.payload_at <= MAX_PARSED:  # of more, nothing is parsed
+        if frame.checksum == "valid" and frame.payload_at <= MAX_PARSED:  # larger heads are not parsed
             self.report(state, make_entry_subject(frame), [(sighting, "the message")])

@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
 _REPLICATOR: Final = "pulsar.repl"
-"""How the names of producers begin that replicate between clusters: their receipts carry source positions."""
+"""Prefix of the names of replicating producers, whose receipts carry source positions."""
 
 _FENCING: Final = ProducerAccessMode.ExclusiveWithFencing
 _OVER_QUOTA: Final = {
@@ -45,7 +45,7 @@ class ReceiptMismatch(Rule):
         if not (producer.is_open and self.can_judge(state)) or producer.name.startswith(_REPLICATOR):
             return
         oldest = producer.find_oldest()
-        if oldest is None or sequence <= max(oldest[0], oldest[1][4]):
+        if oldest is None or sequence <= max(oldest[0], oldest[1][4]):  # [1][4]: the highest of its batch
             return
         send = producer.find_send(*oldest)
         if send is not None:
