@@ -455,7 +455,7 @@ def batches(events: list[Event], **options: Any) -> list[int]:
     builder = TableBuilder(("it",), **options)
     return [
         sum(rows.num_rows for rows in batches.values())
-        for batches in builder.batches([event] for event in events)
+        for batches in builder.add_all([event] for event in events)
     ]
 
 

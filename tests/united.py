@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pwire_run import pwire
 
-from pulsarctl_wire.table.schema import beside
+from pulsarctl_wire.table.schema import sibling_path
 
 
 def united(captures: Iterable[Path], folder: Path) -> Path:
@@ -21,11 +21,11 @@ def united(captures: Iterable[Path], folder: Path) -> Path:
     for path in captures:
         pwire("table", path, "--out", one, "--cluster", path.name)
         for name, tables in parts.items():
-            table = pq.read_table(one if name == "frames" else beside(one, name))
+            table = pq.read_table(one if name == "frames" else sibling_path(one, name))
             at = table.schema.get_field_index("connection")
             tables.append(table.set_column(at, table.schema.field(at), pc.add(table["connection"], taken)))
         taken += parts["connections"][-1].num_rows
     for name, tables in parts.items():
         whole = pa.concat_tables(tables).unify_dictionaries()
-        pq.write_table(whole, out if name == "frames" else beside(str(out), name))
+        pq.write_table(whole, out if name == "frames" else sibling_path(str(out), name))
     return out

@@ -52,7 +52,7 @@ class Doctor(Sink):
     """Applies rules to traffic.
 
     findings             all findings so far, in order
-    rules                number of rules
+    rule_count           number of rules
     omitted_count        number of findings beyond `MAX_FINDINGS`
     withdrawn_count      number of findings that a hole has made doubtful
     connection_counts    numbers of connections by kind: Pulsar, TLS, joined midway, with holes
@@ -88,9 +88,9 @@ class Doctor(Sink):
         """`frames_at_report` of the latest finding that a hole may take back: by connection, or `_ALL`."""
         self._rules = [rule(self) for rule in rules]
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
-        self.rules = len(self._rules)
+        self.rule_count = len(self._rules)
         self._by_type = self._map_handlers()
-        self._has_handlers = [kind in self._by_type for kind in range(max(NUMBERS.values()) + 1)]
+        self._handles_type = [kind in self._by_type for kind in range(max(NUMBERS.values()) + 1)]
         hooks = (*MOMENTS, "opened", "closed", "lost", "consumer_due", "producer_due", "due", "finished")
         self._hooks = {
             name: [getattr(rule, f"on_{name}") for rule in self._rules if has_hook(rule, name)]
@@ -110,7 +110,7 @@ class Doctor(Sink):
         self, connection: Connection, knowledge: Knowledge, streams: Iterable[FrameStream] = ()
     ) -> CheckState:
         """Return the state of a new connection: for `Decoder` and `Follower`."""
-        state = self._state_type(connection, knowledge, streams, doctor=self, has_handlers=self._has_handlers)
+        state = self._state_type(connection, knowledge, streams, doctor=self, handles_type=self._handles_type)
         self.states[connection.index] = state
         for hook in self._hooks["opened"]:
             hook(state)

@@ -173,7 +173,7 @@ class OwnedName:
 
     @property
     def has_few_owners(self) -> bool:
-        """Whether all owners can be asked about each acknowledgement."""
+        """Whether the owners are few enough to look at all of them for each frame."""
         return len(self._owners) <= _FEW_OWNERS
 
     def list_owners(self) -> list[Any]:
@@ -281,7 +281,7 @@ class Facts:
 
     keep_ns     how long acknowledgements are remembered
     quiet_ns    a consumer without FLOW and MESSAGE for this long is stalled
-    due_ns      the time of the next call of `Observer.advance`
+    due_ns      the time of the next call of `Doctor.advance`
     """
 
     def __init__(self, *, keep_ns: int = 0, quiet_ns: int = 0) -> None:
@@ -292,14 +292,14 @@ class Facts:
         self.subscriptions: dict[TopicAndName, Subscription] = {}
         self.publishers: dict[TopicAndName, Publisher] = {}
         self.has_all_bytes = True
-        self.budget = Budget()
+        self.budget = Budget()  # of decompression
         self._entries: dict[bytes, None] = {}  # checksums of the last SENDs, for `match_send`
         self.unacked_count = 0
         """Upper bound of the unacknowledged entries that all consumers hold."""
         self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
     def match_send(self, checksum: bytes, to_broker: bool) -> bool:
-        """Return whether a MESSAGE's entry was seen in a SEND; note that of a SEND, and return False."""
+        """Return whether the entry of a MESSAGE was seen in a SEND. Of a SEND, only record it: False."""
         if not to_broker:
             return checksum in self._entries
         self._entries[checksum] = None

@@ -33,7 +33,7 @@ class Sighting:
     ordinal     among the frames of its connection and direction, from 0; -1 if it is no frame
     type        the command's type number; -1 if it is no frame
     time_ns     ns since the epoch; 0 if unknown
-    packet      number of the packet that completed it
+    packet      place (see `PACKET_OFFSET_BITS`) or number of the packet that completed it; 0 if unknown
     """
 
     __slots__ = ("connection", "number", "ordinal", "packet", "time_ns", "to_broker", "type")
@@ -132,7 +132,7 @@ class Finding:
         return bool(new_rows)
 
 
-def rows_of(
+def make_rows(
     findings: Iterable[Finding], omitted_count: int, cluster: str | None, files: Sequence[str | None]
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of findings in a cluster, and one for `omitted_count` others (docs/reports.md).

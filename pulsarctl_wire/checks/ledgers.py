@@ -1,4 +1,4 @@
-"""Open consumers and producers as the rules see them: ledgers, and frames that may become evidence."""
+"""Ledgers (not BookKeeper's) of open consumers and producers, and frames that may become evidence."""
 
 from typing import Any, Final
 
@@ -158,10 +158,10 @@ class Consumer(ConsumerLedger):
             if entry > self.subscription_facts.highest_delivered:
                 self.subscription_facts.highest_delivered = entry
 
-    def hold(self, left: int, frame: Frame) -> Delivered:
-        """Return an entry of which `left` messages are unacknowledged. Overrides the parent's method."""
+    def make_delivered(self, count: int, frame: Frame) -> Delivered:
+        """Return the entry, `count` messages, that `frame` has delivered. Overrides the parent's method."""
         return UnackedDelivery(
-            left, self.state.sighting, is_chunk=self.state.is_chunk, is_intact=frame.checksum != "invalid"
+            count, self.state.sighting, is_chunk=self.state.is_chunk, is_intact=frame.checksum != "invalid"
         )
 
     def subject(self, entry: Entry | None = None) -> Subject:
@@ -245,7 +245,7 @@ class Producer(ProducerLedger):
         super().add_chunk(sequence, send, count, lossy=lossy)
         self._remember(sequence, send)
 
-    def _remember(self, sequence: int, pending: Pending) -> None:  # its fields: see `plain.Sent`
+    def _remember(self, sequence: int, pending: Pending) -> None:  # its fields: see `state_data.Sent`
         send = self.state.sighting
         if not isinstance(send, Send):
             return

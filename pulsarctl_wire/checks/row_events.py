@@ -77,7 +77,7 @@ _REDACTED: Final = re.compile(r"\[redacted(: \d+ bytes)?\]")
 _MADE_UP: Final = "AAAA"  # in place of a credential or a text that tables do not have; valid as base64, too
 _UNKNOWN_FIELD: Final = "unknown_field_"
 _TYPE_SIZE: Final = 2  # bytes of a command that has only its type
-_DOUBTFUL_FIELD: Final = {"unknown_field_1000": 0}  # makes a command doubtful, see `is_doubtful`
+_DOUBTFUL_FIELD: Final = {"unknown_field_1000": 0}  # makes `credentials.is_doubtful` true
 _UNREADABLE: Final = b"\xff"  # no protobuf message
 _VALUE_ERRORS: Final = (
     *(ValueError, TypeError, OverflowError, RecursionError, struct.error),
@@ -270,7 +270,7 @@ def _make_head(rows: Columns, row: int) -> Head:
 
 
 def _make_command(number: int, rows: Columns, row: int) -> BaseCommand:
-    """Return the command of a row that has ids."""
+    """Return the command of a row, with its fields."""
     base = BaseCommand(type=number)  # type: ignore[arg-type]
     fill = _FILLERS.get(number)
     if fill is not None:

@@ -114,17 +114,17 @@ class CheckState(SightedState):
         streams: Iterable[FrameStream] = (),
         *,
         doctor: Observer,
-        has_handlers: list[bool],
+        handles_type: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
         self.doctor = doctor
         self.facts = doctor.facts
-        self._has_handlers = has_handlers  # by type of command
+        self._handles_type = handles_type  # by type of command
         self.to_client, self.to_broker = Direction(), Direction()
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
-        doctor, has_handlers, facts = self.doctor, self._has_handlers, self.facts
+        doctor, handles_type, facts = self.doctor, self._handles_type, self.facts
         for event in events:
             time_ns = event.time_ns or 0
             if time_ns >= facts.due_ns:
@@ -155,7 +155,7 @@ class CheckState(SightedState):
             self.answered_request = self.request_sighting = None
             self.is_chunk = False
             self._follow(frame)
-            if 0 <= kind < len(has_handlers) and has_handlers[kind]:
+            if 0 <= kind < len(handles_type) and handles_type[kind]:
                 doctor.on_frame(self, frame, sighting)
             if frame.size > self.limit:
                 doctor.on_moment("oversized", self, frame, sighting)

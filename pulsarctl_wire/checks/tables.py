@@ -16,7 +16,7 @@ from typing import Any
 
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.facts import Send
-from pulsarctl_wire.checks.finding import rows_of
+from pulsarctl_wire.checks.finding import make_rows
 from pulsarctl_wire.checks.row_events import Columns, RowFrame, RowReader, read_rows
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
@@ -106,7 +106,7 @@ class _Cluster:
         """Return the rows of all findings."""
         self._check_silences()
         self.doctor.finish()
-        return rows_of(
+        return make_rows(
             self.doctor.findings.values(), self.doctor.omitted_count, self.name, self._reader.files
         )
 

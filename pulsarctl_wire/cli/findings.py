@@ -143,7 +143,7 @@ def summarize(doctor: Doctor) -> str:
     findings = list(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)
     text = f"{count_of(len(findings), 'finding')} ({certain} certain)" if findings else "nothing found"
-    text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(doctor.rules, 'rule')}"
+    text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(doctor.rule_count, 'rule')}"
     limits = {
         "encrypted": "encrypted",
         "joined": "joined midway, so without what began before",

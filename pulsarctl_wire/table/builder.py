@@ -23,8 +23,8 @@ class TableBuilder:
 
     `sources` are file names, by the file numbers in events' `packet` (see `PACKET_OFFSET_BITS`); it may grow
     while rows are collected. `payload`: keep the payload of each frame, as it was on the wire, except that
-    possible credentials are masked. `cluster` is the label of all rows, `host` the option of `host_of`.
-    `messages`: collect messages, too. `detail` is one of `DETAILS`.
+    possible credentials are masked. `cluster` is the label of all rows, `host` the host of their files, or a
+    pattern of paths with {host}. `messages`: collect messages, too. `detail` is one of `DETAILS`.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class TableBuilder:
         rows = len(self._gaps) + len(self._connections)
         return rows >= _MAX_ROWS or self._frames.row_count >= GROUP_ROWS or size >= _MAX_BYTES
 
-    def batches(self, batches: Iterable[list[Event]]) -> Iterator[dict[str, Any]]:
+    def add_all(self, batches: Iterable[list[Event]]) -> Iterator[dict[str, Any]]:
         """Add all events; yield what `take` returns, at least once."""
         pending: list[Event] = []
         for events in batches:
             pending += events
             if len(pending) >= _MIN_EVENTS:
-                yield from self.added(pending)
+                yield from self.add_and_take(pending)
                 pending = []
-        yield from self.added(pending)
+        yield from self.add_and_take(pending)
         yield self.take()
 
-    def added(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+    def add_and_take(self, events: list[Event]) -> Iterator[dict[str, Any]]:
         """Add events; yield what `take` returns whenever it is full. (A frame may have many messages.)"""
         for part in [events] if self._messages is None else [[event] for event in events]:
             self.add(part)
@@ -75,7 +75,7 @@ class TableBuilder:
         if self._messages is not None:
             self._messages.add(events)
 
-    def ended(self, ending: EndedConnection) -> Iterator[dict[str, Any]]:
+    def end_and_take(self, ending: EndedConnection) -> Iterator[dict[str, Any]]:
         """Add a connection that has ended; yield what `take` returns if it is full."""
         self.end(ending)
         if self.is_full:

@@ -85,9 +85,9 @@ class Columns:
         """Set a whole column; rows where `valid` is False are null."""
         self._filled[name] = values, valid
 
-    def set_texts(self, name: str, codes: Any, texts: Iterable[Any]) -> None:
+    def set_texts(self, name: str, indexes: Any, texts: Iterable[Any]) -> None:
         """Set a whole column of texts by their indexes in `texts`, which are distinct; -1 is null."""
-        self.arrays[name] = _dictionary_array(codes, list(texts))
+        self.arrays[name] = _dictionary_array(indexes, list(texts))
 
     def put(self, name: str, rows: Any, values: Any) -> None:
         """Fill in a column's `values` at `rows`."""
@@ -174,7 +174,7 @@ def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
             numbers = np.array([value or 0 for value in values], np.int64)
             columns.set_numbers(name, microseconds(numbers) if name in TIMES else numbers, valid)
     if "topic" in columns.arrays:
-        columns.arrays.update(of_topics(columns.arrays["topic"]))
+        columns.arrays.update(make_topic_columns(columns.arrays["topic"]))
     return columns.make_batch(schema)
 
 
@@ -183,19 +183,19 @@ def microseconds(times_ns: Any) -> Any:
     return times_ns // 1_000
 
 
-def texts_at(codes: Any, values: Iterable[Any]) -> Any:
-    """Make an Arrow array of texts by their indexes in `values`; -1 and None are null."""
-    known_codes = Codes()
-    numbers = np.array([*(known_codes[value] for value in values), 0], np.int64) - 1
-    return _dictionary_array(numbers[codes], list(known_codes)[1:])
+def pick_texts(indexes: Any, values: Iterable[Any]) -> Any:
+    """Return an Arrow array of the texts at `indexes` of `values`; index -1 and None are null."""
+    codes = Codes()
+    numbers = np.array([*(codes[value] for value in values), 0], np.int64) - 1
+    return _dictionary_array(numbers[indexes], list(codes)[1:])
 
 
-def of_topics(topics: Any) -> dict[str, Any]:
+def make_topic_columns(topics: Any) -> dict[str, Any]:
     """Return the columns that depend on the column `topic`."""
-    codes, names = number_values(topics.indices), topics.dictionary.to_pylist()  # -1 is null
+    indexes, names = number_values(topics.indices), topics.dictionary.to_pylist()  # -1 is null
     spaces = [space if "/" in (space := namespace_of(name)) else None for name in names]
     tenants = [space and space.partition("/")[0] for space in spaces]
-    return {"tenant": texts_at(codes, tenants), "namespace": texts_at(codes, spaces)}
+    return {"tenant": pick_texts(indexes, tenants), "namespace": pick_texts(indexes, spaces)}
 
 
 # Converts numpy to Arrow and back through buffers: pa.array and to_numpy import pandas if it is installed
@@ -222,12 +222,12 @@ def number_values(column: Any) -> Any:
     return data[column.offset : column.offset + len(column)]
 
 
-def _dictionary_array(codes: Any, texts: list[Any]) -> Any:
-    indices = number_array(codes, codes >= 0, pa.int32())
+def _dictionary_array(indexes: Any, texts: list[Any]) -> Any:
+    indices = number_array(indexes, indexes >= 0, pa.int32())
     return pa.DictionaryArray.from_arrays(indices, text_array(texts))
 
 
-def shifted(column: Any, by: Any) -> Any:
+def shift(column: Any, by: Any) -> Any:
     """Return an Arrow array of int64 with a number added to each value; nulls stay null."""
     validity, data = column.buffers()
     values = np.frombuffer(data, np.int64).copy()
@@ -300,6 +300,6 @@ def _lists(size: int, rows: Any, values: list[Any]) -> Any:
     return pa.Array.from_buffers(pa.list_(pa.int64()), size, buffers, children=children)
 
 
-def replaced(batch: Any, name: str, column: Any) -> Any:
+def replace_column(batch: Any, name: str, column: Any) -> Any:
     """Return a batch with the column `name` replaced."""
     return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)

@@ -23,10 +23,10 @@ from pulsarctl_wire.table.columns import (
     Columns,
     Records,
     bytes_array,
+    make_topic_columns,
     microseconds,
-    of_topics,
+    pick_texts,
     select,
-    texts_at,
 )
 from pulsarctl_wire.table.metadata import Examiner, find_unusual_fields, hash_key
 from pulsarctl_wire.table.rows import parse_address
@@ -62,15 +62,12 @@ _NO_TIME: Final = -(2**63)
 _TYPE_LIMIT: Final = 2**31  # types from here on do not fit in an int32
 _MAX_SHORT: Final = 2**62 - 1  # compiled code compares numbers up to this without making objects
 
-
 _CHECKSUMS: Final = {None: 0, "valid": 1, "invalid": 2, "absent": 3}
 _INVALID: Final = _CHECKSUMS["invalid"]
 _OVERHEADS: Final = (18, 18, 18, 12)
 """Bytes in front of the metadata, without the command: sizes, magic, checksum. By code of `_CHECKSUMS`."""
 _WITHOUT_JSON: Final = {NUMBERS[name] for name in ("PING", "PONG", "ACK_RESPONSE")}
 _IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")
-
-
 _IDS_OF: Final = {number: [name for name in _IDS if name in fields] for number, fields in FIELDS.items()}
 _ERRORS: Final = {value.number: value.name for value in ServerError.DESCRIPTOR.values}
 _COMPRESSIONS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
@@ -273,7 +270,7 @@ class FrameRows:
     def _record_ack(self, row: int, frame: Frame) -> None:
         ids = frame.ids
         remaining = 0
-        if ids.several is not None:
+        if ids.several is not None:  # ledger, entry and 0 of each id, as int64
             self._keep(row, "acked", (ids.several, ()))
             self._bytes += len(ids.several)
         elif not ids.is_plain:
@@ -372,12 +369,12 @@ class FrameRows:
         columns.set_numbers("command_size", common["size"])
         columns.set_numbers("partial", common["partial"] != 0)
         columns.set_texts("topic", common["topic"] - 1, list(self._topics)[1:])
-        columns.arrays.update(of_topics(columns.arrays["topic"]))
+        columns.arrays.update(make_topic_columns(columns.arrays["topic"]))
         columns.set_texts("subscription", common["subscription"] - 1, list(self._subscriptions)[1:])
-        self._take_entries(columns, common, self._entries.take(order))
+        self._fill_entries(columns, common, self._entries.take(order))
         heads, answers = self._heads.take(order), self._answers.take(order)
-        self._take_metadata(columns, common, heads)
-        self._take_answers(columns, answers)
+        self._fill_metadata(columns, common, heads)
+        self._fill_answers(columns, answers)
         sends = select(heads, common["type"][heads["row"]] == SEND)
         named = select(answers, answers["name"] != 0)
         rows, producers = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
@@ -403,7 +400,7 @@ class FrameRows:
         names = [self._sources[number] for number in files.tolist()]
         columns.set_texts("file", codes, names)
         columns.set_texts("series", codes, [series_of(name) for name in names])
-        columns.arrays["host"] = texts_at(codes, [host_of(name, self._host) for name in names])
+        columns.arrays["host"] = pick_texts(codes, [host_of(name, self._host) for name in names])
         if self._cluster is not None:
             columns.set_texts("cluster", np.zeros_like(codes), [self._cluster])
 
@@ -412,7 +409,7 @@ class FrameRows:
         kinds, codes = np.unique(directions, return_inverse=True)
         ends = [self._find_addresses(direction) for direction in kinds.tolist()]
         for name, position in (("src_ip", 0), ("dst_ip", 2), ("uid", 4), ("broker", 5)):
-            columns.arrays[name] = texts_at(codes, [end[position] for end in ends])
+            columns.arrays[name] = pick_texts(codes, [end[position] for end in ends])
         for name, position in (("src_port", 1), ("dst_port", 3)):
             ports = np.array([-1 if end[position] is None else end[position] for end in ends], np.int64)
             columns.set_numbers(name, ports[codes], ports[codes] >= 0)
@@ -428,7 +425,7 @@ class FrameRows:
         source, target = map(parse_address, (client, server) if direction & 1 else (server, client))
         return *source, *target, uid_of(connection), connection.broker or server or None
 
-    def _take_entries(self, columns: Columns, common: Any, entries: Any) -> None:
+    def _fill_entries(self, columns: Columns, common: Any, entries: Any) -> None:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
         rows = entries["row"]
         sends = common["type"][rows] == SEND
@@ -447,7 +444,7 @@ class FrameRows:
         columns.put("payload_size", rows[whole], (common["total"][rows] + 4 - entries["payload_at"])[whole])
         columns.put_all(select(entries, whole & sends), payload_crc="crc")
 
-    def _take_metadata(self, columns: Columns, common: Any, heads: Any) -> None:
+    def _fill_metadata(self, columns: Columns, common: Any, heads: Any) -> None:
         rows = heads["row"]
         columns.put_all(select(heads, common["type"][rows] != SEND), num_messages="batch")
         columns.put_all(heads, messages="messages")
@@ -461,7 +458,7 @@ class FrameRows:
         nested.put_texts("compression", rows, heads["codec"], _COMPRESSIONS)
         nested.put_sparse()
 
-    def _take_answers(self, columns: Columns, answers: Any) -> None:
+    def _fill_answers(self, columns: Columns, answers: Any) -> None:
         types, codes = np.unique(answers["type"], return_inverse=True)
         commands = dict(enumerate(map(command_name, types.tolist())))
         columns.put_texts("answers", answers["row"], codes, commands)

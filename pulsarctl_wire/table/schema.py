@@ -426,12 +426,12 @@ FINDINGS: Final = pa.schema(
 """What the report `findings` has (docs/reports.md)."""
 
 
-def described(schema: Any, detail: str) -> Any:
+def describe(schema: Any, detail: str) -> Any:
     """Return the schema of a table with a note of its `detail`, if it does not hold all frames."""
     return schema if detail == ALL else schema.with_metadata({**schema.metadata, DETAIL: detail})
 
 
-def beside(frames: str, name: str) -> str:
+def sibling_path(frames: str, name: str) -> str:
     """Return the path of another table beside that of frames: frames.parquet has frames.gaps.parquet."""
     stem, dot, ending = frames.rpartition(".")
     return f"{stem}.{name}.{ending}" if dot and "/" not in ending else f"{frames}.{name}"

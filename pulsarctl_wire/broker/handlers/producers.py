@@ -158,7 +158,7 @@ def _check(connection: Connection, producer: Producer, body: CommandSend, frame:
     if frame.checksum == "invalid":
         raise Refused("ChecksumError", "Checksum failed on the broker")
     rules = producer.topic.rules
-    if rules.encrypted and not _get_metadata(frame).encryption_keys:
+    if rules.requires_encryption and not _get_metadata(frame).encryption_keys:
         raise Refused("MetadataError", "Messages must be encrypted")
     if rules.max_bytes and size > rules.max_bytes and not body.is_chunk:
         raise Refused("NotAllowedError", "Exceed maximum message size")

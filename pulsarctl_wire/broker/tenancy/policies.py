@@ -40,7 +40,7 @@ class SendRules(NamedTuple):
     `max_delay_ms` and `max_bytes`, of an entry, are 0 if there is no limit.
     """
 
-    encrypted: bool
+    requires_encryption: bool
     max_bytes: int
     max_delay_ms: int
     deduplicates: bool

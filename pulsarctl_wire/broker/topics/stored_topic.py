@@ -34,7 +34,7 @@ class StoredTopic(Topic[S]):
         self.log: Log = Log(row["log"], self.journal, cache, ends, ledgers, row["first"])
         self.log.open_ledger(self.scheduler.time_ms)
         self.is_end_unreadable = self.terminated and not self.log.end
-        """Whether reads no longer find the end: the topic was terminated without any message."""
+        """Whether no consumer is told of the end: the topic was terminated without messages, then loaded."""
         self._sequence_table = f"sequences/{self.log.number}"
         sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: row["last"] for name, row in sequences.items()}
@@ -94,7 +94,7 @@ class StoredTopic(Topic[S]):
         count = max(command.num_messages, 0)
         self.log.messages += count
         if self.environment.adds_metadata and count:
-            prefix = self._broker_metadata()
+            prefix = self._make_broker_metadata()
             data, offset = prefix + data, len(prefix)
         metadata = frame.metadata if not frame.partial else None
         index = self.log.append(data, metadata, offset)
@@ -138,7 +138,7 @@ class StoredTopic(Topic[S]):
         for subscription in self.subscriptions.values():
             subscription.dispatch_soon()
 
-    def _broker_metadata(self) -> bytes:
+    def _make_broker_metadata(self) -> bytes:
         """Return the broker entry metadata of the next entry: time, index of its last message (PIP-70)."""
         metadata = BrokerEntryMetadata()
         if self.environment.adds_timestamp:

@@ -206,7 +206,7 @@ class Topic(Generic[S]):
 
     def check_encryption(self, encrypted: bool) -> None:
         """Raise Refused if the topic does not accept unencrypted producers, and this is one."""
-        required = self.rules.encrypted or self.settings.encryptionRequireOnProducer
+        required = self.rules.requires_encryption or self.settings.encryptionRequireOnProducer
         if required and not encrypted:
             raise Refused("MetadataError", f"Encryption is required in {self.name.full}")
 
@@ -241,7 +241,7 @@ class Topic(Generic[S]):
                     consumer.connection.close_consumer(consumer.id)
         for producer in list(self.producers.values()):
             is_allowed = producer.connection.identity.is_allowed(self.name, "produce")
-            if not is_allowed or (self.rules.encrypted and not producer.encrypted):
+            if not is_allowed or (self.rules.requires_encryption and not producer.encrypted):
                 self.remove_producer(producer)
                 producer.connection.close_producer(producer.id)
 
@@ -289,8 +289,8 @@ class Topic(Generic[S]):
         if schema.type == WireSchema.AutoConsume:
             return
         schemas = self.environment.schemas
-        has_readers = any(not consumer.takes_any_schema for consumer in self.consumers)
-        is_used = self.producers or self.has_messages or has_readers
+        has_typed_consumers = any(not consumer.takes_any_schema for consumer in self.consumers)
+        is_used = self.producers or self.has_messages or has_typed_consumers
         if is_used or schemas.get(self.name) is not None:
             schemas.check(self.name, from_wire(schema), self.schema_strategy)
             return

@@ -185,11 +185,11 @@ class ReaderWaitsForMissingMessage(SilenceRule):
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a silence that lasts until now."""
-        mark = consumer.state.notes.get(self.id, {}).get(consumer.consumer_id)
+        note = consumer.state.notes.get(self.id, {}).get(consumer.consumer_id)
         last = consumer.last_message
-        if mark is None or mark[0] is not consumer or last is None or consumer.is_shared:
+        if note is None or note[0] is not consumer or last is None or consumer.is_shared:
             return
-        _, sighting, entry = mark
+        _, sighting, entry = note
         since_ns = max(sighting.time_ns, last.time_ns)
         is_delivered = entry <= consumer.subscription_facts.highest_delivered
         is_empty = entry[1] >> 63  # -1 as uint64: the topic has no message

@@ -20,7 +20,7 @@ _Values = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. `left_out` counts further findings; `files` are for `rows_of`, if there are places."""
+    """What was found. `left_out` counts further findings; `files` are for `make_rows`, if any."""
 
     findings: list[Finding]
     left_out: int

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
-from pulsarctl_wire.checks.finding import rows_of
+from pulsarctl_wire.checks.finding import make_rows
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.examination import Examination, examine_beside
 from pulsarctl_wire.cli.capture.pool import Pool, plan_inputs
@@ -33,7 +33,7 @@ from pulsarctl_wire.pipeline.storage.findings import NOTE, note
 from pulsarctl_wire.pipeline.storage.finish import read_finished
 from pulsarctl_wire.render.text import count_of
 from pulsarctl_wire.table.parquet import RowGroups
-from pulsarctl_wire.table.schema import FINDINGS, TABLES, beside, described
+from pulsarctl_wire.table.schema import FINDINGS, TABLES, describe, sibling_path
 from pulsarctl_wire.wire.hashing import uid_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
@@ -57,9 +57,9 @@ class TableJob:
         console.refuse_source("--out", self._out, self._options.sources)
         pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of each batch to the system
         self._tables = tables = {
-            name: _Part(self._out if name == "frames" else beside(self._out, name), schema, self._stack)
+            name: _Part(self._out if name == "frames" else sibling_path(self._out, name), schema, self._stack)
             for name, columns in TABLES.items()
-            for schema in [described(columns, self._work.detail)]
+            for schema in [describe(columns, self._work.detail)]
             if name != "messages" or self._work.messages
         }
         findings = self._findings_beside() if self._options.findings else None
@@ -75,7 +75,7 @@ class TableJob:
         for name, is_written in (("messages", self._work.messages), ("findings", findings)):
             if not is_written:
                 with suppress(FileNotFoundError):
-                    os.remove(beside(self._out, name))  # of another table that was there
+                    os.remove(sibling_path(self._out, name))  # of another table that was there
         return self._code
 
     def _findings_beside(self) -> Callable[[], Examination]:
@@ -95,16 +95,16 @@ class TableJob:
         uids = [uid for uid in by_uid if uid is not None]
         for uid, number in self._numbers(uids) if uids else ():
             by_uid[uid].index = number
-        rows = rows_of(findings, examined.left_out, self._work.cluster, examined.files)
-        part = _Part(beside(self._out, "findings"), FINDINGS, self._stack)
+        rows = make_rows(findings, examined.left_out, self._work.cluster, examined.files)
+        part = _Part(sibling_path(self._out, "findings"), FINDINGS, self._stack)
         part.write(pa.Table.from_pylist(list(rows), FINDINGS))
         part.note(NOTE, note({name: part.rows for name, part in self._tables.items()}, self._work.cluster))
         part.close()
 
     def _numbers(self, uids: list[str]) -> Iterator[tuple[str, int]]:
         """Return pairs of `uid` and the connection's number."""
-        columns = ["uid", "connection"]
-        rows = pq.read_table(beside(self._out, "connections"), columns=columns, filters=[("uid", "in", uids)])
+        path, columns = sibling_path(self._out, "connections"), ["uid", "connection"]
+        rows = pq.read_table(path, columns=columns, filters=[("uid", "in", uids)])
         return zip(*(rows[name].to_pylist() for name in columns), strict=True)
 
     def _write(self, rows: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ class TableJob:
         """Decode in this process; yields batches of rows, by table."""
 
         def end(ending: EndedConnection) -> None:
-            for rows in builder.ended(ending):
+            for rows in builder.end_and_take(ending):
                 self._write(rows)
 
         decoder = Decoder(
@@ -128,7 +128,7 @@ class TableJob:
         )
         builder = new_builder(self._work, decoder.sources)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
-        yield from builder.batches(chain(sources.read(decoder), decoder.finish()))
+        yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
         self._say_dropped(decoder.dropped_packets)
 

@@ -16,7 +16,7 @@ from pulsarctl_wire.pipeline.decoding.stitch import Fixup, Reread, Stitcher
 from pulsarctl_wire.pipeline.files.filesystems import filesystem, write_file
 from pulsarctl_wire.pipeline.files.splits import Input, Split
 from pulsarctl_wire.table.builder import TableBuilder
-from pulsarctl_wire.table.columns import number_array, number_values, replaced
+from pulsarctl_wire.table.columns import number_array, number_values, replace_column
 from pulsarctl_wire.table.schema import TABLES, VERSION
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.ranges import Count, one_of
@@ -82,12 +82,12 @@ class _Rows:
 
     def add(self, events: list[Event]) -> None:
         """Add the rows of `events`."""
-        for rows in self._builder.added(events):
+        for rows in self._builder.add_and_take(events):
             self._write(rows)
 
     def end(self, ending: EndedConnection) -> None:
         """Add the row of a connection that has ended."""
-        for rows in self._builder.ended(ending):
+        for rows in self._builder.end_and_take(ending):
             self._write(rows)
 
     def _write(self, rows: dict[str, Any]) -> None:
@@ -171,5 +171,6 @@ def _renumber(data: bytes, numbers: Any, first: int) -> bytes:
             connections = number_values(batch.column("connection")).copy()
             is_new = connections >= first
             connections[is_new] = numbers[connections[is_new] - first]
-            stream.write_batch(replaced(batch, "connection", number_array(connections, None, pa.int64())))
+            column = number_array(connections, None, pa.int64())
+            stream.write_batch(replace_column(batch, "connection", column))
     return file.getvalue()

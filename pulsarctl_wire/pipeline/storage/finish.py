@@ -20,16 +20,16 @@ from pulsarctl_wire.pipeline.files.filesystems import filesystem, unfinished, wr
 from pulsarctl_wire.pipeline.storage.generations import tag_name
 from pulsarctl_wire.pipeline.storage.partitions import MAX_OPEN, File, Partitioned, add_partitions, directory
 from pulsarctl_wire.table.columns import (
+    make_topic_columns,
     number_array,
     number_values,
-    of_topics,
-    replaced,
-    shifted,
+    pick_texts,
+    replace_column,
+    shift,
     text_array,
-    texts_at,
 )
 from pulsarctl_wire.table.parquet import GATHERED, RowGroups, writer
-from pulsarctl_wire.table.schema import TABLES, described
+from pulsarctl_wire.table.schema import TABLES, describe
 
 
 class Finished(NamedTuple):
@@ -55,7 +55,7 @@ def finish_split(
     counts = {}
     size = 0
     for table, schema in TABLES.items():
-        columns = described(schema, options.detail)
+        columns = describe(schema, options.detail)
         file = begin_file(f"{out}/{table}", tag_name(name, generation), columns, options.partition_by)
         try:
             for batch in read_finished(name, stitched, settings.drafts, table):
@@ -168,19 +168,19 @@ def _fix_up(batch: Any, fixups: dict[int, Fixup]) -> Any:
     right = connections >= 0
     offsets = number_values(batch.column("stream_offset"))
     offsets = offsets + shifts[local, number_values(batch.column("to_broker"))]
-    batch = replaced(batch, "stream_offset", number_array(offsets, None, pa.int64()))
+    batch = replace_column(batch, "stream_offset", number_array(offsets, None, pa.int64()))
     for column in texts.keys() & {*batch.schema.names}:
-        batch = replaced(batch, column, texts_at(local, texts[column]))
+        batch = replace_column(batch, column, pick_texts(local, texts[column]))
     if "topic" in batch.schema.names:
         names = {name: text for fixup in fixups.values() for name, text in fixup.names.items()}
         for column in ("topic", "subscription"):
-            batch = replaced(batch, column, _replace_names(batch.column(column), names, right))
-        for column, values in of_topics(batch.column("topic")).items():
-            batch = replaced(batch, column, values)
+            batch = replace_column(batch, column, _replace_names(batch.column(column), names, right))
+        for column, values in make_topic_columns(batch.column("topic")).items():
+            batch = replace_column(batch, column, values)
     if "request" in batch.schema.names:
-        requests = shifted(batch.column("request"), shifts[local, 1])  # they were sent to the broker
-        batch = replaced(batch, "request", requests)
-    batch = replaced(batch, "connection", number_array(connections, None, pa.int64()))
+        requests = shift(batch.column("request"), shifts[local, 1])  # they were sent to the broker
+        batch = replace_column(batch, "request", requests)
+    batch = replace_column(batch, "connection", number_array(connections, None, pa.int64()))
     return batch if right.all() else batch.filter(number_array(right, None, pa.bool_()))
 
 

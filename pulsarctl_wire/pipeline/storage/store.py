@@ -43,7 +43,7 @@ from pulsarctl_wire.pipeline.storage.resuming import (
     report_losses,
 )
 from pulsarctl_wire.pipeline.storage.tasks import DRAFTS
-from pulsarctl_wire.table.schema import TABLES, VERSION, described
+from pulsarctl_wire.table.schema import TABLES, VERSION, describe
 
 _STATES: Final = ("before-last", "all")
 _CHECKPOINT: Final = "checkpoint"
@@ -420,7 +420,7 @@ class Store:
         for table, schema in TABLES.items():
             if not self._rows(table) and (table != "messages" or options.messages is not None):
                 self._delete(table, lambda name: name.endswith(_TEMPORARY))  # of one that was killed here
-                columns = described(schema, options.detail)
+                columns = describe(schema, options.detail)
                 write_empty(f"{self.out}/{table}", columns, options.partition_by, self.number)
 
     def finish(self, progress: Progress) -> None:

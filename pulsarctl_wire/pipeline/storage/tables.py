@@ -22,7 +22,7 @@ from pulsarctl_wire.pipeline.files.splits import open_input
 from pulsarctl_wire.pipeline.storage.findings import Stored, look
 from pulsarctl_wire.pipeline.storage.generations import REBUILD, Generation, current, number_of
 from pulsarctl_wire.pipeline.storage.journal import Change, read_change
-from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, beside
+from pulsarctl_wire.table.schema import DETAIL, READABLE, TABLES, VERSION, sibling_path
 
 
 class Files(NamedTuple):
@@ -190,7 +190,7 @@ def _find(path: str) -> Found:
     files = {name: _files(folder, places[name], looked[name]) for name in TABLES}
     last = max((content.last for contents in looked.values() for content in contents), default=-1)
     rows = {name: sum(content.rows for content in contents) for name, contents in looked.items()}
-    return Found(files, last + 1, sum(rows.values()), look(beside(path, "findings"), rows))
+    return Found(files, last + 1, sum(rows.values()), look(sibling_path(path, "findings"), rows))
 
 
 def _files(folder: _Folder, listing: tuple[list[str], str | None], looked: list["_Looked"]) -> Files:
@@ -226,7 +226,7 @@ def _frames(folder: _Folder, inside: str, path: str) -> tuple[list[str], str | N
 
 def _beside(folder: _Folder, inside: str, name: str) -> tuple[list[str], str | None]:
     """Find the files of another table, in the directory or next to it, and the base, as in `_frames`."""
-    sibling = beside(inside, name)
+    sibling = sibling_path(inside, name)
     if folder.kind(sibling) == fs.FileType.File:
         return [sibling], None
     for base in (f"{inside}/{name}", inside, sibling):

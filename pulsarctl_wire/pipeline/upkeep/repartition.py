@@ -12,7 +12,7 @@ from pulsarctl_wire.pipeline.storage.journal import Change
 from pulsarctl_wire.pipeline.storage.partitions import PART, File, Partitioned, add_partitions, find_sources
 from pulsarctl_wire.pipeline.storage.store import Store
 from pulsarctl_wire.pipeline.upkeep.optimize import Size, count, row_groups
-from pulsarctl_wire.table.schema import TABLES, described
+from pulsarctl_wire.table.schema import TABLES, describe
 
 _Splits = dict[tuple[str, str], list[Any]]
 """The files of each table (of `TABLES`) and split."""
@@ -33,7 +33,7 @@ def repartition(table: str, by: tuple[str, ...]) -> Size:
     old = [store.below(file.path) for files in splits.values() for file in files]
     with store.replace_files(Change(tuple(new), tuple(old), by), replace(options, partition_by=by)):
         for (kind, name), files in splits.items():
-            file = begin_file(f"{store.out}/{kind}", name, described(TABLES[kind], options.detail), by)
+            file = begin_file(f"{store.out}/{kind}", name, describe(TABLES[kind], options.detail), by)
             try:
                 _copy(store, files, file, TABLES[kind].names)
             except BaseException:

@@ -95,12 +95,12 @@ class ConsumerLedger:
         self.permits -= cost
         earlier = self.entries.pop(entry, None)
         self.unacked += cost - (earlier.left if earlier is not None else 0)
-        delivered = self.entries[entry] = self.hold(cost, frame)
+        delivered = self.entries[entry] = self.make_delivered(cost, frame)
         words = () if frame.ids.is_plain else frame.base.message.ack_set  # type: ignore[union-attr]
         if words:
             delivered.mask = bits_of(words)
 
-    def hold(self, count: int, frame: Frame) -> Delivered:
+    def make_delivered(self, count: int, frame: Frame) -> Delivered:
         """Return the entry that `frame` has delivered, with `count` messages."""
         return Delivered(count, frame.number, frame.time_ns)
 
