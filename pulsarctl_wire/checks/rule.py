@@ -119,7 +119,7 @@ class Rule:
         """Check the silence of a consumer that is open, or is just closed."""
 
     def on_producer_due(self, producer: Producer, now_ns: int) -> None:
-        """Check the silence of a producer that is open, or is just closed."""
+        """Check the silence of an open producer."""
 
     def on_due(self, now_ns: int) -> None:
         """Check what has waited too long."""
