@@ -92,9 +92,8 @@ class Send(Sighting):
         self, connection: Connection, number: int, ordinal: int, type: int, time_ns: int, packet: int
     ) -> None:
         super().__init__(connection, True, number, ordinal, type, time_ns, packet)
-        self.position = self.sequence = self.highest = self.publish_time = self.chunk = self.size = (
-            self.producer
-        ) = 0
+        self.position = self.sequence = self.highest = self.publish_time = 0
+        self.chunk = self.size = self.producer = 0
         self.highest_before = self.digest = -1
         self.head = b""
         self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_head = False
@@ -293,17 +292,17 @@ class Facts:
         self.publishers: dict[TopicAndName, Publisher] = {}
         self.has_all_bytes = True
         self.budget = Budget()  # of decompression
-        self._entries: dict[bytes, None] = {}  # checksums of the last SENDs, for `match_send`
+        self._checksums: dict[bytes, None] = {}  # of the last SENDs, for `match_send`
         self.unacked_count = 0
         """Upper bound of the unacknowledged entries that all consumers hold."""
         self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
     def match_send(self, checksum: bytes, to_broker: bool) -> bool:
-        """Return whether the entry of a MESSAGE was seen in a SEND. Of a SEND, only record it: False."""
+        """Return whether a MESSAGE's checksum was seen in a SEND; record a SEND's, and return False."""
         if not to_broker:
-            return checksum in self._entries
-        self._entries[checksum] = None
-        bound(self._entries, MAX_SENDS)
+            return checksum in self._checksums
+        self._checksums[checksum] = None
+        bound(self._checksums, MAX_SENDS)
         return False
 
     def get_topic(self, name: str) -> Topic:

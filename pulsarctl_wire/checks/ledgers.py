@@ -245,7 +245,7 @@ class Producer(ProducerLedger):
         super().add_chunk(sequence, send, count, lossy=lossy)
         self._remember(sequence, send)
 
-    def _remember(self, sequence: int, pending: Pending) -> None:  # its fields: see `state_data.Sent`
+    def _remember(self, sequence: int, pending: Pending) -> None:
         send = self.state.sighting
         if not isinstance(send, Send):
             return
@@ -253,7 +253,7 @@ class Producer(ProducerLedger):
         send.position = self.send_count
         send.producer, send.sequence = self.producer_id, sequence
         send.highest, send.publish_time, send.chunk = pending[4], pending[6], pending[7]
-        publisher = self.publisher or self.identify(self.name or pending[5])
+        publisher = self.publisher or self.identify(self.name or pending[5])  # [5]: the name in its metadata
         if publisher is None:
             return
         self.state.facts.remember(publisher, send)
@@ -263,5 +263,5 @@ class Producer(ProducerLedger):
         """Return the SEND that waits for its answer with this sequence id, if it is remembered."""
         if self.publisher is None:
             return None
-        send = self.publisher.sends.get(make_sequence_key(sequence, pending[7]))
-        return send if send is not None and send.number == pending[2] else None
+        send = self.publisher.sends.get(make_sequence_key(sequence, pending[7]))  # [7]: chunk id
+        return send if send is not None and send.number == pending[2] else None  # [2]: number of its frame

@@ -116,7 +116,7 @@ class Rule:
         """Handle bytes that were missed, or are no frame."""
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
-        """Check the silence of an open consumer."""
+        """Check the silence of a consumer that is open, or is just closed."""
 
     def on_producer_due(self, producer: Producer, now_ns: int) -> None:
         """Check the silence of an open producer."""

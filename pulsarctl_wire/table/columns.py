@@ -55,7 +55,7 @@ class Codes(dict[Any, int]):
 
     @property
     def texts(self) -> dict[int, Any]:
-        """The values by their numbers, without None."""
+        """The values by their codes, without None."""
         return {code: value for value, code in self.items() if code}
 
 
@@ -106,9 +106,9 @@ class Columns:
     def put_texts(self, name: str, rows: Any, codes: Any, texts: dict[int, str]) -> None:
         """Fill in texts at `rows` by their codes; codes without a text stay null."""
         column = np.full(self._size, -1, np.int64)
-        numbers = list(texts)
-        indexes = np.full(max(numbers, default=0) + 2, -1, np.int64)
-        indexes[numbers] = np.arange(len(numbers))
+        keys = list(texts)
+        indexes = np.full(max(keys, default=0) + 2, -1, np.int64)
+        indexes[keys] = np.arange(len(keys))
         codes = np.where((codes >= 0) & (codes < len(indexes)), codes, len(indexes) - 1)
         column[rows] = indexes[codes]
         self.set_texts(name, column, list(texts.values()))
@@ -267,7 +267,7 @@ def _offsets(values: Sequence[Sized]) -> Any:
 def _message_ids(size: int, rows: Any, values: list[Any]) -> Any:
     """Return an Arrow array of `acked` lists at `rows`, null elsewhere.
 
-    A value has the ledger id, entry id and `left` of each id as int64, and their ack_sets, or () for none.
+    A value has ledger id, entry id and open messages of each id as int64, and their ack_sets, or () for none.
     """
     lengths = np.zeros(size, np.int32)
     lengths[rows] = [len(ids) // _ID_BYTES for ids, _ in values]

@@ -101,7 +101,8 @@ class FrameRows:
             *("size", "type", "topic", "subscription", "partial"),
         )
         self._entries = Records(
-            *("owner", "first", "second", "count", "size", "payload_at", "crc", "row", "permits", "checksum")
+            *("owner", "sequence_or_ledger", "entry", "count", "size", "payload_at", "crc"),
+            *("row", "permits", "checksum"),
         )
         self._heads = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
         self._answers = Records("latency", "size", "row", "type", "name", "messages", "request")
@@ -420,7 +421,7 @@ class FrameRows:
         """Return address and port of source and destination, and the connection's `uid` and broker."""
         connection = self._connections[direction >> 2]
         client, server = connection.client, connection.server
-        if bool(direction & 2) is not connection.flipped:  # one was taken for the other
+        if bool(direction & 2) is not connection.flipped:  # they were swapped after the frame
             client, server = server, client
         source, target = map(parse_address, (client, server) if direction & 1 else (server, client))
         return *source, *target, uid_of(connection), connection.broker or server or None
@@ -429,11 +430,10 @@ class FrameRows:
         """Fill in fields of SEND and MESSAGE: ids, checksum, sizes."""
         rows = entries["row"]
         sends = common["type"][rows] == SEND
-        columns.put_all(
-            select(entries, sends), producer_id="owner", sequence_id="first", num_messages="count"
-        )
-        delivered = {"consumer_id": "owner", "ledger_id": "first", "entry_id": "second"}
-        columns.put_all(select(entries, ~sends), **delivered, redelivery_count="count", permits="permits")
+        send = {"producer_id": "owner", "sequence_id": "sequence_or_ledger", "num_messages": "count"}
+        columns.put_all(select(entries, sends), **send)
+        message = {"consumer_id": "owner", "ledger_id": "sequence_or_ledger", "entry_id": "entry"}
+        columns.put_all(select(entries, ~sends), **message, redelivery_count="count", permits="permits")
         columns.put_texts("checksum", rows, entries["checksum"], {1: "valid", 2: "invalid", 3: "absent"})
         checked = (entries["checksum"] == 1) | (entries["checksum"] == 2)
         columns.put("checksum_valid", rows[checked], entries["checksum"][checked] == 1)

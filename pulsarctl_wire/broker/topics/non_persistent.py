@@ -64,7 +64,7 @@ class NonPersistentSubscription(BaseSubscription):
             self.topic.on_consumer_left(self)
 
     def _find_active(self) -> Consumer | None:
-        """Return the active consumer of Failover, chosen by the partition number."""
+        """Return the Exclusive consumer, or the active one of Failover, chosen by the partition number."""
         if not self.consumers:
             return None
         ordered = sorted(self.consumers, key=lambda consumer: (consumer.priority, consumer.name))

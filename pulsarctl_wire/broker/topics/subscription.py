@@ -48,7 +48,7 @@ class Subscription(Source):
         self._throttled_until = 0
         self.unacked = 0
         """Messages delivered and not acknowledged."""
-        self._max_total_unacked = 0  # blocks from here on; 0: never
+        self._max_total_unacked = 0  # deliveries stop at this many; 0: never
         self.seeks = 0
 
     @property
@@ -184,7 +184,7 @@ class Subscription(Source):
         self.dispatch_soon()
 
     def redeliver(self, consumer: Consumer, ids: Iterable[MessageIdData]) -> None:
-        """Redeliver some messages; without ids, all."""
+        """Redeliver some messages; without ids, or on Exclusive and Failover, all."""
         if self.dispatcher is None:
             return
         indexes = None
@@ -264,7 +264,7 @@ class Subscription(Source):
                 self._settle(holder, index)
             if self.dispatcher is not None:
                 self.dispatcher.on_acked(index)
-        elif holder is not None and self.transactions.has_pending_ack(index):
+        elif holder is not None and self.transactions.has_pending_ack(index):  # a transaction has the rest
             self._settle(holder, index)
         elif holder is not None and acked:
             holder.acked_messages += acked

@@ -392,7 +392,7 @@ class Topic(Generic[S]):
         self.last_active_ms = self.scheduler.time_ms
 
     def _release(self, producer: Producer) -> None:
-        """Give exclusive access to the next waiting producer, if possible."""
+        """Drop a producer's exclusive access, or its place in the queue; then the next one may get access."""
         self.waiting_producers = deque(pair for pair in self.waiting_producers if pair[0] is not producer)
         if self.exclusive is producer:
             self.exclusive = None

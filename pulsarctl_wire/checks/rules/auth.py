@@ -56,7 +56,7 @@ class AuthChallengeUnanswered(_Refresh):
             state.notes.pop(self.id, None)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Report a connection that the broker closes without an answer."""
+        """Report a connection that the broker closes before the client has answered."""
         rows = state.notes.get(self.id)
         if not rows or not ending.by_broker or not self.can_judge(state):
             return

@@ -29,7 +29,7 @@ _MAX_REQUESTS: Final = 1_024  # requests that are followed at a time
 
 
 @dataclass(slots=True)
-class _Create:
+class _Attempt:
     """A PRODUCER or SUBSCRIBE without an answer; `retry` is the next one for the same name."""
 
     sighting: Sighting
@@ -65,44 +65,44 @@ class CreateTimedOutNotClosed(Rule):
         if body is None:
             return
         owner = find_owner(frame)
-        creates: dict[Any, _Create] = state.notes.setdefault(self.id, {})
+        attempts: dict[Any, _Attempt] = state.notes.setdefault(self.id, {})
         key = owner[0], frame.topic, frame.subscription
         name = "" if owner[0] else as_text(body.producer_name)
-        first = creates.get(key)
+        first = attempts.get(key)
         if first is None:
-            creates[key] = _Create(sighting, name, make_owner_subject(frame, owner))
-            bound(creates, _MAX_REQUESTS)
+            attempts[key] = _Attempt(sighting, name, make_owner_subject(frame, owner))
+            bound(attempts, _MAX_REQUESTS)
         elif first.retry is None and first.name == name and self._is_late(first, sighting):
             first.retry = sighting
             self._report(state, first, sighting)
 
-    def _is_late(self, first: _Create, sighting: Sighting) -> bool:
+    def _is_late(self, first: _Attempt, sighting: Sighting) -> bool:
         return sighting.time_ns - first.sighting.time_ns >= self.thresholds.unanswered
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a request that is answered, or report its late success."""
-        request, creates = state.answered_request, state.notes.get(self.id)
-        if not creates or request is None or request.owner is None:
+        request, attempts = state.answered_request, state.notes.get(self.id)
+        if not attempts or request is None or request.owner is None:
             return
         key = request.owner[0], request.topic, request.subscription
-        create: _Create | None = creates.get(key)
-        if create is not None and create.sighting is state.request_sighting:
-            del creates[key]
-            if create.retry is not None and frame.type != _ERROR:
-                self._report(state, create, create.retry, sighting)
+        attempt: _Attempt | None = attempts.get(key)
+        if attempt is not None and attempt.sighting is state.request_sighting:
+            del attempts[key]
+            if attempt.retry is not None and frame.type != _ERROR:
+                self._report(state, attempt, attempt.retry, sighting)
 
     def on_close(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a request whose producer or consumer is closed, by either side."""
-        creates = state.notes.get(self.id)
-        if creates and frame.body is not None:
+        attempts = state.notes.get(self.id)
+        if attempts and frame.body is not None:
             owner = find_owner(frame)
             key = owner[0], frame.topic, frame.subscription
-            create: _Create | None = creates.get(key)
-            if create is not None and owner[1] in (create.subject.producer_id, create.subject.consumer_id):
-                del creates[key]
+            attempt: _Attempt | None = attempts.get(key)
+            if attempt is not None and owner[1] in (attempt.subject.producer_id, attempt.subject.consumer_id):
+                del attempts[key]
 
     def _report(
-        self, state: CheckState, first: _Create, retry: Sighting, answer: Sighting | None = None
+        self, state: CheckState, first: _Attempt, retry: Sighting, answer: Sighting | None = None
     ) -> None:
         if not self.can_judge(state):
             return
