@@ -1,6 +1,6 @@
 """`Doctor`: tells the rules what happens on all connections, and collects what they find.
 
-    events of a connection -> CheckState -> frames, moments ──► rules ──► found -> Finding
+    events of a connection -> CheckState -> frames, moments ──► rules ──► report -> Finding
     ended connections, time ──────────────────────────────────►
 
 It follows captures (a `Decoder` calls `new_state` and `end_connection`) and live traffic (it is a `Sink`; the

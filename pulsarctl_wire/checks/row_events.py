@@ -142,11 +142,11 @@ class RowFrame(Frame):
             return f"{numbers} {sizes} {head.producer}".encode()
         base, metadata = self.base, self.metadata
         command = b"" if base is None else base.SerializePartialToString()
-        entry = _UNREADABLE if metadata is None else metadata.SerializePartialToString()
-        entry = _u32(len(entry)) + entry
+        tail = _UNREADABLE if metadata is None else metadata.SerializePartialToString()
+        tail = _u32(len(tail)) + tail
         if self.checksum != "absent":
-            entry = MAGIC_CHECKSUM + _u32(self.read("head_crc") or 0) + entry
-        return _u32(len(command)) + command + entry
+            tail = MAGIC_CHECKSUM + _u32(self.read("head_crc") or 0) + tail
+        return _u32(len(command)) + command + tail
 
 
 def read_rows(batches: Iterable[Any]) -> Iterator[Columns]:
@@ -212,7 +212,7 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
         elif unknown := _UNKNOWN.fullmatch(command or ""):
             number, base = int(unknown[1]), BaseCommand()
         data = base.SerializePartialToString() if base is not None else b""
-        size = max(len(data), min(size, _TYPE_SIZE + 1))  # a size of 2 means: without ids
+        size = max(len(data), min(size, _TYPE_SIZE + 1))  # 2 bytes: it is not tracked
     to_broker, offset = bool(rows["to_broker"][row]), rows["stream_offset"][row] or 0
     raw, time_ns = _header(total, size) + data, rows["time_ns"][row]
     frame = RowFrame(raw, base, number, connection, to_broker, offset, time_ns, packet)

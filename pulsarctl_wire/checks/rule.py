@@ -44,7 +44,7 @@ MOMENTS: Final = {
     "unreadable": "a payload does not decompress to its stated size: "
     "(state, frame, sighting, its real size or None if the codec cannot read it)",
     "chunk": "a SEND or MESSAGE with a chunk: (state, frame, sighting)",
-    "receipt_out_of_order": "a receipt that may be for a later SEND than the next one, which still waits: "
+    "receipt_out_of_order": "a receipt that may be for a later SEND than the oldest one that waits: "
     "(state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, send)",
     "stored_again": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",

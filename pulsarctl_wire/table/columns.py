@@ -154,7 +154,7 @@ class Columns:
 
 
 def batch_of(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
-    """Return a `pyarrow.RecordBatch` of `schema` with some rows, which are made one by one."""
+    """Return a `pyarrow.RecordBatch` of `schema` with these rows, which have values by column name."""
     columns = Columns(len(rows), {})
     for field in schema:
         name, type_ = field.name, field.type

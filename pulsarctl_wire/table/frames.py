@@ -104,8 +104,8 @@ class FrameRows:
             *("owner", "sequence_or_ledger", "entry", "count", "size", "payload_at", "crc"),
             *("row", "permits", "checksum"),
         )
-        self._heads = Records("row", "name", "publish", "unpacked", "codec", "batch", "messages", "hash")
-        self._answers = Records("latency", "size", "row", "type", "name", "messages", "request")
+        self._heads = Records("row", "producer", "publish", "unpacked", "codec", "batch", "messages", "hash")
+        self._answers = Records("latency", "size", "row", "type", "producer", "messages", "request")
         self._receipts = Records(
             "producer", "sequence", "highest", "ledger", "entry", "row", "identified", "has_highest"
         )
@@ -377,8 +377,8 @@ class FrameRows:
         self._fill_metadata(columns, common, heads)
         self._fill_answers(columns, answers)
         sends = select(heads, common["type"][heads["row"]] == SEND)
-        named = select(answers, answers["name"] != 0)
-        rows, producers = (np.concatenate([sends[name], named[name]]) for name in ("row", "name"))
+        named = select(answers, answers["producer"] != 0)
+        rows, producers = (np.concatenate([sends[field], named[field]]) for field in ("row", "producer"))
         columns.put_texts("producer", rows, producers, self._producers.texts)
         receipts, acks, flows = (records.take(order) for records in (self._receipts, self._acks, self._flows))
         columns.put_all(receipts, producer_id="producer", sequence_id="sequence")
@@ -451,7 +451,7 @@ class FrameRows:
         nested = columns.nested
         assert nested is not None
         nested.present = rows
-        nested.put_texts("producer_name", rows, heads["name"], self._producers.texts)
+        nested.put_texts("producer_name", rows, heads["producer"], self._producers.texts)
         nested.put_all(heads, publish_time="publish", num_messages_in_batch="batch")
         nested.put_all(select(heads, heads["unpacked"] != 0), uncompressed_size="unpacked")
         nested.put_all(select(heads, heads["hash"] >= 0), key_hash="hash")

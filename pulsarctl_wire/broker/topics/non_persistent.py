@@ -50,7 +50,7 @@ class NonPersistentSubscription(BaseSubscription):
         active = self._find_active()
         self.consumers.append(consumer)
         if self.kind == FAILOVER and self._find_active() is active:
-            consumer.tell_active(False)  # when the active one changes, nobody is told
+            consumer.tell_active(False)  # if the active one has changed, nobody is told
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer."""

@@ -272,7 +272,7 @@ class Subscription(Source):
 
     def _settle(self, consumer: Consumer, index: int) -> None:
         consumer.acked_messages += consumer.pending[index][0]
-        slot = consumer.settle(index)
+        slot = consumer.settle(index)  # of the entry's key
         if slot is not None and self.dispatcher is not None:
             self.dispatcher.on_settled(consumer, slot)
 

@@ -1,7 +1,7 @@
 """The base of persistent and non-persistent topics: producers, access modes, schemas.
 
 Access modes (PIP-68): there may be many Shared producers; an exclusive one is alone, and the topic's epoch
-counts them. Source: Pulsar's AbstractTopic (4.0).
+counts exclusive ones. Source: Pulsar's AbstractTopic (4.0).
 """
 
 from collections import deque

@@ -41,7 +41,7 @@ class SubscribeBeforeSeekDone(Rule):
         """Note SEEK."""
         body: Any = frame.body
         if body is not None:
-            seeks = state.notes.setdefault(self.id, {})
+            seeks = state.notes.setdefault(self.id, {})  # by owner: (is a consumer, id)
             seeks[True, body.consumer_id] = sighting
             bound(seeks, _MAX_CONSUMERS)
 

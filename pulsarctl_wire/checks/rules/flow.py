@@ -13,8 +13,8 @@ from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 _FEW: Final = 10  # fewer permits are no large queue, fewer unacknowledged messages block nobody
 
 
-def find_waiting_message(consumer: Consumer, until_ns: int) -> Sighting | None:
-    """Return the receipt of a message that has waited since `until_ns` or longer, or None.
+def find_waiting_message(consumer: Consumer, since_ns: int) -> Sighting | None:
+    """Return the receipt of a message that has waited since `since_ns` or longer, or None.
 
     Neither it nor a later one was delivered to an open consumer of the subscription, or acknowledged.
     Without such a message a silent consumer has nothing to do.
@@ -25,7 +25,7 @@ def find_waiting_message(consumer: Consumer, until_ns: int) -> Sighting | None:
         delivered = max(owner.highest_delivered for owner in (consumer, *subscription.list_owners()))
     send = subscription.topic.find_stored_after(max(delivered, subscription.highest_acked))
     receipt = send.answer if send is not None else None
-    return receipt if receipt is not None and receipt.time_ns <= until_ns else None
+    return receipt if receipt is not None and receipt.time_ns <= since_ns else None
 
 
 class _Stalled(SilenceRule):

@@ -61,7 +61,7 @@ class _Claims(Rule):
 
     def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a PRODUCER or SUBSCRIBE whose name another connection holds."""
-        owners = self._find_holders(frame)
+        owners = self._list_owners(frame)
         if any(owner.state is state and owner.success is not None for owner in owners):
             return  # this connection holds it; other owners are its copies on the other side of a proxy
         for owner in reversed(owners):
@@ -72,7 +72,7 @@ class _Claims(Rule):
                 bound(self._claims, _MAX_REQUESTS)
                 break
 
-    def _find_holders(self, frame: Frame) -> list[Any]:
+    def _list_owners(self, frame: Frame) -> list[Any]:
         """Return the producers or consumers that hold the name in a request, or request it."""
         body: Any = frame.body
         if body is None or frame.topic is None:
