@@ -21,6 +21,13 @@ from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered, LedgerState
+from pulsarctl_wire.wire.session.state_data import (
+    SENT_CHUNK,
+    SENT_FRAME,
+    SENT_HIGHEST,
+    SENT_PRODUCER,
+    SENT_PUBLISH_TIME,
+)
 from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 MAX_REDELIVERED: Final = 4_096
@@ -252,8 +259,9 @@ class Producer(ProducerLedger):
         self.send_count += 1
         send.position = self.send_count
         send.producer, send.sequence = self.producer_id, sequence
-        send.highest, send.publish_time, send.chunk = pending[4], pending[6], pending[7]
-        publisher = self.publisher or self.identify(self.name or pending[5])  # [5]: the name in its metadata
+        send.highest, send.publish_time = pending[SENT_HIGHEST], pending[SENT_PUBLISH_TIME]
+        send.chunk = pending[SENT_CHUNK]
+        publisher = self.publisher or self.identify(self.name or pending[SENT_PRODUCER])
         if publisher is None:
             return
         self.state.facts.remember(publisher, send)
@@ -263,5 +271,5 @@ class Producer(ProducerLedger):
         """Return the SEND that waits for its answer with this sequence id, if it is remembered."""
         if self.publisher is None:
             return None
-        send = self.publisher.sends.get(make_sequence_key(sequence, pending[7]))  # [7]: chunk id
-        return send if send is not None and send.number == pending[2] else None  # [2]: number of its frame
+        send = self.publisher.sends.get(make_sequence_key(sequence, pending[SENT_CHUNK]))
+        return send if send is not None and send.number == pending[SENT_FRAME] else None

@@ -38,7 +38,7 @@ class AckHole(Rule):
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Check the entries that are unacknowledged for longest."""
         if consumer.subscription_facts.highest_acked == NOWHERE or not (
-            consumer.exact and self.can_judge(consumer.state)
+            consumer.has_exact_permits and self.can_judge(consumer.state)
         ):
             return
         until = now_ns - self.thresholds.unacked

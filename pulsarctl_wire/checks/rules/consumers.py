@@ -195,7 +195,7 @@ class ReaderWaitsForMissingMessage(SilenceRule):
         is_empty = entry[1] >> 63  # -1 as uint64: the topic has no message
         if now_ns - since_ns < self.thresholds.quiet or is_empty or is_delivered:
             return
-        if consumer.permits > 0 and consumer.exact and self.can_judge(consumer.state):
+        if consumer.permits > 0 and consumer.has_exact_permits and self.can_judge(consumer.state):
             delivered = format_entry(consumer.highest_delivered)
             text = (
                 f"The broker names {format_entry(entry)} as the last message, but has sent nothing after "

@@ -42,7 +42,7 @@ class _Stalled(SilenceRule):
             return
         if (2 * consumer.acked_count >= consumer.deliveries) is not self.acknowledges:
             return
-        if not (consumer.exact and self.can_judge(consumer.state)):
+        if not (consumer.has_exact_permits and self.can_judge(consumer.state)):
             return
         receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is not None:
@@ -112,7 +112,7 @@ class PermitsOverGranted(Rule):
             return
         if (
             consumer.permits > 2 * max(consumer.first_grant, _FEW)
-            and consumer.exact
+            and consumer.has_exact_permits
             and self.can_judge(state)
         ):
             text = f"The client has {consumer.permits} permits outstanding, after {consumer.first_grant}"
@@ -137,7 +137,7 @@ class PermitOverflow(Rule):
 
     def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
-        if consumer.permits > MAX_PERMITS and consumer.exact and self.can_judge(state):
+        if consumer.permits > MAX_PERMITS and consumer.has_exact_permits and self.can_judge(state):
             rows = [(state.sighting, f"{consumer.permits} outstanding")]
             text = f"The client granted {consumer.permits} permits, more than {MAX_PERMITS}: the broker's"
             self.report(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
@@ -169,7 +169,7 @@ class BlockedOnUnacked(SilenceRule):
         quiet, last = self.thresholds.quiet, consumer.last_message
         if last is None or now_ns - last.time_ns < quiet or not self._holds_many(consumer):
             return
-        if not (consumer.exact and self.can_judge(consumer.state)):
+        if not (consumer.has_exact_permits and self.can_judge(consumer.state)):
             return
         receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is None or self._has_free_consumer(consumer):

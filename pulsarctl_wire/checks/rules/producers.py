@@ -12,6 +12,7 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.state_data import SENT_HIGHEST
 
 _REPLICATOR: Final = "pulsar.repl"
 """Prefix of the names of replicating producers, whose receipts carry source positions."""
@@ -45,7 +46,7 @@ class ReceiptMismatch(Rule):
         if not (producer.is_open and self.can_judge(state)) or producer.name.startswith(_REPLICATOR):
             return
         oldest = producer.find_oldest()
-        if oldest is None or sequence <= max(oldest[0], oldest[1][4]):  # [1][4]: the highest of its batch
+        if oldest is None or sequence <= max(oldest[0], oldest[1][SENT_HIGHEST]):
             return
         send = producer.find_send(*oldest)
         if send is not None:
@@ -72,7 +73,7 @@ class SendUnanswered(Rule):
         if producer.has_receipt or not producer.waiting or producer.success is None:
             return
         oldest = producer.find_oldest()
-        if oldest is None or not self.can_judge(producer.state) or producer.doubtful:
+        if oldest is None or not self.can_judge(producer.state) or producer.doubtful_until:
             return
         send = producer.find_send(*oldest)
         if send is None or now_ns - send.time_ns < self.thresholds.unanswered:
