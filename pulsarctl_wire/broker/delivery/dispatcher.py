@@ -39,7 +39,7 @@ class Source(BaseSubscription):
         """The number of messages that the rates allow now."""
         self.blocked = False
         """Whether too many messages are unacknowledged: then nothing new is read."""
-        self.has_announced_end: bool = topic.is_end_unreadable
+        self.has_announced_end: bool = topic.hides_end
         """Whether consumers were told of the end of a terminated topic."""
         self.is_aborted: Callable[[int, MessageMetadata], bool] = topic.is_aborted
         self.has_pending_ack: Callable[[int], bool] = lambda index: False

@@ -198,7 +198,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         self.stop()
 
     def stop(self) -> None:
-        """Stop timers."""
+        """Stop timers, and write the cursors for the last time."""
         for subscription in self.subscriptions.values():
             subscription.close()
 

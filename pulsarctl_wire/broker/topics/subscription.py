@@ -50,6 +50,7 @@ class Subscription(Source):
         """Messages delivered and not acknowledged."""
         self._max_total_unacked = 0  # deliveries stop at this many; 0: never
         self.seeks = 0
+        """Number of SEEKs so far: one that takes time sees by it whether a later one has come."""
 
     @property
     def full_name(self) -> str:
