@@ -22,7 +22,7 @@ MAX_NAMES: Final = 16_384
 """Maximum number of topics, subscriptions and producer names that are remembered."""
 
 MAX_OWNERS: Final = 1_024
-"""Producers of a name, or consumers of a subscription, that are kept when there are too many."""
+"""Maximum number of open producers of a name, or consumers of a subscription, once closed ones are out."""
 
 MAX_UNACKED: Final = 262_144
 """Maximum number of unacknowledged entries that are remembered for all consumers together."""
@@ -31,7 +31,7 @@ MAX_SENDS: Final = 16_384
 """Maximum number of SENDs that are remembered for all producer names together, and again for all topics."""
 
 _FEW_OWNERS: Final = 16
-_MAX_STORED: Final = 256  # stored SENDs that are remembered of each topic
+_MAX_CONFIRMED: Final = 256  # SENDs with a receipt that are remembered of each topic
 
 Entry = tuple[int, int]
 """A ledger id and an entry id."""
@@ -72,7 +72,7 @@ class Send(Sighting):
     sequence, highest, publish_time, chunk     as in the command and its metadata
     head        its bytes from COMMAND_SIZE to the payload (of `size` bytes); b"" if over `LARGEST_HEAD`
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
-    has_plain_head     its metadata has only usual fields, see `Head.is_plain`
+    has_plain_metadata its metadata has only usual fields, see `Head.is_plain`
     answer      SEND_RECEIPT or SEND_ERROR
     stored_id   the id in its SEND_RECEIPT, `NOWHERE` if the broker dropped it as a duplicate; or None
     previous    the SEND before it with the same sequence id and chunk
@@ -83,7 +83,7 @@ class Send(Sighting):
     """
 
     __slots__ = (
-        *("answer", "chunk", "digest", "has_plain_head", "has_same_payload", "head", "highest"),
+        *("answer", "chunk", "digest", "has_plain_metadata", "has_same_payload", "head", "highest"),
         *("_is_deliverable", "highest_before", "is_corrupt", "is_failed", "position", "previous"),
         *("producer", "publish_time", "sequence", "size", "stored_id"),
     )
@@ -96,7 +96,7 @@ class Send(Sighting):
         self.chunk = self.size = self.producer = 0
         self.highest_before = self.digest = -1
         self.head = b""
-        self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_head = False
+        self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_metadata = False
         self.previous: Send | None = None
         self.answer: Sighting | None = None
         self.stored_id: Entry | None = None
@@ -115,7 +115,7 @@ class Send(Sighting):
     @property
     def is_deliverable(self) -> bool:
         """Whether any consumer may get it at once: no marker, not delayed, in no transaction."""
-        if self.has_plain_head:
+        if self.has_plain_metadata:
             return True
         if self._is_deliverable is None:
             metadata = self.metadata
@@ -129,12 +129,12 @@ class Send(Sighting):
     @property
     def is_encrypted(self) -> bool:
         """Whether the payload is encrypted, which gives other bytes each time."""
-        metadata = None if self.has_plain_head else self.metadata
+        metadata = None if self.has_plain_metadata else self.metadata
         return metadata is not None and len(metadata.encryption_keys) > 0
 
     @property
     def is_copy(self) -> bool:
-        """Whether all its bytes are those of the SEND before it."""
+        """Whether all its bytes are those of `previous`."""
         return self.has_same_payload and self.previous is not None and self.head == self.previous.head
 
     def has_payload(self, payload: bytes) -> bool:
@@ -200,18 +200,18 @@ class Publisher(OwnedName):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Topic:
-    """A topic: the SENDs that were stored last, its partitions, who fences producers.
+    """A topic: the SENDs that got receipts last, its partitions, who fences producers.
 
     metadata     the PARTITIONED_METADATA_RESPONSE that says how many `partitions` it has
     producer     its last producer, by connection and id
     fenced_by    the last PRODUCER with ExclusiveWithFencing; `epoch` is its topic_epoch
     """
 
-    __slots__ = ("epoch", "fenced_by", "metadata", "name", "partitions", "producer", "stored_sends")
+    __slots__ = ("confirmed_sends", "epoch", "fenced_by", "metadata", "name", "partitions", "producer")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.stored_sends: deque[Send] = deque()
+        self.confirmed_sends: deque[Send] = deque()
         self.metadata: Sighting | None = None
         self.partitions = 0
         self.producer: tuple[int, int] | None = None
@@ -219,9 +219,12 @@ class Topic:
         self.epoch = 0
 
     def find_stored_after(self, entry: Entry) -> Send | None:
-        """Return the first remembered SEND that was stored after `entry` and that any consumer may get."""
+        """Return the first remembered SEND that was stored after `entry` and that any consumer may get.
+
+        Only SENDs after the latest dropped duplicate are looked at.
+        """
         first = None
-        for send in reversed(self.stored_sends):
+        for send in reversed(self.confirmed_sends):
             stored = send.stored_id
             if stored is None or stored <= entry:
                 break
@@ -295,7 +298,7 @@ class Facts:
         self._checksums: dict[bytes, None] = {}  # of the last SENDs, for `match_send`
         self.unacked_count = 0
         """Upper bound of the unacknowledged entries that all consumers hold."""
-        self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
+        self._send_count = self._confirmed_count = 0  # in the tables of all publishers, and of all topics
 
     def match_send(self, checksum: bytes, to_broker: bool) -> bool:
         """Return whether a MESSAGE's checksum was seen in a SEND; record a SEND's, and return False."""
@@ -355,16 +358,16 @@ class Facts:
                 publisher.sends.clear()
             self._send_count = sum(len(publisher.sends) for publisher in self.publishers.values())
 
-    def record_stored(self, topic: Topic, send: Send) -> None:
-        """Remember a SEND that the broker stored."""
-        sends = topic.stored_sends
+    def record_receipt(self, topic: Topic, send: Send) -> None:
+        """Remember a SEND that got a receipt: it is stored, or a dropped duplicate."""
+        sends = topic.confirmed_sends
         sends.append(send)
-        if len(sends) > _MAX_STORED:
+        if len(sends) > _MAX_CONFIRMED:
             sends.popleft()
             return
-        self._stored_count += 1
-        if self._stored_count > MAX_SENDS:
+        self._confirmed_count += 1
+        if self._confirmed_count > MAX_SENDS:
             for topic in self.topics.values():
-                for _ in range((len(topic.stored_sends) + 1) // 2):
-                    topic.stored_sends.popleft()
-            self._stored_count = sum(len(topic.stored_sends) for topic in self.topics.values())
+                for _ in range((len(topic.confirmed_sends) + 1) // 2):
+                    topic.confirmed_sends.popleft()
+            self._confirmed_count = sum(len(topic.confirmed_sends) for topic in self.topics.values())

@@ -33,7 +33,8 @@ class Sighting:
     ordinal     among the frames of its connection and direction, from 0; -1 if it is no frame
     type        the command's type number; -1 if it is no frame
     time_ns     ns since the epoch; 0 if unknown
-    packet      place (see `PACKET_OFFSET_BITS`) or number of the packet that completed it; 0 if unknown
+    packet      number of the packet that completed it, or for findings that tables keep its place (see
+                `PACKET_OFFSET_BITS`); 0 if unknown
     """
 
     __slots__ = ("connection", "number", "ordinal", "packet", "time_ns", "to_broker", "type")

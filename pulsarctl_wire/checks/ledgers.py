@@ -191,19 +191,19 @@ class Consumer(ConsumerLedger):
 class UnackedDelivery(Delivered):
     """An unacknowledged entry, with the MESSAGE that delivered it."""
 
-    __slots__ = ("is_chunk", "is_intact", "is_reported", "sighting")
+    __slots__ = ("is_chunk", "is_intact", "is_reported_hole", "sighting")
 
     def __init__(self, left: int, sighting: Sighting, *, is_chunk: bool, is_intact: bool) -> None:
         super().__init__(left, sighting.number, sighting.time_ns)
         self.sighting = sighting
         self.is_chunk = is_chunk
         self.is_intact = is_intact  # its checksum was right when it was seen
-        self.is_reported = False
+        self.is_reported_hole = False  # by the rule `AckHole`
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Producer(ProducerLedger):
-    """An open producer: its ledger, and its name's SENDs over all connections.
+    """A producer, open or not: its ledger, and its name's SENDs over all connections.
 
     `send_count` and `answer_count` count SENDs and their answers; `has_receipt`: one was a SEND_RECEIPT.
     """

@@ -4,7 +4,8 @@ A rule is a class. Its `id` names it, and its docstring is what `pwire explain` 
 then paragraphs that begin with `Wire:` (how it shows), `Advice:` (what to do) and `Source:`. The doctor calls
 the methods that it defines:
 
-    handlers      type of a command -> method(state, frame, sighting), after the state has tracked the frame
+    handlers      name of a command -> name of a method, called with (state, frame, sighting) after the state
+                  has tracked the frame
     moments       on_NAME(state, frame, ...) for each NAME of `MOMENTS` that it defines
     on_opened(state), on_closed(state, ending), on_lost(state, event)
     on_consumer_due(consumer, now_ns), on_producer_due(producer, now_ns)    now and then, and when they end
@@ -47,9 +48,10 @@ MOMENTS: Final = {
     "receipt_out_of_order": "a receipt that may be for a later SEND than the oldest one that waits: "
     "(state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, send)",
-    "stored_again": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",
-    "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",
-    "pause_ends": "a FLOW, MESSAGE or ACK after T without MESSAGE, or T without FLOW and MESSAGE: "
+    "possible_duplicate": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",
+    "many_permits": "twice the first permits or more, or over `MAX_PERMITS`, are outstanding after FLOW: "
+    "(state, frame, consumer)",
+    "pause_ends": "a MESSAGE or ACK after T without MESSAGE, or a FLOW after T without FLOW and MESSAGE: "
     "(state, frame, consumer), before the frame counts",
     "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer), after it counts",
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
@@ -230,5 +232,5 @@ _LONG_UNITS: Final = {"days": 86_400, "h": 3_600, "min": 60}
 
 
 def has_hook(rule: Rule, name: str) -> bool:
-    """Return whether a rule defines the method that the doctor calls for this moment."""
+    """Return whether a rule defines the method `on_NAME`, which the doctor calls."""
     return getattr(type(rule), f"on_{name}", None) is not getattr(Rule, f"on_{name}", None)

@@ -62,7 +62,7 @@ class Observer(Protocol):
     def on_moment(self, name: str, state: "CheckState", frame: Frame, *details: Any) -> None:
         """Handle something unusual (`rule.MOMENTS`)."""
 
-    def on_due(self, owner: Consumer | Producer, now_ns: int) -> None:
+    def check_owner(self, owner: Consumer | Producer, now_ns: int) -> None:
         """Check the silence of a consumer or producer."""
 
     def forget_unacked(self) -> None:
@@ -266,7 +266,7 @@ class CheckState(SightedState):
             self.facts.match_send(self.identify_entry(frame), True)
             self.doctor.on_moment("undecodable", self, frame, send)
         else:
-            send.has_plain_head = head.is_plain
+            send.has_plain_metadata = head.is_plain
             if head.codec:
                 self._decompress(frame, head)
             if self.is_chunk:
@@ -311,9 +311,9 @@ class CheckState(SightedState):
             entry = frame.ids.ledger, frame.ids.entry
             send.stored_id = NOWHERE if entry[0] > _LARGEST_ID else entry
             if ledger.topic_facts is not None:
-                self.facts.record_stored(ledger.topic_facts, send)
+                self.facts.record_receipt(ledger.topic_facts, send)
             if send.previous is not None or send.stored_id == NOWHERE:
-                self.doctor.on_moment("stored_again", self, frame, ledger, send)
+                self.doctor.on_moment("possible_duplicate", self, frame, ledger, send)
         else:
             send.is_failed = True
             self.doctor.on_moment("send_failed", self, frame, ledger, send)
@@ -353,7 +353,7 @@ class CheckState(SightedState):
         consumer.last_flow = self.sighting
         consumer.flow_count += 1
         if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MAX_PERMITS:
-            self.doctor.on_moment("granted", self, frame, consumer)
+            self.doctor.on_moment("many_permits", self, frame, consumer)
 
     def record_activity(self, frame: Frame, consumer: Consumer) -> None:
         """Record a FLOW or MESSAGE, which may end a pause. Overrides the parent's method."""
@@ -456,13 +456,13 @@ class CheckState(SightedState):
         super()._close(frame)
         if consumer is not None:
             consumer.subscription_facts.drop(consumer)
-            self.doctor.on_due(consumer, self.sighting.time_ns)
+            self.doctor.check_owner(consumer, self.sighting.time_ns)
 
     def _request(self, frame: Frame) -> None:
         if frame.type == _CLOSE_PRODUCER:
             producer = self.producer(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
             if producer is not None and producer.is_open:
-                self.doctor.on_due(producer, self.sighting.time_ns)
+                self.doctor.check_owner(producer, self.sighting.time_ns)
                 self._drop(producer)
         super()._request(frame)
 
@@ -473,9 +473,9 @@ class CheckState(SightedState):
         self.producers_at_end = [owner for owner in owners if isinstance(owner, Producer) and owner.is_open]
         if self.closed_ns is not None:
             for consumer in self.consumers_at_end:
-                self.doctor.on_due(consumer, self.closed_ns)
+                self.doctor.check_owner(consumer, self.closed_ns)
             for producer in self.producers_at_end:
-                self.doctor.on_due(producer, self.closed_ns)
+                self.doctor.check_owner(producer, self.closed_ns)
         for consumer in self.consumers_at_end:
             consumer.subscription_facts.drop(consumer)
         for producer in self.producers_at_end:

@@ -16,7 +16,7 @@ ENDLESS: Final = 5
 
 _MAX_TRIES: Final = 16  # of a dead letter policy that has the default of Java
 
-_MAX_ENTRIES: Final = 1_000  # entries of a consumer, those that were delivered first
+_MAX_ENTRIES: Final = 1_000  # entries of a consumer that are looked at: those that were delivered first
 
 
 class AckHole(Rule):
@@ -52,9 +52,9 @@ class AckHole(Rule):
     def _report(
         self, consumer: Consumer, entry: Entry, delivery: UnackedDelivery, later_ack: Sighting, now_ns: int
     ) -> None:
-        if delivery.is_reported:
+        if delivery.is_reported_hole:
             return
-        delivery.is_reported = True
+        delivery.is_reported_hole = True
         rows = [(delivery.sighting, "delivered")]
         if entry in consumer.partial_acks:
             rows.append((consumer.partial_acks[entry][1], f"last partial ACK, {delivery.left} messages left"))

@@ -66,7 +66,11 @@ class SubscribeBeforeSeekDone(Rule):
 
 @dataclass(slots=True)
 class _Epochs:
-    """The epochs of a consumer: the newest MESSAGE, and the REDELIVER whose epoch no MESSAGE has yet."""
+    """The epochs of a consumer.
+
+    newest     the highest epoch of a MESSAGE so far
+    request    a REDELIVER with an epoch, `request_epoch`, that no MESSAGE has reached yet
+    """
 
     consumer: Consumer
     newest: int = -1

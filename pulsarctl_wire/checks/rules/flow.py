@@ -105,7 +105,7 @@ class PermitsOverGranted(Rule):
     severity = WARNING
     relies_on = CONNECTION
 
-    def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+    def on_many_permits(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
         first = consumer.first_flow
         if first is None or consumer.flow_count < 3 or consumer.permits > MAX_PERMITS:
@@ -135,7 +135,7 @@ class PermitOverflow(Rule):
     id = "permit_overflow"
     relies_on = CONNECTION
 
-    def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+    def on_many_permits(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
         if consumer.permits > MAX_PERMITS and consumer.has_exact_permits and self.can_judge(state):
             rows = [(state.sighting, f"{consumer.permits} outstanding")]
@@ -167,7 +167,7 @@ class BlockedOnUnacked(SilenceRule):
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a silence that lasts until now."""
         quiet, last = self.thresholds.quiet, consumer.last_message
-        if last is None or now_ns - last.time_ns < quiet or not self._holds_many(consumer):
+        if last is None or now_ns - last.time_ns < quiet or not self._may_be_blocked(consumer):
             return
         if not (consumer.has_exact_permits and self.can_judge(consumer.state)):
             return
@@ -202,7 +202,7 @@ class BlockedOnUnacked(SilenceRule):
             self._has_free[subscription] = any(map(_is_free, subscription.list_owners()))
         return self._has_free[subscription]
 
-    def _holds_many(self, consumer: Consumer) -> bool:
+    def _may_be_blocked(self, consumer: Consumer) -> bool:
         return consumer.is_shared and consumer.permits > 0 and consumer.unacked >= _FEW
 
 

@@ -109,8 +109,8 @@ class MessageOverFrameLimit(Rule):
 class SendCorruptAtSource(Rule):
     """The producer sends a wrong checksum, and the same bytes again: it was wrong before it was sent.
 
-    Wire: SEND with a wrong CRC32-C, answered by SEND_ERROR ChecksumError, and later the same producer name
-    and sequence id with identical bytes.
+    Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and later the same
+    producer name and sequence id with identical bytes.
 
     Advice: Look at the producing client (library, memory); the network is not to blame.
 
@@ -165,8 +165,8 @@ class SendCorruptInTransit(Rule):
 class SendCorrupt(Rule):
     """A message arrives with a wrong checksum and is not sent again: it is lost unless repeated.
 
-    Wire: SEND with a wrong CRC32-C, answered by SEND_ERROR ChecksumError, and no SEND with its producer name
-    and sequence id for R. C++ and Python clients report the error to the application.
+    Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and no SEND with its
+    producer name and sequence id for R. C++ and Python clients report the error to the application.
 
     Advice: Find out what changes bytes between producer and broker, and let the application handle the error.
 

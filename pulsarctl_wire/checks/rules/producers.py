@@ -78,9 +78,7 @@ class SendUnanswered(Rule):
         send = producer.find_send(*oldest)
         if send is None or now_ns - send.time_ns < self.thresholds.unanswered:
             return
-        text = (
-            f"{producer.waiting} messages were sent in {format_ns(now_ns - send.time_ns)}, and none of them"
-        )
+        text = f"{producer.waiting} SENDs were sent in {format_ns(now_ns - send.time_ns)}, and none of them"
         rows: list[tuple[Sighting, str]] = [(send, "the oldest SEND without an answer")]
         subject = producer.subject()
         self.report(producer.state, subject, rows, f"{text} got a receipt or an error.", SUSPECTED)
@@ -91,7 +89,8 @@ class DroppedAsDuplicate(Rule):
 
     Wire: SEND_RECEIPT with the id -1:-1 on a persistent topic, and an earlier SEND of this producer name with
     that sequence id had another payload or got SEND_ERROR, or the batch reaches above everything sent before.
-    The same bytes again after a lost receipt are no loss.
+    Suspected if no such SEND was seen, but the id is not above the last one in PRODUCER_SUCCESS. The same
+    bytes again after a lost receipt are no loss.
 
     Advice: Let the producer continue from its last sequence id instead of starting over.
 
@@ -101,7 +100,7 @@ class DroppedAsDuplicate(Rule):
     id = "dropped_as_duplicate"
     relies_on = CAPTURE
 
-    def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+    def on_possible_duplicate(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report a message that the broker took for a duplicate."""
         topic = producer.topic or ""
         if send.stored_id != NOWHERE or not topic.startswith("persistent:") or not self.can_judge(state):
@@ -143,7 +142,7 @@ class StoredTwice(Rule):
     id = "stored_twice"
     severity = WARNING
 
-    def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+    def on_possible_duplicate(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report a message that has two receipts with different ids."""
         previous, stored = send.previous, send.stored_id
         if previous is None or previous.stored_id is None or previous.answer is None or stored is None:
