@@ -43,7 +43,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         has_trimmed = self.log.trim(
             min(marks, default=self.log.end),
             lambda closed_ms, size: retains and retention.keeps(now_ms - closed_ms, size),
-            forget=self.compaction.log is None,
+            forget_ids=self.compaction.log is None,
         )
         if has_trimmed:
             self.save()
