@@ -31,7 +31,7 @@ MAX_SENDS: Final = 16_384
 """Maximum number of SENDs that are remembered for all producer names together, and again for all topics."""
 
 _FEW_OWNERS: Final = 16
-_MAX_CONFIRMED: Final = 256  # SENDs with a receipt that are remembered of each topic
+_MAX_STORED: Final = 256  # stored SENDs that are remembered of each topic
 
 Entry = tuple[int, int]
 """A ledger id and an entry id."""
@@ -200,18 +200,18 @@ class Publisher(OwnedName):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Topic:
-    """A topic: the SENDs that got receipts last, its partitions, who fences producers.
+    """A topic: the SENDs that were stored last, its partitions, who fences producers.
 
     metadata     the PARTITIONED_METADATA_RESPONSE that says how many `partitions` it has
     producer     its last producer, by connection and id
     fenced_by    the last PRODUCER with ExclusiveWithFencing; `epoch` is its topic_epoch
     """
 
-    __slots__ = ("confirmed_sends", "epoch", "fenced_by", "metadata", "name", "partitions", "producer")
+    __slots__ = ("epoch", "fenced_by", "metadata", "name", "partitions", "producer", "stored_sends")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.confirmed_sends: deque[Send] = deque()
+        self.stored_sends: deque[Send] = deque()
         self.metadata: Sighting | None = None
         self.partitions = 0
         self.producer: tuple[int, int] | None = None
@@ -219,12 +219,9 @@ class Topic:
         self.epoch = 0
 
     def find_stored_after(self, entry: Entry) -> Send | None:
-        """Return the first remembered SEND that was stored after `entry` and that any consumer may get.
-
-        Only SENDs after the latest dropped duplicate are looked at.
-        """
+        """Return the first remembered SEND that was stored after `entry` and that any consumer may get."""
         first = None
-        for send in reversed(self.confirmed_sends):
+        for send in reversed(self.stored_sends):
             stored = send.stored_id
             if stored is None or stored <= entry:
                 break
@@ -298,7 +295,7 @@ class Facts:
         self._checksums: dict[bytes, None] = {}  # of the last SENDs, for `match_send`
         self.unacked_count = 0
         """Upper bound of the unacknowledged entries that all consumers hold."""
-        self._send_count = self._confirmed_count = 0  # in the tables of all publishers, and of all topics
+        self._send_count = self._stored_count = 0  # in the tables of all publishers, and of all topics
 
     def match_send(self, checksum: bytes, to_broker: bool) -> bool:
         """Return whether a MESSAGE's checksum was seen in a SEND; record a SEND's, and return False."""
@@ -358,16 +355,16 @@ class Facts:
                 publisher.sends.clear()
             self._send_count = sum(len(publisher.sends) for publisher in self.publishers.values())
 
-    def record_receipt(self, topic: Topic, send: Send) -> None:
-        """Remember a SEND that got a receipt: it is stored, or a dropped duplicate."""
-        sends = topic.confirmed_sends
+    def record_stored(self, topic: Topic, send: Send) -> None:
+        """Remember a SEND that is stored, as its receipt says."""
+        sends = topic.stored_sends
         sends.append(send)
-        if len(sends) > _MAX_CONFIRMED:
+        if len(sends) > _MAX_STORED:
             sends.popleft()
             return
-        self._confirmed_count += 1
-        if self._confirmed_count > MAX_SENDS:
+        self._stored_count += 1
+        if self._stored_count > MAX_SENDS:
             for topic in self.topics.values():
-                for _ in range((len(topic.confirmed_sends) + 1) // 2):
-                    topic.confirmed_sends.popleft()
-            self._confirmed_count = sum(len(topic.confirmed_sends) for topic in self.topics.values())
+                for _ in range((len(topic.stored_sends) + 1) // 2):
+                    topic.stored_sends.popleft()
+            self._stored_count = sum(len(topic.stored_sends) for topic in self.topics.values())

@@ -310,8 +310,8 @@ class CheckState(SightedState):
         if is_receipt:
             entry = frame.ids.ledger, frame.ids.entry
             send.stored_id = NOWHERE if entry[0] > _LARGEST_ID else entry
-            if ledger.topic_facts is not None:
-                self.facts.record_receipt(ledger.topic_facts, send)
+            if ledger.topic_facts is not None and send.stored_id != NOWHERE:
+                self.facts.record_stored(ledger.topic_facts, send)
             if send.previous is not None or send.stored_id == NOWHERE:
                 self.doctor.on_moment("possible_duplicate", self, frame, ledger, send)
         else:

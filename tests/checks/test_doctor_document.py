@@ -47,7 +47,7 @@ BOUNDS: Final = {
     "producer names": {facts.MAX_NAMES},
     "connections that hold one producer name or subscription": {facts.MAX_OWNERS},
     "SENDs of all producer names": {facts.MAX_SENDS},
-    "SENDs of a topic that got receipts last": {facts._MAX_CONFIRMED},
+    "SENDs of a topic that were stored last": {facts._MAX_STORED},
     "redelivered, and partly acknowledged, entries of a consumer": {ledgers.MAX_REDELIVERED},
     "unacknowledged entries of all consumers": {facts.MAX_UNACKED},
     "unacknowledged entries of a consumer that are looked at": {acks._MAX_ENTRIES},
