@@ -1,9 +1,9 @@
 """Opens the records of one TLS connection: bytes of both directions in, plain bytes and facts out.
 
-Records are opened in the order of their direction. What cannot be opened yet, because its secret may still come
-or because only later records will show its number, waits, at most `limit` bytes of it. Plain bytes come out in
-the order in which their records were captured, so those of one direction may wait for the other one. Whatever
-comes in, nothing raises.
+Records are opened in the order of their direction. What cannot be opened yet, because its secret may still
+come or because only later records will show its number, waits, at most `limit` bytes of it. Plain bytes come
+out in the order in which their records were captured, so those of one direction may wait for the other one.
+Whatever comes in, nothing raises.
 """
 
 from collections import deque

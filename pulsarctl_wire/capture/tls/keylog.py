@@ -161,10 +161,9 @@ class KeyLog:
         """Return what was ignored, a line for each kind."""
         problems = []
         if self.bad_lines:
-            long = f", {self.long_lines:,} of them over {MAX_LINE:,} bytes" if self.long_lines else ""
-            problems.append(
-                f"key log: {self.bad_lines:,} lines not understood{long}; the first is line {self.first_bad_line:,}"
-            )
+            long = f" ({self.long_lines:,} over {MAX_LINE:,} bytes)" if self.long_lines else ""
+            first = f"the first is line {self.first_bad_line:,}"
+            problems.append(f"key log: {self.bad_lines:,} lines not understood{long}, {first}")
         if self.forgotten:
             problems.append(
                 f"key log: only the secrets of the last {MAX_SESSIONS:,} client randoms are kept,"
@@ -174,7 +173,7 @@ class KeyLog:
 
 
 class KeyLogFile:
-    """Follows a key log that grows, and need not exist yet. One that is no file (a pipe) is read once, to its end."""
+    """Follows a key log that grows, and need not exist yet. A pipe is read once, to its end."""
 
     def __init__(self, path: str | os.PathLike[str], keylog: KeyLog) -> None:
         self._path = Path(path)

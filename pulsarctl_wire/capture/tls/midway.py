@@ -109,7 +109,7 @@ def try_numbers(opener: Opener, record: Sealed, first: int, count: int) -> int |
 class Search:
     """A search for the secret and the numbers of the records of one direction.
 
-    `suite` is None if it is not known. `only` is the client random, if that is known.
+    `only` is the client random, b"" if it is not known; and so is None for the suite.
     """
 
     def __init__(

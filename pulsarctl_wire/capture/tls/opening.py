@@ -1,4 +1,4 @@
-"""Opens the records of a connection's sides, one after the other, and finds the numbers of those after a hole."""
+"""Opens the records of a connection's sides, one after the other, also after a hole or joined midway."""
 
 from typing import Final
 
@@ -38,7 +38,10 @@ _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
 """Types of handshake messages."""
-_MIDWAY_12: Final = "joined midway with TLS 1.2: the handshake is not in the capture, and its keys cannot be derived without it"
+_MIDWAY_12: Final = (
+    "joined midway with TLS 1.2: the handshake is not in the capture,"
+    " and its keys cannot be derived without it"
+)
 
 
 def _shorten(client_random: bytes) -> str:
@@ -124,7 +127,7 @@ class Opening:
     # -- records in clear
 
     def _is_clear(self, entry: Entry) -> bool:
-        """Return whether a record is one of a handshake in clear, and not of a TLS 1.2 connection joined midway."""
+        """Return whether a record is in clear, and not one of TLS 1.2 on a connection joined midway."""
         kind, body = entry.header[0], entry.body
         if kind == HANDSHAKE:
             negotiation = self.negotiation
@@ -309,7 +312,7 @@ class Opening:
         return True
 
     def _find_midway(self, side: Side) -> bool:
-        """Find secret and number of a side's records by trial; return whether that, or its end, is reached."""
+        """Find secret and number of a side's records by trial; return whether that has ended."""
         negotiation = self.negotiation
         sealed, has_hole = self._list_sealed(side)
         if self._is_12(side):

@@ -130,7 +130,7 @@ class RecordReader:
     def skip(self, size: int) -> int:
         """Note that `size` bytes are missing. Return the size of the one record that this cuts.
 
-        It is 0 if that record is cut already, or if `is_lost`: then it is not known where the next one begins.
+        It is 0 if that record is cut already; or if `is_lost`: it is not known where the next one begins.
         """
         held = len(self._buffer)
         cut = self._needed if held >= HEADER_SIZE and not self.is_lost else 0

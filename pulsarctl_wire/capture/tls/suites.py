@@ -69,7 +69,7 @@ CCAD DHE_PSK_WITH_CHACHA20_POLY1305_SHA256  CCAE RSA_PSK_WITH_CHACHA20_POLY1305_
 D001 ECDHE_PSK_WITH_AES_128_GCM_SHA256  D002 ECDHE_PSK_WITH_AES_256_GCM_SHA384
 D003 ECDHE_PSK_WITH_AES_128_CCM_8_SHA256  D005 ECDHE_PSK_WITH_AES_128_CCM_SHA256
 """
-"""Numbers and names, without those that no Pulsar client or broker offers (export grade, Kerberos, ARIA, Camellia…)."""
+"""Numbers and names, without those that hardly anybody offers (export grade, Kerberos, ARIA, Camellia…)."""
 
 _OPENED: Final = re.compile(
     r"(?:AES_(?P<bits>128|256)_(?P<mode>GCM|CCM)(?P<short>_8)?|CHACHA20_POLY1305)(?:_SHA(?P<hash>256|384))?$"
