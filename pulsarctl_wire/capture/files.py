@@ -43,6 +43,8 @@ _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET, _SECRETS
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
 _MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
 _TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
+_TLS_SECRETS: Final = b"KSLT"
+"""The type of secrets in a key log of TLS, in little-endian order."""
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
@@ -210,19 +212,17 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
 
 
 def find_secrets(data: mmap | bytes) -> Iterator[SecretsBlock]:
-    """Yield all blocks with secrets in a pcapng file, as far as it is valid."""
-    order, pos = "", 0
-    while pos + 12 <= len(data):
-        if data[pos : pos + 4] == _PCAPNG_MAGIC:
-            order = _SECTION_ORDERS.get(data[pos + 8 : pos + 12], "")
-        if not order:
-            return
-        kind, size = struct.unpack_from(order + "II", data, pos)
-        if size < 12 or size % 4:
-            return
-        if kind == _SECRETS and size <= LARGEST_PACKET:
-            yield data[pos + 8 : pos + size - 4], order
-        pos += size
+    """Yield the blocks of a pcapng file that have secrets of TLS, whatever stands between them."""
+    for order, mark in (("<", _TLS_SECRETS), (">", _TLS_SECRETS[::-1])):
+        place = data.find(mark)
+        while place >= 0:
+            pos = place - 8
+            kind, size = struct.unpack_from(order + "II", data, pos) if pos >= 0 else (0, 0)
+            end = pos + size
+            fits = kind == _SECRETS and 20 <= size <= LARGEST_PACKET
+            if fits and data[end - 4 : end] == data[pos + 4 : pos + 8]:
+                yield data[pos + 8 : end - 4], order
+            place = data.find(mark, place + 4)
 
 
 # -- several files at a time

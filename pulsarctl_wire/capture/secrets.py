@@ -7,7 +7,7 @@ their connection is open; at its end, the rest of its file is searched for one.
 import mmap
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -69,12 +69,7 @@ class Secrets:
         self.refresh()
         path, self.file = self.file, None
         if path is not None:
-            with (
-                suppress(OSError, ValueError),  # not a file, or an empty one
-                open(path, "rb") as file,
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-            ):
-                self.take_blocks(find_secrets(data))
+            self.take_blocks(_search(path))
 
     def new_tls(self, head: bytes, is_first: bool) -> Any:
         """Return a `TlsConnection` if bytes of a connection are TLS, or may be; otherwise None.
@@ -87,3 +82,18 @@ class Secrets:
         if looks is False and (is_first or not self.keylog.secrets):
             return None
         return TlsConnection(self.keylog)
+
+
+def has_secrets(path: str) -> bool:
+    """Return whether a file holds secrets of TLS, unless it is compressed."""
+    return next(_search(path), None) is not None
+
+
+def _search(path: str) -> Iterator[SecretsBlock]:
+    """Yield the blocks with secrets in a file; none if it cannot be read."""
+    with (
+        suppress(OSError, ValueError),  # not a file, or an empty one
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        yield from find_secrets(data)

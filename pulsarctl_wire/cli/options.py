@@ -29,6 +29,11 @@ MAX_FRAME_SIZE: Final = partial(
     min=16,
     show_default="5 MiB + 10 KiB",
 )
+KEYLOG: Final = partial(
+    several,
+    "--keylog FILE",
+    "Read TLS with the keys in this log, as SSLKEYLOGFILE writes it. Keys inside a pcapng need no option.",
+)
 OUTPUT: Final = partial(option, "-o --output", "Output format.")
 JOBS: Final = partial(
     option, "-j --jobs N", "Number of processes for large files.", min=1, show_default="all cores"

@@ -95,3 +95,9 @@ class TlsFacts:
     def is_opened(self) -> bool:
         """Whether application data of either direction was opened."""
         return self.client.plain_bytes + self.server.plain_bytes > 0
+
+    def describe(self) -> str:
+        """Return version, cipher and server name, and why records were not opened, in a few words."""
+        name = f"to {self.server_name}" if self.server_name else ""
+        kind = " ".join(filter(None, (self.version or "TLS", name)))
+        return ", ".join(filter(None, (kind, self.cipher, self.reason)))

@@ -51,6 +51,7 @@ class DoctorJob:
         doctor = self.doctor
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keylogs=self.options.keylogs,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
@@ -111,7 +112,7 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
+        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True, keylogs=self.options.keylogs)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 
