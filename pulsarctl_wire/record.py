@@ -363,10 +363,8 @@ def connection_record(ending: EndedConnection) -> Record:
 def _tls_record(connection: Connection) -> Record:
     """Return the record of a connection's `TlsFacts`."""
     facts = connection.tls
-    to_broker, to_client = (
-        (facts.server, facts.client) if connection.flipped else (facts.client, facts.server)
-    )
-    directions = {"to_broker": to_broker, "to_client": to_client}
+    sides = (facts.server, facts.client) if connection.flipped else (facts.client, facts.server)
+    directions = dict(zip(("to_broker", "to_client"), sides, strict=True))
     counts = ("records", "closed_records", "failed_tags", "key_updates", "first_number", "has_close_notify")
     return {
         "version": facts.version or None,

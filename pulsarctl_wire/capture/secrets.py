@@ -5,6 +5,7 @@ their connection is open; at its end, the rest of its file is searched for one.
 """
 
 import mmap
+import os
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pulsarctl_wire.capture.files import SecretsBlock, find_secrets
+from pulsarctl_wire.errors import CaptureError
 
 NSS: Final = 0x544C534B
 """The type of secrets that are a key log, in a Decryption Secrets Block."""
@@ -31,9 +33,16 @@ class Secrets:
         self.keylog = KeyLog()
         self.file: str | None = None
         """The capture file that is read, if it may hold more secrets."""
-        self._logs = [KeyLogFile(path, self.keylog) for path in paths]
+        self._paths = list(paths)
+        self._logs = [KeyLogFile(path, self.keylog) for path in self._paths]
         self._next = 0.0  # when key logs are looked at again
         self.refresh()
+
+    def require_logs(self) -> None:
+        """Raise CaptureError if a key log does not exist: the packets are all there, so none will come."""
+        for path in self._paths:
+            if not os.path.exists(path):
+                raise CaptureError(f"--keylog {path}: no such file")
 
     @property
     def has_files(self) -> bool:
