@@ -30,6 +30,8 @@ from pulsarctl_wire.wire.session.state import State
 
 PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""
+MAX_HANDSHAKE: Final = 64
+"""Packets of a TLS handshake that are remembered."""
 EARLY_COST: Final = 256
 """Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
@@ -256,6 +258,8 @@ def decrypt(
             half.is_plain = True
             return
         tcp.state.connection.tls = tcp.tls.facts
+    if not half.is_opened and len(tcp.tls.facts.packets) < MAX_HANDSHAKE:
+        tcp.tls.facts.packets.append(packet)
     yield from open_pieces(tcp, tcp.tls.take(half.is_client, payload, time_ns, packet), events)
 
 

@@ -35,6 +35,7 @@ class Secrets:
         """The capture file that is read, if it may hold more secrets."""
         self._paths = list(paths)
         self._logs = [KeyLogFile(path, self.keylog) for path in self._paths]
+        self._written: set[bytes] = set()  # client randoms whose secrets `take_used` has returned
         self._next = 0.0  # when key logs are looked at again
         self.refresh()
 
@@ -79,6 +80,23 @@ class Secrets:
         path, self.file = self.file, None
         if path is not None:
             self.take_blocks(_search(path))
+
+    def list_all(self) -> bytes:
+        """Return the lines of all secrets, as in a key log."""
+        self.keylog.changed.clear()
+        return b"".join(map(self.keylog.lines_of, self.keylog.client_randoms))
+
+    def take_new(self) -> bytes:
+        """Return the lines of all secrets that are new since the last call, as in a key log."""
+        names = list(self.keylog.changed)
+        self.keylog.changed.clear()
+        return b"".join(map(self.keylog.lines_of, names))
+
+    def take_used(self) -> bytes:
+        """Do the same for the secrets that have opened records since the last call."""
+        names = self.keylog.used.keys() - self._written
+        self._written |= names
+        return b"".join(map(self.keylog.lines_of, names))
 
     def new_tls(self, head: bytes, is_first: bool) -> Any:
         """Return a `TlsConnection` if bytes of a connection are TLS, or may be; otherwise None.

@@ -79,6 +79,8 @@ class TlsFacts:
     server_certificate: Certificate | None = None
     client_certificate: Certificate | None = None
     wants_client_certificate: bool = False
+    packets: list[int] = field(default_factory=list)
+    """The first packets of the connection, up to those with application data."""
     alerts: list[Alert] = field(default_factory=list)
     """The first `connection.MAX_ALERTS`."""
     client: DirectionFacts = field(default_factory=DirectionFacts)

@@ -54,6 +54,8 @@ class KeyLog:
         """Client randoms whose secrets were dropped, as there were more than `MAX_SESSIONS`."""
         self.used: dict[bytes, None] = {}
         """Client randoms of the connections that were opened, in the order of their first use."""
+        self.changed: dict[bytes, None] = {}
+        """Client randoms with new secrets; the caller clears this."""
         self.effort = 1 << 31
         """Record numbers that may still be tried for connections joined midway."""
         self._lines = 0
@@ -134,6 +136,7 @@ class KeyLog:
         if labels.get(name) == value or (name not in labels and len(labels) >= MAX_LABELS):
             return
         labels[name] = value
+        self.changed[key] = None
         self.secrets += 1
         self.version += 1
 
@@ -149,6 +152,11 @@ class KeyLog:
                     for label, secret in labels.items():
                         if "_TRAFFIC_SECRET_" in label:
                             yield client_random, label, secret
+
+    @property
+    def client_randoms(self) -> list[bytes]:
+        """The client randoms that have secrets, the oldest first."""
+        return list(self._sessions)
 
     def lines_of(self, client_random: bytes) -> bytes:
         """Return the lines of a client random's secrets, as in a key log."""

@@ -34,6 +34,7 @@ class DoctorJob:
         self.options = options
         self.stack = stack
         self.code = 0
+        self.tls_secrets = b""  # that have opened records, as lines of a key log
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
@@ -64,6 +65,8 @@ class DoctorJob:
         except KeyboardInterrupt:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
         doctor.conclude(decoder.last_ns, decoder.finish())
+        if decoder.secrets is not None:
+            self.tls_secrets = decoder.secrets.take_used()
         self.stack.close()  # removes the progress bar
         if self.code == console.EXIT_SOURCE and not doctor.connection_counts["connections"]:
             return self.code
@@ -172,6 +175,7 @@ class DoctorJob:
 
     def _copy(self, connections: set[str], stream: BinaryIO) -> int:
         writer, dissector = PcapngWriter(stream), Dissector()
+        writer.write_secrets(self.tls_secrets)
         decisions: dict[bytes, bool] = {}
 
         def is_wanted(key: bytes) -> bool:

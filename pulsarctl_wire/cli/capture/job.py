@@ -303,6 +303,8 @@ class DecodeJob:
             new_state=self._choose_state(),
             on_end=self._end,
         )
+        if self.writer is not None:
+            self.writer.secrets = decoder.secrets
         batches = self._batches(decoder)
         try:
             if self.listing is not None:
