@@ -16,6 +16,7 @@ from pulsarctl_wire.render.text import count_of
 if TYPE_CHECKING:
     from pulsarctl_wire.capture.live import Live
     from pulsarctl_wire.capture.rotation import RotatingFiles
+    from pulsarctl_wire.capture.secrets import Secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +29,16 @@ class CaptureOptions:
     count: int | None = option("-c --count N", "Stop after N packets.", min=1)
     duration: float | None = option("--duration SECONDS", "Stop after this time.", min=0)
     buffer: str = BUFFER()
+    keylog: str | None = option(
+        "--keylog FILE", "Write the TLS keys of this log into the capture, as they come, to open it anywhere."
+    )
     rotation: RotateOptions = group(RotateOptions)
 
 
 def capture(options: CaptureOptions) -> None:
     """Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark."""
     from pulsarctl_wire.capture.rotation import RotatingFiles
+    from pulsarctl_wire.capture.secrets import Secrets
     from pulsarctl_wire.cli.capture.interface import open_interface
 
     interface = take_interface(options.interfaces) or ""
@@ -57,7 +62,8 @@ def capture(options: CaptureOptions) -> None:
             if write != "-":  # an existing file is truncated only after the interface was opened
                 files = RotatingFiles(Path(write), time.time_ns(), **turns)
                 stream = cast(BinaryIO, stack.enter_context(closing(files)))
-            _record(live, stream, files, options.count)
+            secrets = Secrets([options.keylog] if options.keylog else [])
+            _record(live, stream, files, options.count, secrets)
     except CaptureError as error:
         is_damaged = isinstance(error, DamagedCapture)
         console.fail(str(error), console.EXIT_DAMAGED if is_damaged else console.EXIT_SOURCE)
@@ -67,8 +73,13 @@ def capture(options: CaptureOptions) -> None:
         console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
 
 
-def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None) -> None:
-    """Write packets, then print how many there were. Raises DamagedCapture after that, and OSError."""
+def _record(
+    live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None, secrets: "Secrets"
+) -> None:
+    """Write packets, each after the TLS secrets known by then; then print how many there were.
+
+    Raises DamagedCapture after that, and OSError.
+    """
     from pulsarctl_wire.capture.writer import PcapngWriter
 
     writer = PcapngWriter(stream)
@@ -88,6 +99,9 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
                 write_counters()
                 files.turn(packet[0] or 0)
                 writer.begin()
+                writer.write_secrets(secrets.list_all())
+            secrets.poll()
+            writer.write_secrets(secrets.take_new())
             writer.write(packet)
             if writer.count == count:
                 break

@@ -1,0 +1,406 @@
+"""Opens the records of a connection's sides, one after the other, also after a hole or joined midway."""
+
+from typing import Final
+
+from pulsarctl_wire.capture.tls import handshake
+from pulsarctl_wire.capture.tls.facts import Alert, TlsFacts
+from pulsarctl_wire.capture.tls.handshake import CLOSE_NOTIFY, BadMessage
+from pulsarctl_wire.capture.tls.keylog import KeyLog
+from pulsarctl_wire.capture.tls.midway import Found, Sealed, Search, try_numbers
+from pulsarctl_wire.capture.tls.negotiation import Negotiation
+from pulsarctl_wire.capture.tls.records import (
+    ALERT,
+    APPLICATION_DATA,
+    CHANGE_CIPHER_SPEC,
+    HANDSHAKE,
+    HEADER_SIZE,
+    MAX_BODY,
+    MIN_RECORD,
+)
+from pulsarctl_wire.capture.tls.schedule import Opener, next_secret, open_13
+from pulsarctl_wire.capture.tls.sides import APPLICATION, CLEAR, Entry, Side
+from pulsarctl_wire.capture.tls.suites import GCM
+
+MAX_ALERTS: Final = 16
+_MAX_LOST: Final = 65_536
+"""Records lost in a hole, so that the next one's number is tried."""
+_SLACK: Final = 16
+"""Numbers that are tried beyond those of the records that a hole can have had."""
+_MAX_TRIED: Final = 64
+"""Records after a hole that are tried in vain before a direction is given up."""
+_TRIAL_COST: Final = 128
+"""What the trial of a tag costs of `KeyLog.effort`."""
+_SEARCHES: Final = ((512, 1 << 28), (64, 1 << 26), (8, 1 << 26), (2, 1 << 24))
+"""Records that wait, joined midway, and numbers that are tried then."""
+_LAST_SEARCH: Final = 1 << 28
+"""Numbers that are tried when no more records will come."""
+_EXPLICIT_START: Final = 4
+"""Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
+_MESSAGES: Final = frozenset({*range(26), 254})
+"""Types of handshake messages."""
+_MIDWAY_12: Final = (
+    "joined midway with TLS 1.2: the handshake is not in the capture,"
+    " and its keys cannot be derived without it"
+)
+
+
+def _shorten(client_random: bytes) -> str:
+    return f"{client_random.hex()[:8]}…"
+
+
+class Opening:
+    """Opens the records that wait in two sides."""
+
+    def __init__(self, keylog: KeyLog, facts: TlsFacts, client: Side, server: Side) -> None:
+        self.negotiation = Negotiation(keylog, facts, client, server)
+        self.is_final = False
+        """Whether nothing will come that could open what waits."""
+        self._keylog = keylog
+        self._facts = facts
+        self._sides = client, server
+        self._search: Search | None = None
+
+    def step(self, side: Side, entry: Entry) -> bool:
+        """Open the first record that waits; return whether it need not wait any more."""
+        if not entry.header:
+            self._pass_hole(side, entry)
+            return True
+        if side.is_closed or side.number < 0:
+            side.number += 1
+            return self._leave_closed(side, entry)
+        kind = entry.header[0]
+        if side.stage == CLEAR:
+            if kind != APPLICATION_DATA and self._is_clear(entry):
+                return self._take_clear(side, kind, entry)
+            if not self._begin_midway(side):
+                return False
+        elif self.negotiation.is_13 and kind != APPLICATION_DATA:
+            return self._take_clear(side, kind, entry)
+        if not self._prepare(side):
+            return False
+        if entry.is_done:
+            return True
+        if side.is_closed or side.opener is None or side.number < 0:
+            return self.step(side, entry)
+        plain = side.opener.open(side.number, entry.header, entry.body)
+        if plain is None:
+            return self._fail(side, entry)
+        if not side.opened and not side.number:
+            side.explicit_base = self.negotiation.explicit_nonce(entry.body)
+        side.number += 1
+        side.opened += 1
+        side.facts.records += 1
+        entry.data = self.take_inner(side, kind, plain, entry.time_ns, entry.packet)
+        entry.body = b""
+        entry.is_done = True
+        if entry.data:
+            entry.missing = side.missing
+            side.missing = 0
+        return True
+
+    def take_inner(self, side: Side, kind: int, plain: bytes, time_ns: int | None, packet: int) -> bytes:
+        """Take what was in a record; return it if it is application data."""
+        if side.opener is not None and side.opener.is_13:
+            plain = plain.rstrip(b"\0")
+            kind, plain = plain[-1] if plain else 0, plain[:-1]
+        if kind == APPLICATION_DATA:
+            return plain
+        if kind == HANDSHAKE:
+            self.negotiation.take(side, plain)
+        elif kind == ALERT:
+            self._take_alert(side, plain, time_ns, packet)
+        elif kind == CHANGE_CIPHER_SPEC and not self.negotiation.is_13:
+            self.negotiation.change_cipher(side)
+        return b""
+
+    def _take_alert(self, side: Side, data: bytes, time_ns: int | None, packet: int) -> None:
+        try:
+            level, description = handshake.read_alert(data)
+        except BadMessage as error:
+            self._facts.problem = str(error)
+            return
+        if description == CLOSE_NOTIFY:
+            side.facts.has_close_notify = True
+        elif len(self._facts.alerts) < MAX_ALERTS:
+            self._facts.alerts.append(Alert(side.from_client, level, description, time_ns, packet))
+
+    # -- records in clear
+
+    def _is_clear(self, entry: Entry) -> bool:
+        """Return whether a record is in clear, and not one of TLS 1.2 on a connection joined midway."""
+        kind, body = entry.header[0], entry.body
+        if kind == HANDSHAKE:
+            negotiation = self.negotiation
+            is_known = bool(negotiation.client_random) or negotiation.has_server_hello
+            return is_known or (body[0] in _MESSAGES and body[1:2] <= b"\x01")
+        return len(body) <= 2
+
+    def _take_clear(self, side: Side, kind: int, entry: Entry) -> bool:
+        negotiation = self.negotiation
+        if kind == HANDSHAKE:
+            negotiation.take(side, entry.body)
+        elif kind == ALERT:
+            self._take_alert(side, entry.body, entry.time_ns, entry.packet)
+        elif kind == CHANGE_CIPHER_SPEC and negotiation.client_random and not negotiation.has_server_hello:
+            if not self.is_final:
+                return False  # the server's hello shows whether it means anything
+        elif kind == CHANGE_CIPHER_SPEC and negotiation.has_server_hello and not negotiation.is_13:
+            negotiation.change_cipher(side)
+        entry.is_done = True
+        return True
+
+    # -- keys
+
+    def _prepare(self, side: Side) -> bool:
+        """See that a side has the key and number of its next record, or is closed; return whether it is."""
+        negotiation = self.negotiation
+        if reason := negotiation.find_reason():
+            self.close(side, reason)
+            return True
+        if side.stage == CLEAR:
+            return self._find_midway(side)
+        if side.opener is None and not negotiation.find_key(side):
+            if not self.is_final:
+                return False
+            self._close_without_secret(side)
+            return True
+        if not side.is_placed:
+            self._find_place(side)
+        return True
+
+    def _close_without_secret(self, side: Side) -> None:
+        client_random = self.negotiation.client_random
+        if not client_random:
+            reason = "the ClientHello is not in the capture: no secret can be looked up"
+        else:
+            reason = f"no secret for client random {_shorten(client_random)}"
+        side.lacks_secret = True
+        self.close(side, reason)
+
+    def close(self, side: Side, reason: str) -> None:
+        """Give a side up."""
+        side.is_closed = True
+        side.lost_bytes = 0
+        self._facts.reason = self._facts.reason or reason
+
+    def reopen(self) -> None:
+        """Try again what was given up for lack of a secret."""
+        for side in self._sides:
+            client_random = self.negotiation.client_random
+            may_fit = not client_random or self._keylog.secrets_of(client_random)
+            if side.is_closed and side.lacks_secret and may_fit:
+                side.is_closed = side.lacks_secret = side.is_placed = False
+                side.tried = 0
+                self._facts.reason = ""
+
+    def _leave_closed(self, side: Side, entry: Entry) -> bool:
+        """Count a record that is not opened."""
+        side.facts.closed_records += 1
+        side.missing += len(entry.body)
+        side.lost_bytes += HEADER_SIZE + len(entry.body)
+        entry.is_done = True
+        return True
+
+    def _fail(self, side: Side, entry: Entry) -> bool:
+        """Take note that a record's tag does not fit."""
+        side.facts.failed_tags += 1
+        if side.skips > 0:
+            side.skips -= 1
+            side.facts.closed_records += 1
+            entry.is_done = True
+            return True
+        if side.opened:
+            self._leave_closed(side, entry)
+            side.number += 1
+            side.lose_place(0)
+            return True
+        name = _shorten(self.negotiation.client_random)
+        self.close(side, f"the secret for client random {name} does not fit: the tag of a record is wrong")
+        return self._leave_closed(side, entry)
+
+    # -- after a hole
+
+    def _pass_hole(self, side: Side, entry: Entry) -> None:
+        """Go on after a hole; whatever was in it is missing."""
+        entry.is_done = True
+        side.facts.lost_bytes += entry.missing
+        if entry.is_cut:
+            side.number += 1
+            side.missing += entry.missing
+            side.messages.clear()
+        else:
+            side.lose_place(entry.missing)
+
+    def _find_place(self, side: Side) -> None:
+        """Find the number of the next record after a hole, or leave it closed."""
+        entry = side.waiting[0]
+        count = side.lost_bytes // MIN_RECORD + _SLACK
+        for opener, first in self._list_openers(side, entry):
+            tags = min(count, _MAX_LOST)
+            if self._keylog.effort <= 0:
+                break
+            self._keylog.effort -= tags * _TRIAL_COST
+            number = try_numbers(opener, (0, entry.header, entry.body), first, tags)
+            if number is not None:
+                self._place(side, opener, number)
+                return
+        if count > _MAX_LOST and self._find_far_place(side, count):
+            return
+        side.tried += 1
+        side.number += 1
+        lost_bytes = side.lost_bytes
+        self._leave_closed(side, entry)
+        side.lost_bytes = lost_bytes
+        if side.tried >= _MAX_TRIED or self._keylog.effort <= 0:
+            self.close(side, "the numbers of the records after a hole were not found")
+
+    def _list_openers(self, side: Side, entry: Entry) -> list[tuple[Opener, int]]:
+        """Return the keys that may fit after a hole, with the first numbers to try."""
+        opener, negotiation = side.opener, self.negotiation
+        if opener is None:
+            return []
+        openers = [(opener, side.number)]
+        if not opener.is_13:
+            guess = negotiation.explicit_nonce(entry.body) - side.explicit_base
+            return [(opener, guess), *openers] if guess > side.number else openers
+        if side.stage == APPLICATION:
+            openers.append((open_13(opener.suite, next_secret(opener.secret, opener.suite.hash)), 0))
+        elif (secret := negotiation.application_secret(side)) is not None:
+            openers.append((open_13(opener.suite, secret), 0))
+        return openers
+
+    def _place(self, side: Side, opener: Opener, number: int) -> None:
+        if opener is not side.opener:
+            if side.stage == APPLICATION:
+                side.facts.key_updates += 1
+            side.stage = APPLICATION
+        side.place(opener, number)
+
+    def _find_far_place(self, side: Side, count: int) -> bool:
+        """Find the number of the next record after a hole in which very many may be lost."""
+        negotiation, entry = self.negotiation, side.waiting[0]
+        if not negotiation.is_13 or negotiation.suite is None or negotiation.suite.mode != GCM:
+            return False
+        search = Search(
+            self._keylog,
+            is_client=side is negotiation.client,
+            only=negotiation.client_random,
+            suite=negotiation.suite,
+        )
+        found = search.find([(0, entry.header, entry.body)], min(side.number + count, _LAST_SEARCH))
+        if found is None or found.is_client is not (side is negotiation.client):
+            return False
+        side.stage = APPLICATION
+        side.place(found.opener, found.number)
+        return True
+
+    # -- joined midway
+
+    def _begin_midway(self, side: Side) -> bool:
+        """Decide what a sealed record means on a side that has begun no encryption; False: wait."""
+        negotiation = self.negotiation
+        if negotiation.client_random or negotiation.has_server_hello:
+            if negotiation.has_server_hello and not negotiation.is_13:
+                side.enter(APPLICATION)  # a hole took the ChangeCipherSpec
+                side.is_placed = False
+                return True
+            is_hello_lost = any(not each.is_placed for each in self._sides)
+            return self.is_final or is_hello_lost
+        self._facts.is_midway = True
+        for each in self._sides:
+            each.is_placed = False
+        return True
+
+    def _find_midway(self, side: Side) -> bool:
+        """Find secret and number of a side's records by trial; return whether that has ended."""
+        negotiation = self.negotiation
+        sealed, has_hole = self._list_sealed(side)
+        if self._is_12(side):
+            for each in self._sides:
+                self.close(each, _MIDWAY_12)
+            self._facts.version = self._facts.version or "TLS 1.2"
+            return True
+        span = (1 << 24) if has_hole else self._span(side, len(sealed))
+        if not span:
+            return False
+        search = Search(
+            self._keylog,
+            is_client=side is negotiation.client,
+            only=negotiation.client_random,
+            suite=negotiation.suite,
+        )
+        fresh = sealed[side.tried :] or sealed
+        side.tried = len(sealed)
+        fresh.sort(key=lambda record: record[0] > 0 and len(sealed[record[0] - 1][2]) >= MAX_BODY - 2_048)
+        found = search.find(fresh, span)
+        if found is not None:
+            self._join(side, found)
+            return True
+        if self.is_final or span == _LAST_SEARCH:
+            self._close_midway(side, search)
+            return True
+        if has_hole:  # what comes after it is another try
+            side.number = -len(sealed)
+            side.tried = 0
+        return has_hole
+
+    def _list_sealed(self, side: Side) -> tuple[list[Sealed], bool]:
+        """Return the records that wait before the first hole, and whether there is a hole."""
+        sealed: list[Sealed] = []
+        for entry in side.waiting:
+            if not entry.header:
+                return sealed, True
+            sealed.append((len(sealed), entry.header, entry.body))
+            if len(sealed) >= 1_024:
+                break
+        return sealed, False
+
+    def _span(self, side: Side, records: int) -> int:
+        """Return how many numbers are to be tried now; 0: none."""
+        if self.is_final:
+            return _LAST_SEARCH
+        if self.negotiation.client_random and not side.tried:
+            return _LAST_SEARCH >> 2  # the other side was found: one secret is left
+        for least, span in _SEARCHES:
+            if records >= least:
+                return span if side.tried < least else 0
+        return 0
+
+    def _is_12(self, side: Side) -> bool:
+        """Return whether records look like those of TLS 1.2, which show their nonces, or types."""
+        if side.waiting[0].header[:1] != b"\x17":
+            return True
+        if len(side.waiting) < 2:
+            return False
+        first, second = side.waiting[0].body, side.waiting[1].body
+        return first[:_EXPLICIT_START] == second[:_EXPLICIT_START]
+
+    def _join(self, side: Side, found: Found) -> None:
+        """Open a side's records with a secret that fits."""
+        negotiation, facts = self.negotiation, self._facts
+        if found.is_client is not (side is negotiation.client):
+            facts.is_flipped = not facts.is_flipped
+        negotiation.adopt(found.client_random, found.opener.suite)
+        number = max(found.number, 0)  # records before that were sealed with an earlier key
+        side.missing = 0
+        side.facts.first_number = number
+        side.facts.key_updates += found.updates
+        side.stage = APPLICATION
+        side.place(found.opener, found.number)
+        updates = f" after {found.updates} key updates" if found.updates else ""
+        role = "client" if found.is_client else "server"
+        text = f"record {number:,} of the {role}{updates}, client random {_shorten(found.client_random)}"
+        facts.trial = f"{facts.trial}; {text}" if facts.trial else text
+
+    def _close_midway(self, side: Side, search: Search) -> None:
+        if not search.keys and self._keylog.effort > 0:
+            reason = "joined midway: the key log has no secrets of TLS 1.3 that may fit"
+        elif self._keylog.effort <= 0:
+            reason = "joined midway: too many secrets and records were tried in vain, so no more are"
+        else:
+            reason = (
+                f"joined midway: none of {search.keys:,} keys fits record numbers up to {search.highest:,}"
+                " (TLS 1.2 cannot be opened without its handshake)"
+            )
+        side.lacks_secret = True
+        self.close(side, reason)
