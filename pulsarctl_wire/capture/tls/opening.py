@@ -141,11 +141,11 @@ class Opening:
             negotiation.take(side, entry.body)
         elif kind == ALERT:
             self._take_alert(side, entry.body, entry.time_ns, entry.packet)
-        elif kind == CHANGE_CIPHER_SPEC and negotiation.client_random and not negotiation.has_server_hello:
-            if not self.is_final:
+        elif kind == CHANGE_CIPHER_SPEC and not negotiation.is_13:
+            if negotiation.has_server_hello:
+                negotiation.change_cipher(side)
+            elif negotiation.client_random and not (self._facts.has_retried or self.is_final):
                 return False  # the server's hello shows whether it means anything
-        elif kind == CHANGE_CIPHER_SPEC and negotiation.has_server_hello and not negotiation.is_13:
-            negotiation.change_cipher(side)
         entry.is_done = True
         return True
 
