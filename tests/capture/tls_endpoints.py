@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from contextlib import suppress
+from datetime import datetime, timezone
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -151,10 +152,8 @@ class Conversation:
         """Say close_notify from both ends; keep the session for the next connection."""
         self._endpoints.session = self.client.session
         for end in (self.client, self.server):
-            try:
+            with suppress(ssl.SSLError):
                 end.unwrap()
-            except ssl.SSLError:
-                pass
             self._record(end is self.client)
         return self.said
 
@@ -206,7 +205,3 @@ def joined(chunks: Iterable[Chunk | Piece]) -> list[Chunk]:
         elif data:
             result.append((from_client, data))
     return result
-
-
-def days(number: int) -> timedelta:
-    return timedelta(days=number)

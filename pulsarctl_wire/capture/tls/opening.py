@@ -203,12 +203,12 @@ class Opening:
 
     def _fail(self, side: Side, entry: Entry) -> bool:
         """Take note that a record's tag does not fit."""
-        side.facts.failed_tags += 1
-        if side.skips > 0:
+        if side.skips > 0:  # it was sealed with a key that is not known
             side.skips -= 1
             side.facts.closed_records += 1
             entry.is_done = True
             return True
+        side.facts.failed_tags += 1
         if side.opened:
             self._leave_closed(side, entry)
             side.number += 1
