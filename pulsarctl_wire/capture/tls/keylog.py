@@ -54,7 +54,7 @@ class KeyLog:
         """Client randoms whose secrets were dropped, as there were more than `MAX_SESSIONS`."""
         self.used: dict[bytes, None] = {}
         """Client randoms of the connections that were opened, in the order of their first use."""
-        self.effort = 1 << 31
+        self.effort = 1 << 30
         """Record numbers that may still be tried for connections joined midway."""
         self._lines = 0
         self._rest = b""  # of a line that has not ended yet

@@ -6,7 +6,15 @@ from pulsarctl_wire.capture.tls import handshake
 from pulsarctl_wire.capture.tls.facts import Alert, TlsFacts
 from pulsarctl_wire.capture.tls.handshake import CLOSE_NOTIFY, BadMessage
 from pulsarctl_wire.capture.tls.keylog import KeyLog
-from pulsarctl_wire.capture.tls.midway import Found, Sealed, Search, try_numbers
+from pulsarctl_wire.capture.tls.midway import (
+    TAG_COST,
+    Found,
+    Numbers,
+    Sealed,
+    Search,
+    choose_records,
+    try_tags,
+)
 from pulsarctl_wire.capture.tls.negotiation import Negotiation
 from pulsarctl_wire.capture.tls.records import (
     ALERT,
@@ -14,26 +22,24 @@ from pulsarctl_wire.capture.tls.records import (
     CHANGE_CIPHER_SPEC,
     HANDSHAKE,
     HEADER_SIZE,
-    MAX_BODY,
     MIN_RECORD,
 )
 from pulsarctl_wire.capture.tls.schedule import Opener, next_secret, open_13
 from pulsarctl_wire.capture.tls.sides import APPLICATION, CLEAR, Entry, Side
-from pulsarctl_wire.capture.tls.suites import GCM
 
 MAX_ALERTS: Final = 16
-_MAX_LOST: Final = 65_536
-"""Records lost in a hole, so that the next one's number is tried."""
+_MAX_LOST: Final = 4_096
+"""Records lost in a hole, up to which the tag of the next one is tried with each number."""
 _SLACK: Final = 16
 """Numbers that are tried beyond those of the records that a hole can have had."""
 _MAX_TRIED: Final = 64
 """Records after a hole that are tried in vain before a direction is given up."""
 _TRIAL_COST: Final = 128
 """What the trial of a tag costs of `KeyLog.effort`."""
-_SEARCHES: Final = ((512, 1 << 28), (64, 1 << 26), (8, 1 << 26), (2, 1 << 24))
+_MAX_SPAN: Final = 1 << 28
+"""Numbers that a search tries at most."""
+_SPANS: Final = ((512, _MAX_SPAN), (64, 1 << 26), (8, 1 << 24), (2, 1 << 22))
 """Records that wait, joined midway, and numbers that are tried then."""
-_LAST_SEARCH: Final = 1 << 28
-"""Numbers that are tried when no more records will come."""
 _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
@@ -186,11 +192,11 @@ class Opening:
     def reopen(self) -> None:
         """Try again what was given up for lack of a secret."""
         for side in self._sides:
+            side.tried = 0
             client_random = self.negotiation.client_random
             may_fit = not client_random or self._keylog.secrets_of(client_random)
             if side.is_closed and side.lacks_secret and may_fit:
                 side.is_closed = side.lacks_secret = side.is_placed = False
-                side.tried = 0
                 self._facts.reason = ""
 
     def _leave_closed(self, side: Side, entry: Entry) -> bool:
@@ -235,17 +241,16 @@ class Opening:
         """Find the number of the next record after a hole, or leave it closed."""
         entry = side.waiting[0]
         count = side.lost_bytes // MIN_RECORD + _SLACK
+        record = 0, entry.header, entry.body
+        numbers = Numbers(self._keylog)
         for opener, first in self._list_openers(side, entry):
-            tags = min(count, _MAX_LOST)
-            if self._keylog.effort <= 0:
-                break
-            self._keylog.effort -= tags * _TRIAL_COST
-            number = try_numbers(opener, (0, entry.header, entry.body), first, tags)
+            number = try_tags(opener, record, first, first + min(count, _MAX_LOST))
+            if number is None and count > _MAX_LOST and opener.is_13:
+                number = numbers.find(opener, choose_records([record]), first, first + count)
             if number is not None:
                 self._place(side, opener, number)
                 return
-        if count > _MAX_LOST and self._find_far_place(side, count):
-            return
+        self._keylog.effort -= min(count, _MAX_LOST) * TAG_COST
         side.tried += 1
         side.number += 1
         lost_bytes = side.lost_bytes
@@ -276,24 +281,6 @@ class Opening:
             side.stage = APPLICATION
         side.place(opener, number)
 
-    def _find_far_place(self, side: Side, count: int) -> bool:
-        """Find the number of the next record after a hole in which very many may be lost."""
-        negotiation, entry = self.negotiation, side.waiting[0]
-        if not negotiation.is_13 or negotiation.suite is None or negotiation.suite.mode != GCM:
-            return False
-        search = Search(
-            self._keylog,
-            is_client=side is negotiation.client,
-            only=negotiation.client_random,
-            suite=negotiation.suite,
-        )
-        found = search.find([(0, entry.header, entry.body)], min(side.number + count, _LAST_SEARCH))
-        if found is None or found.is_client is not (side is negotiation.client):
-            return False
-        side.stage = APPLICATION
-        side.place(found.opener, found.number)
-        return True
-
     # -- joined midway
 
     def _begin_midway(self, side: Side) -> bool:
@@ -321,7 +308,7 @@ class Opening:
             self._facts.version = self._facts.version or "TLS 1.2"
             return True
         span = (1 << 24) if has_hole else self._span(side, len(sealed))
-        if not span:
+        if not span and not self.is_final:
             return False
         search = Search(
             self._keylog,
@@ -329,14 +316,13 @@ class Opening:
             only=negotiation.client_random,
             suite=negotiation.suite,
         )
-        fresh = sealed[side.tried :] or sealed
+        fresh = sealed if self.is_final else sealed[side.tried :]
         side.tried = len(sealed)
-        fresh.sort(key=lambda record: record[0] > 0 and len(sealed[record[0] - 1][2]) >= MAX_BODY - 2_048)
-        found = search.find(fresh, span)
+        found = search.find(fresh or sealed, span)
         if found is not None:
             self._join(side, found)
             return True
-        if self.is_final or span == _LAST_SEARCH:
+        if self.is_final or len(sealed) >= _SPANS[0][0]:
             self._close_midway(side, search)
             return True
         if has_hole:  # what comes after it is another try
@@ -357,13 +343,12 @@ class Opening:
 
     def _span(self, side: Side, records: int) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        if self.is_final:
-            return _LAST_SEARCH
-        if self.negotiation.client_random and not side.tried:
-            return _LAST_SEARCH >> 2  # the other side was found: one secret is left
-        for least, span in _SEARCHES:
+        last_span = min(_MAX_SPAN, self._keylog.effort // 4)  # so that other connections can be searched, too
+        if self.is_final or (self.negotiation.client_random and not side.tried):
+            return last_span  # no more records will come; or one secret is left, as the other side was found
+        for least, span in _SPANS:
             if records >= least:
-                return span if side.tried < least else 0
+                return min(span, last_span) if side.tried < least else 0
         return 0
 
     def _is_12(self, side: Side) -> bool:
@@ -382,7 +367,6 @@ class Opening:
             facts.is_flipped = not facts.is_flipped
         negotiation.adopt(found.client_random, found.opener.suite)
         number = max(found.number, 0)  # records before that were sealed with an earlier key
-        side.missing = 0
         side.facts.first_number = number
         side.facts.key_updates += found.updates
         side.stage = APPLICATION
@@ -399,7 +383,7 @@ class Opening:
             reason = "joined midway: too many secrets and records were tried in vain, so no more are"
         else:
             reason = (
-                f"joined midway: none of {search.keys:,} keys fits record numbers up to {search.highest:,}"
+                f"joined midway: none of {search.keys:,} keys fits the record numbers below {search.highest:,}"
                 " (TLS 1.2 cannot be opened without its handshake)"
             )
         side.lacks_secret = True
