@@ -26,7 +26,7 @@ _MAX_RECORDS: Final = 3
 """Records that a search tries: some begin within a frame."""
 _FULL_BODY: Final = 16_384
 """Bytes of the body of a record that may be followed by more of the same frame."""
-TAG_COST: Final = 128
+TAG_COST: Final = 256
 """What the trial of a tag costs, in numbers of a keystream."""
 _MIN_TAGS: Final = 4_096
 """Numbers whose tags are tried with every key, before more are with any."""

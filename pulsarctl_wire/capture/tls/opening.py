@@ -382,9 +382,7 @@ class Opening:
         elif self._keylog.effort <= 0:
             reason = "joined midway: too many secrets and records were tried in vain, so no more are"
         else:
-            reason = (
-                f"joined midway: none of {search.keys:,} keys fits the record numbers below {search.highest:,}"
-                " (TLS 1.2 cannot be opened without its handshake)"
-            )
+            tried = f"none of {search.keys:,} keys fits the record numbers below {search.highest:,}"
+            reason = f"joined midway: {tried} (TLS 1.2 cannot be opened without its handshake)"
         side.lacks_secret = True
         self.close(side, reason)
