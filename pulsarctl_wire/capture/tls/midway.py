@@ -157,6 +157,8 @@ class Search:
         self._suite = suite
         self.highest = 0
         """So many numbers were tried with the likely keys, or fewer with those of ChaCha20."""
+        self.is_exhausted = False
+        """Whether too much was tried before."""
         self.keys = 0
         """Keys that were tried: some secrets fit two ciphers, and key updates make further ones."""
 
@@ -165,6 +167,7 @@ class Search:
         records = choose_records(records)
         keys = list(islice(self._list_keys(), span // _BLOCK))
         self.keys = len(keys)
+        self.is_exhausted = span < _BLOCK
         if not keys:
             return None
         whole = sum(key.weight for key in keys)

@@ -343,7 +343,9 @@ class Opening:
 
     def _span(self, side: Side, records: int) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        last_span = min(_MAX_SPAN, self._keylog.effort // 4)  # so that other connections can be searched, too
+        last_span = min(
+            _MAX_SPAN, max(self._keylog.effort, 0) // 4
+        )  # so that other connections can be searched, too
         if self.is_final or (self.negotiation.client_random and not side.tried):
             return last_span  # no more records will come; or one secret is left, as the other side was found
         for least, span in _SPANS:
@@ -377,9 +379,9 @@ class Opening:
         facts.trial = f"{facts.trial}; {text}" if facts.trial else text
 
     def _close_midway(self, side: Side, search: Search) -> None:
-        if not search.keys and self._keylog.effort > 0:
+        if not search.keys and not search.is_exhausted:
             reason = "joined midway: the key log has no secrets of TLS 1.3 that may fit"
-        elif self._keylog.effort <= 0:
+        elif search.is_exhausted:
             reason = "joined midway: too many secrets and records were tried in vain, so no more are"
         else:
             tried = f"none of {search.keys:,} keys fits the record numbers below {search.highest:,}"
