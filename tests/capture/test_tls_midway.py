@@ -108,7 +108,7 @@ def test_without_the_secret_it_is_said_what_was_tried() -> None:
     talk.talk(10)
     own = talk.client_random.hex().encode()
     log = log_of(b"\n".join(line for line in talk.keys.splitlines() if own not in line))
-    log.effort = 1 << 24
+    log.effort = 1 << 27
     connection = TlsConnection(log)
     assert not opened(connection, talk.wire)
     assert "keys fits the record numbers below" in connection.facts.reason
