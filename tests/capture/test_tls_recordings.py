@@ -12,7 +12,7 @@ from tls_endpoints import cut, joined, log_of, opened
 from pulsarctl_wire.capture.tls.connection import TlsConnection
 
 FOLDER = Path(__file__).parent / "tls_recordings"
-FACTS = {
+FACTS: dict[str, dict[str, object]] = {
     "go-12-aes128": {"cipher": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"},
     "go-12-chacha": {"cipher": "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"},
     "go-13": {"cipher": "TLS_CHACHA20_POLY1305_SHA256"},

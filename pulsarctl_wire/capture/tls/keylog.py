@@ -103,6 +103,7 @@ class KeyLog:
             body = text[:-1]  # else an empty line would follow the last line feed
             bad = lines - understood - sum(1 for _ in _IGNORED.finditer(body))
             if bad > 0:
+                self.long_lines += sum(len(line) > MAX_LINE for line in body.split(b"\n"))
                 self._count_bad(bad, self._lines + 1 if self.first_bad_line else self._find_bad(body))
         self._lines += lines
 

@@ -40,6 +40,8 @@ _MAX_SPAN: Final = 1 << 28
 """Numbers that a search tries at most."""
 _SPANS: Final = ((512, _MAX_SPAN), (64, 1 << 26), (8, 1 << 24), (2, 1 << 22))
 """Records that wait, joined midway, and numbers that are tried then."""
+_HOLE_SPAN: Final = 1 << 24
+"""The same for those that wait before a hole."""
 _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
@@ -229,6 +231,7 @@ class Opening:
     def _pass_hole(self, side: Side, entry: Entry) -> None:
         """Go on after a hole; whatever was in it is missing."""
         entry.is_done = True
+        side.holes -= 1
         side.facts.lost_bytes += entry.missing
         if entry.is_cut:
             side.number += 1
@@ -301,14 +304,13 @@ class Opening:
     def _find_midway(self, side: Side) -> bool:
         """Find secret and number of a side's records by trial; return whether that has ended."""
         negotiation = self.negotiation
-        sealed, has_hole = self._list_sealed(side)
         if self._is_12(side):
             for each in self._sides:
                 self.close(each, _MIDWAY_12)
             self._facts.version = self._facts.version or "TLS 1.2"
             return True
-        span = (1 << 24) if has_hole else self._span(side, len(sealed))
-        if not span and not self.is_final:
+        span = self._span(side)
+        if not span:
             return False
         search = Search(
             self._keylog,
@@ -316,38 +318,38 @@ class Opening:
             only=negotiation.client_random,
             suite=negotiation.suite,
         )
+        sealed = self._list_sealed(side)
         fresh = sealed if self.is_final else sealed[side.tried :]
         side.tried = len(sealed)
         found = search.find(fresh or sealed, span)
         if found is not None:
             self._join(side, found)
             return True
-        if self.is_final or len(sealed) >= _SPANS[0][0]:
+        if self.is_final or search.is_exhausted or len(sealed) >= _SPANS[0][0]:
             self._close_midway(side, search)
             return True
-        if has_hole:  # what comes after it is another try
+        if side.holes:  # what comes after it is another try
             side.number = -len(sealed)
             side.tried = 0
-        return has_hole
+        return side.holes > 0
 
-    def _list_sealed(self, side: Side) -> tuple[list[Sealed], bool]:
-        """Return the records that wait before the first hole, and whether there is a hole."""
+    def _list_sealed(self, side: Side) -> list[Sealed]:
+        """Return the records that wait before the first hole, as many as are searched."""
         sealed: list[Sealed] = []
         for entry in side.waiting:
-            if not entry.header:
-                return sealed, True
-            sealed.append((len(sealed), entry.header, entry.body))
-            if len(sealed) >= 1_024:
+            if not entry.header or len(sealed) >= _SPANS[0][0]:
                 break
-        return sealed, False
+            sealed.append((len(sealed), entry.header, entry.body))
+        return sealed
 
-    def _span(self, side: Side, records: int) -> int:
+    def _span(self, side: Side) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        last_span = min(
-            _MAX_SPAN, max(self._keylog.effort, 0) // 4
-        )  # so that other connections can be searched, too
+        last_span = max(min(_MAX_SPAN, self._keylog.effort // 4), 1)  # the rest is for other connections
         if self.is_final or (self.negotiation.client_random and not side.tried):
             return last_span  # no more records will come; or one secret is left, as the other side was found
+        if side.holes:
+            return min(_HOLE_SPAN, last_span)
+        records = len(side.waiting)
         for least, span in _SPANS:
             if records >= least:
                 return min(span, last_span) if side.tried < least else 0
