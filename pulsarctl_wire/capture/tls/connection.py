@@ -166,6 +166,7 @@ class TlsConnection:
         entry = Entry(side.from_client, b"", b"", time_ns, packet)
         entry.missing = size
         entry.is_cut = is_cut
+        side.holes += 1
         self._add(side, entry, pieces)
 
     def _add(self, side: Side, entry: Entry, pieces: list[Piece]) -> None:

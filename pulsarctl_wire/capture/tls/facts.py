@@ -38,7 +38,7 @@ class DirectionFacts:
     plain_bytes: int = 0
     """Bytes of application data in them."""
     closed_records: int = 0
-    """Records that were not opened."""
+    """Records that were not opened: also those of a handshake or early data whose secret is missing."""
     failed_tags: int = 0
     """Those of them for which there was a key, whose tag did not fit."""
     lost_bytes: int = 0
@@ -89,7 +89,7 @@ class TlsFacts:
     trial: str = ""
     """What was found by trial, or that nothing was: "record 80,006 of client ab12…"."""
     reason: str = ""
-    """Why records were not opened; "" if all were."""
+    """Why application data was not opened; "" if all was."""
     problem: str = ""
     """A handshake message that is not understood."""
 

@@ -56,7 +56,7 @@ class KeyLog:
         """Client randoms of the connections that were opened, in the order of their first use."""
         self.changed: dict[bytes, None] = {}
         """Client randoms with new secrets; the caller clears this."""
-        self.effort = 1 << 31
+        self.effort = 1 << 30
         """Record numbers that may still be tried for connections joined midway."""
         self._lines = 0
         self._rest = b""  # of a line that has not ended yet
@@ -105,6 +105,7 @@ class KeyLog:
             body = text[:-1]  # else an empty line would follow the last line feed
             bad = lines - understood - sum(1 for _ in _IGNORED.finditer(body))
             if bad > 0:
+                self.long_lines += sum(len(line) > MAX_LINE for line in body.split(b"\n"))
                 self._count_bad(bad, self._lines + 1 if self.first_bad_line else self._find_bad(body))
         self._lines += lines
 

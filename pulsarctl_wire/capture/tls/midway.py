@@ -22,15 +22,14 @@ _HEAD: Final = 9
 """Bytes of a frame that are compared: two sizes, and the tag of the command's type."""
 MIN_BODY: Final = _HEAD + 4 + 17
 """Bytes of the body of the smallest record that has a frame."""
-_MAX_RECORDS: Final = 4
+_MAX_RECORDS: Final = 3
 """Records that a search tries: some begin within a frame."""
-_TAG_COST: Final = 128
+_FULL_BODY: Final = 16_384
+"""Bytes of the body of a record that may be followed by more of the same frame."""
+TAG_COST: Final = 256
 """What the trial of a tag costs, in numbers of a keystream."""
-_TAG_SHARE: Final = 16
-"""So many times fewer numbers are tried by their tags."""
-_MAX_TAGS: Final = 1 << 21
-_FIRST_SPAN: Final = _BLOCK
-"""Numbers that are tried with every secret before more are tried with any."""
+_MIN_TAGS: Final = 4_096
+"""Numbers whose tags are tried with every key, before more are with any."""
 _GENERATIONS: Final = 3
 """Key updates before the capture that are tried."""
 
@@ -51,8 +50,23 @@ class Found(NamedTuple):
     """Of the record of index 0; below 0 if that was sealed with an earlier key."""
 
 
-_Key = tuple[bytes, bool, bytes, Suite, int]
-"""Client random, whether the secret is the client's, secret, suite, key updates since."""
+class _Key(NamedTuple):
+    """What is tried."""
+
+    client_random: bytes
+    is_client: bool
+    secret: bytes
+    suite: Suite
+    updates: int
+    weight: int
+    """The more, the more numbers are tried."""
+
+
+def choose_records(sealed: list[Sealed]) -> list[Sealed]:
+    """Return the few records that are tried: those first that can hardly begin within a frame."""
+    after_full = {index + 1 for index, _, body in sealed if len(body) > _FULL_BODY}
+    large = [record for record in sealed if len(record[2]) >= MIN_BODY]
+    return sorted(large, key=lambda record: record[0] in after_full)[:_MAX_RECORDS]
 
 
 class Keystream:
@@ -97,13 +111,37 @@ def _make_encryptor(key: bytes) -> Any:
     return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # of counters: that is counter mode
 
 
-def try_numbers(opener: Opener, record: Sealed, first: int, count: int) -> int | None:
-    """Return the number of a record, of those from `first` on, that its tag proves."""
-    _, header, body = record
-    for number in range(first, first + count):
+def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | None:
+    """Return the number that the record of index 0 has if this one's is from `first` up to `last`."""
+    index, header, body = record
+    for number in range(first, last):
         if opener.open(number, header, body) is not None:
-            return number
+            return number - index
     return None
+
+
+class Numbers:
+    """Tries numbers of records with one key after the other, as far as `KeyLog.effort` reaches."""
+
+    def __init__(self, keylog: KeyLog) -> None:
+        self._keylog = keylog
+        self._keystream: Keystream | None = None
+
+    def find(self, opener: Opener, records: list[Sealed], first: int, last: int) -> int | None:
+        """Return the number that the record of index 0 has, if that is from `first` up to `last`."""
+        if last <= first or self._keylog.effort <= 0 or not records:
+            return None
+        if opener.suite.mode != GCM:
+            self._keylog.effort -= (last - first) * TAG_COST
+            return try_tags(opener, min(records, key=lambda each: len(each[2])), first, last)
+        self._keylog.effort -= last - first
+        self._keystream = self._keystream or Keystream()
+        encryptor = _make_encryptor(opener.key)
+        for block in range(first // _BLOCK, (last - 1) // _BLOCK + 1):
+            number = self._keystream.search(opener, records, block, encryptor)
+            if number is not None:
+                return number
+        return None
 
 
 class Search:
@@ -112,78 +150,58 @@ class Search:
     `only` is the client random, b"" if it is not known; and so is None for the suite.
     """
 
-    def __init__(
-        self, keylog: KeyLog, *, is_client: bool, only: bytes = b"", suite: Suite | None = None
-    ) -> None:
+    def __init__(self, keylog: KeyLog, *, is_client: bool, only: bytes, suite: Suite | None) -> None:
         self._keylog = keylog
         self._is_client = is_client
         self._only = only
         self._suite = suite
-        self._keystream: Keystream | None = None
         self.highest = 0
-        """The highest number that was tried with every secret."""
+        """So many numbers were tried with the likely keys, or fewer with those of ChaCha20."""
+        self.is_exhausted = False
+        """Whether too much was tried before."""
         self.keys = 0
         """Keys that were tried: some secrets fit two ciphers, and key updates make further ones."""
 
     def find(self, records: list[Sealed], span: int) -> Found | None:
-        """Try about `span` numbers: the lower ones with each secret first."""
-        records = [record for record in records if len(record[2]) >= MIN_BODY][:_MAX_RECORDS]
-        keys = list(islice(self._list_keys(), span // _FIRST_SPAN))
+        """Try about `span` numbers: the lower ones with each key first."""
+        records = choose_records(records)
+        keys = list(islice(self._list_keys(), span // _BLOCK))
         self.keys = len(keys)
-        if not records or not keys:
+        self.is_exhausted = span < _BLOCK
+        if not keys:
             return None
-        span //= len(keys)
-        for first, last in ((0, _FIRST_SPAN), (_FIRST_SPAN, span)):
+        whole = sum(key.weight for key in keys)
+        numbers = Numbers(self._keylog)
+        for is_first in (True, False):
             for key in keys:
-                found = self._try_key(key, records, first, last)
-                if found is not None:
-                    return found
-            if self._keylog.effort > 0:
-                self.highest = max(self.highest, last - 1)
+                opener = open_13(key.suite, key.secret)
+                is_fast = key.suite.mode == GCM
+                least = _BLOCK if is_fast else _MIN_TAGS
+                most = span * key.weight // whole // (1 if is_fast else TAG_COST)
+                first, last = (0, least) if is_first else (least, most)
+                number = numbers.find(opener, records, first, last)
+                if number is not None:
+                    return Found(opener, key.client_random, key.is_client, key.updates, number)
+        self.highest = max(_BLOCK, span * keys[0].weight // whole)
         return None
 
     def _list_keys(self) -> Iterator[_Key]:
-        """Yield what is tried, the likely ones first."""
+        """Yield what is tried, the likely keys first."""
         traffic = list(self._keylog.find_traffic_secrets())
         if self._only:
             traffic = [each for each in traffic if each[0] == self._only]
         for updates in range(_GENERATIONS + 1):
             for is_expected in (True, False):
+                weight = (16 if updates else 256) // (1 if is_expected else 4)
                 for client_random, label, secret in traffic:
                     is_client = label.startswith("CLIENT")
                     if (is_client is self._is_client) is is_expected:
-                        for suite in self._suites_for(secret):
-                            yield client_random, is_client, secret, suite, updates
+                        for suite in self._list_suites(secret):
+                            for _ in range(updates):
+                                secret = next_secret(secret, suite.hash)
+                            yield _Key(client_random, is_client, secret, suite, updates, weight)
 
-    def _suites_for(self, secret: bytes) -> tuple[Suite, ...]:
+    def _list_suites(self, secret: bytes) -> tuple[Suite, ...]:
         if self._suite is not None:
             return (self._suite,)
         return (AES_256_13,) if len(secret) == 48 else (AES_128_13, CHACHA_13)
-
-    def _try_key(self, key: _Key, records: list[Sealed], first: int, last: int) -> Found | None:
-        """Try the numbers from `first` up to `last` with one secret."""
-        client_random, is_client, secret, suite, updates = key
-        if updates:
-            last = min(last, max(_FIRST_SPAN, last // 16))
-        if self._keylog.effort <= 0 or last <= first:
-            return None
-        for _ in range(updates):
-            secret = next_secret(secret, suite.hash)
-        opener = open_13(suite, secret)
-        number: int | None = None
-        if suite.mode == GCM:
-            self._keylog.effort -= last - first
-            self._keystream = self._keystream or Keystream()
-            encryptor = _make_encryptor(opener.key)
-            for block in range(first // _BLOCK, last // _BLOCK):
-                number = self._keystream.search(opener, records, block, encryptor)
-                if number is not None:
-                    break
-        else:
-            record = min(records, key=lambda each: len(each[2]))
-            first, last = first // _TAG_SHARE, min(last // _TAG_SHARE, _MAX_TAGS)
-            self._keylog.effort -= max(last - first, 0) * _TAG_COST
-            number = try_numbers(opener, record, first, last - first)
-            if number is not None:
-                number -= record[0]
-        return None if number is None else Found(opener, client_random, is_client, updates, number)

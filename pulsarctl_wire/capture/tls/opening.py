@@ -6,7 +6,15 @@ from pulsarctl_wire.capture.tls import handshake
 from pulsarctl_wire.capture.tls.facts import Alert, TlsFacts
 from pulsarctl_wire.capture.tls.handshake import CLOSE_NOTIFY, BadMessage
 from pulsarctl_wire.capture.tls.keylog import KeyLog
-from pulsarctl_wire.capture.tls.midway import Found, Sealed, Search, try_numbers
+from pulsarctl_wire.capture.tls.midway import (
+    TAG_COST,
+    Found,
+    Numbers,
+    Sealed,
+    Search,
+    choose_records,
+    try_tags,
+)
 from pulsarctl_wire.capture.tls.negotiation import Negotiation
 from pulsarctl_wire.capture.tls.records import (
     ALERT,
@@ -14,26 +22,26 @@ from pulsarctl_wire.capture.tls.records import (
     CHANGE_CIPHER_SPEC,
     HANDSHAKE,
     HEADER_SIZE,
-    MAX_BODY,
     MIN_RECORD,
 )
 from pulsarctl_wire.capture.tls.schedule import Opener, next_secret, open_13
 from pulsarctl_wire.capture.tls.sides import APPLICATION, CLEAR, Entry, Side
-from pulsarctl_wire.capture.tls.suites import GCM
 
 MAX_ALERTS: Final = 16
-_MAX_LOST: Final = 65_536
-"""Records lost in a hole, so that the next one's number is tried."""
+_MAX_LOST: Final = 4_096
+"""Records lost in a hole, up to which the tag of the next one is tried with each number."""
 _SLACK: Final = 16
 """Numbers that are tried beyond those of the records that a hole can have had."""
 _MAX_TRIED: Final = 64
 """Records after a hole that are tried in vain before a direction is given up."""
 _TRIAL_COST: Final = 128
 """What the trial of a tag costs of `KeyLog.effort`."""
-_SEARCHES: Final = ((512, 1 << 28), (64, 1 << 26), (8, 1 << 26), (2, 1 << 24))
+_MAX_SPAN: Final = 1 << 28
+"""Numbers that a search tries at most."""
+_SPANS: Final = ((512, _MAX_SPAN), (64, 1 << 26), (8, 1 << 24), (2, 1 << 22))
 """Records that wait, joined midway, and numbers that are tried then."""
-_LAST_SEARCH: Final = 1 << 28
-"""Numbers that are tried when no more records will come."""
+_HOLE_SPAN: Final = 1 << 24
+"""The same for those that wait before a hole."""
 _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
@@ -141,11 +149,11 @@ class Opening:
             negotiation.take(side, entry.body)
         elif kind == ALERT:
             self._take_alert(side, entry.body, entry.time_ns, entry.packet)
-        elif kind == CHANGE_CIPHER_SPEC and negotiation.client_random and not negotiation.has_server_hello:
-            if not self.is_final:
+        elif kind == CHANGE_CIPHER_SPEC and not negotiation.is_13:
+            if negotiation.has_server_hello:
+                negotiation.change_cipher(side)
+            elif negotiation.client_random and not (self._facts.has_retried or self.is_final):
                 return False  # the server's hello shows whether it means anything
-        elif kind == CHANGE_CIPHER_SPEC and negotiation.has_server_hello and not negotiation.is_13:
-            negotiation.change_cipher(side)
         entry.is_done = True
         return True
 
@@ -186,11 +194,11 @@ class Opening:
     def reopen(self) -> None:
         """Try again what was given up for lack of a secret."""
         for side in self._sides:
+            side.tried = 0
             client_random = self.negotiation.client_random
             may_fit = not client_random or self._keylog.secrets_of(client_random)
             if side.is_closed and side.lacks_secret and may_fit:
                 side.is_closed = side.lacks_secret = side.is_placed = False
-                side.tried = 0
                 self._facts.reason = ""
 
     def _leave_closed(self, side: Side, entry: Entry) -> bool:
@@ -203,12 +211,12 @@ class Opening:
 
     def _fail(self, side: Side, entry: Entry) -> bool:
         """Take note that a record's tag does not fit."""
-        side.facts.failed_tags += 1
-        if side.skips > 0:
+        if side.skips > 0:  # it was sealed with a key that is not known
             side.skips -= 1
             side.facts.closed_records += 1
             entry.is_done = True
             return True
+        side.facts.failed_tags += 1
         if side.opened:
             self._leave_closed(side, entry)
             side.number += 1
@@ -223,6 +231,7 @@ class Opening:
     def _pass_hole(self, side: Side, entry: Entry) -> None:
         """Go on after a hole; whatever was in it is missing."""
         entry.is_done = True
+        side.holes -= 1
         side.facts.lost_bytes += entry.missing
         if entry.is_cut:
             side.number += 1
@@ -235,17 +244,16 @@ class Opening:
         """Find the number of the next record after a hole, or leave it closed."""
         entry = side.waiting[0]
         count = side.lost_bytes // MIN_RECORD + _SLACK
+        record = 0, entry.header, entry.body
+        numbers = Numbers(self._keylog)
         for opener, first in self._list_openers(side, entry):
-            tags = min(count, _MAX_LOST)
-            if self._keylog.effort <= 0:
-                break
-            self._keylog.effort -= tags * _TRIAL_COST
-            number = try_numbers(opener, (0, entry.header, entry.body), first, tags)
+            number = try_tags(opener, record, first, first + min(count, _MAX_LOST))
+            if number is None and count > _MAX_LOST and opener.is_13:
+                number = numbers.find(opener, choose_records([record]), first, first + count)
             if number is not None:
                 self._place(side, opener, number)
                 return
-        if count > _MAX_LOST and self._find_far_place(side, count):
-            return
+        self._keylog.effort -= min(count, _MAX_LOST) * TAG_COST
         side.tried += 1
         side.number += 1
         lost_bytes = side.lost_bytes
@@ -276,24 +284,6 @@ class Opening:
             side.stage = APPLICATION
         side.place(opener, number)
 
-    def _find_far_place(self, side: Side, count: int) -> bool:
-        """Find the number of the next record after a hole in which very many may be lost."""
-        negotiation, entry = self.negotiation, side.waiting[0]
-        if not negotiation.is_13 or negotiation.suite is None or negotiation.suite.mode != GCM:
-            return False
-        search = Search(
-            self._keylog,
-            is_client=side is negotiation.client,
-            only=negotiation.client_random,
-            suite=negotiation.suite,
-        )
-        found = search.find([(0, entry.header, entry.body)], min(side.number + count, _LAST_SEARCH))
-        if found is None or found.is_client is not (side is negotiation.client):
-            return False
-        side.stage = APPLICATION
-        side.place(found.opener, found.number)
-        return True
-
     # -- joined midway
 
     def _begin_midway(self, side: Side) -> bool:
@@ -314,13 +304,12 @@ class Opening:
     def _find_midway(self, side: Side) -> bool:
         """Find secret and number of a side's records by trial; return whether that has ended."""
         negotiation = self.negotiation
-        sealed, has_hole = self._list_sealed(side)
         if self._is_12(side):
             for each in self._sides:
                 self.close(each, _MIDWAY_12)
             self._facts.version = self._facts.version or "TLS 1.2"
             return True
-        span = (1 << 24) if has_hole else self._span(side, len(sealed))
+        span = self._span(side)
         if not span:
             return False
         search = Search(
@@ -329,41 +318,41 @@ class Opening:
             only=negotiation.client_random,
             suite=negotiation.suite,
         )
-        fresh = sealed[side.tried :] or sealed
+        sealed = self._list_sealed(side)
+        fresh = sealed if self.is_final else sealed[side.tried :]
         side.tried = len(sealed)
-        fresh.sort(key=lambda record: record[0] > 0 and len(sealed[record[0] - 1][2]) >= MAX_BODY - 2_048)
-        found = search.find(fresh, span)
+        found = search.find(fresh or sealed, span)
         if found is not None:
             self._join(side, found)
             return True
-        if self.is_final or span == _LAST_SEARCH:
+        if self.is_final or search.is_exhausted or len(sealed) >= _SPANS[0][0]:
             self._close_midway(side, search)
             return True
-        if has_hole:  # what comes after it is another try
+        if side.holes:  # what comes after it is another try
             side.number = -len(sealed)
             side.tried = 0
-        return has_hole
+        return side.holes > 0
 
-    def _list_sealed(self, side: Side) -> tuple[list[Sealed], bool]:
-        """Return the records that wait before the first hole, and whether there is a hole."""
+    def _list_sealed(self, side: Side) -> list[Sealed]:
+        """Return the records that wait before the first hole, as many as are searched."""
         sealed: list[Sealed] = []
         for entry in side.waiting:
-            if not entry.header:
-                return sealed, True
-            sealed.append((len(sealed), entry.header, entry.body))
-            if len(sealed) >= 1_024:
+            if not entry.header or len(sealed) >= _SPANS[0][0]:
                 break
-        return sealed, False
+            sealed.append((len(sealed), entry.header, entry.body))
+        return sealed
 
-    def _span(self, side: Side, records: int) -> int:
+    def _span(self, side: Side) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        if self.is_final:
-            return _LAST_SEARCH
-        if self.negotiation.client_random and not side.tried:
-            return _LAST_SEARCH >> 2  # the other side was found: one secret is left
-        for least, span in _SEARCHES:
+        last_span = max(min(_MAX_SPAN, self._keylog.effort // 4), 1)  # the rest is for other connections
+        if self.is_final or (self.negotiation.client_random and not side.tried):
+            return last_span  # no more records will come; or one secret is left, as the other side was found
+        if side.holes:
+            return min(_HOLE_SPAN, last_span)
+        records = len(side.waiting)
+        for least, span in _SPANS:
             if records >= least:
-                return span if side.tried < least else 0
+                return min(span, last_span) if side.tried < least else 0
         return 0
 
     def _is_12(self, side: Side) -> bool:
@@ -382,7 +371,6 @@ class Opening:
             facts.is_flipped = not facts.is_flipped
         negotiation.adopt(found.client_random, found.opener.suite)
         number = max(found.number, 0)  # records before that were sealed with an earlier key
-        side.missing = 0
         side.facts.first_number = number
         side.facts.key_updates += found.updates
         side.stage = APPLICATION
@@ -393,14 +381,12 @@ class Opening:
         facts.trial = f"{facts.trial}; {text}" if facts.trial else text
 
     def _close_midway(self, side: Side, search: Search) -> None:
-        if not search.keys and self._keylog.effort > 0:
+        if not search.keys and not search.is_exhausted:
             reason = "joined midway: the key log has no secrets of TLS 1.3 that may fit"
-        elif self._keylog.effort <= 0:
+        elif search.is_exhausted:
             reason = "joined midway: too many secrets and records were tried in vain, so no more are"
         else:
-            reason = (
-                f"joined midway: none of {search.keys:,} keys fits record numbers up to {search.highest:,}"
-                " (TLS 1.2 cannot be opened without its handshake)"
-            )
+            tried = f"none of {search.keys:,} keys fits the record numbers below {search.highest:,}"
+            reason = f"joined midway: {tried} (TLS 1.2 cannot be opened without its handshake)"
         side.lacks_secret = True
         self.close(side, reason)

@@ -49,7 +49,16 @@ class Side:
     """One direction of a connection."""
 
     __slots__ = (
-        *("explicit_base", "facts", "from_client", "is_closed", "is_placed", "lacks_secret", "lost_bytes"),
+        *(
+            "explicit_base",
+            "facts",
+            "from_client",
+            "holes",
+            "is_closed",
+            "is_placed",
+            "lacks_secret",
+            "lost_bytes",
+        ),
         *("message_skip", "messages", "missing", "number", "opened", "opener", "reader", "skips", "stage"),
         *("tried", "waiting"),
     )
@@ -72,6 +81,7 @@ class Side:
         self.tried = 0  # records that were tried in vain since the number was lost
         self.lost_bytes = 0  # since then
         self.missing = 0  # bytes lost before the next application data
+        self.holes = 0  # that wait
         self.waiting: deque[Entry] = deque()
 
     def enter(self, stage: int, skips: int = 0) -> None:
