@@ -1,11 +1,12 @@
 """`pwire capture`: writes the packets of an interface to a pcapng file."""
 
+import re
 import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import BUFFER, RotateOptions, parse_size, take_interface
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from pulsarctl_wire.capture.live import Live
     from pulsarctl_wire.capture.rotation import RotatingFiles
     from pulsarctl_wire.capture.secrets import Secrets
+
+_HANDSHAKE: Final = re.compile(rb"[\x14\x16]\x03[\x01-\x03]")
+"""How TLS records begin that are part of a handshake."""
+_HEAD: Final = 128  # bytes in which a packet's payload begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +105,10 @@ def _record(
                 files.turn(packet[0] or 0)
                 writer.begin()
                 writer.write_secrets(secrets.list_all())
-            secrets.poll()
+            if _HANDSHAKE.search(packet[2], 0, _HEAD):  # its secrets were logged before it was sent
+                secrets.refresh()
+            else:
+                secrets.poll()
             writer.write_secrets(secrets.take_new())
             writer.write(packet)
             if writer.count == count:
@@ -109,6 +117,8 @@ def _record(
         pass
     except DamagedCapture as error:
         damage = error
+    secrets.refresh()
+    writer.write_secrets(secrets.take_new())
     write_counters()
     stream.flush()
     dropped = "an unknown number" if live.dropped is None else live.dropped
