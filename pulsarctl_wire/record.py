@@ -16,7 +16,7 @@ from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.redaction import hides_entry, mask_event
 from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
@@ -65,7 +65,7 @@ CONNECTION_NAMES: Final = frozenset(
         *("end", "by_broker", "how", "end_ns", "last_ns", "syns", "joined_midway", "protocol"),
         *("frames_to_broker", "frames_to_client", "bytes_to_broker", "bytes_to_client"),
         *("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client"),
-        *("client_version", "protocol_version", "proxy_to_broker_url"),
+        *("client_version", "protocol_version", "proxy_to_broker_url", "tls"),
     )
 )
 """The names in the record of a connection."""
@@ -356,6 +356,58 @@ def connection_record(ending: EndedConnection) -> Record:
         "client_version": contents.greeting.client_version,
         "protocol_version": contents.greeting.protocol_version,
         "proxy_to_broker_url": contents.greeting.proxy_to_broker_url,
+        "tls": None if connection.tls is None else _tls_record(connection),
+    }
+
+
+def _tls_record(connection: Connection) -> Record:
+    """Return the record of a connection's `TlsFacts`."""
+    facts = connection.tls
+    sides = (facts.server, facts.client) if connection.flipped else (facts.client, facts.server)
+    directions = dict(zip(("to_broker", "to_client"), sides, strict=True))
+    counts = ("records", "closed_records", "failed_tags", "key_updates", "first_number", "has_close_notify")
+    return {
+        "version": facts.version or None,
+        "cipher": facts.cipher or None,
+        "server_name": facts.server_name or None,
+        "alpn": facts.alpn or None,
+        "client_random": facts.client_random or None,
+        "resumed": facts.resumed or None,
+        "joined_midway": facts.is_midway,
+        "opened": facts.is_opened,
+        "server_certificate": _certificate_record(facts.server_certificate),
+        "client_certificate": _certificate_record(facts.client_certificate),
+        "alerts": [
+            {
+                "to_broker": alert.from_client is not connection.flipped,
+                "level": alert.level,
+                "description": alert.description,
+                "time_ns": alert.time_ns,
+                "packet": alert.packet,
+            }
+            for alert in facts.alerts
+        ],
+        **{
+            f"{name.removeprefix('has_')}_{way}": getattr(direction, name)
+            for name in counts
+            for way, direction in directions.items()
+        },
+        "trial": facts.trial or None,
+        "reason": facts.reason or None,
+    }
+
+
+def _certificate_record(certificate: Any) -> Record | None:
+    """Return the record of a `Certificate`; None without one."""
+    if certificate is None:
+        return None
+    return {
+        "subject": certificate.subject,
+        "names": list(certificate.names),
+        "issuer": certificate.issuer,
+        "not_before": certificate.not_before,
+        "not_after": certificate.not_after,
+        "problem": certificate.problem or None,
     }
 
 

@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "pytest_plugin": {"testing"},
 }
 ROOMS = {
+    "capture": ["tls", "."],
     "wire": [".", "framing", "session"],
     "net": [".", "session", "proxy", "replay"],
     "pipeline": ["files", "decoding", "storage", "upkeep", "."],
@@ -67,7 +68,7 @@ ONLY_IN = {
     "duckdb": {"data"},
     "pyspark": {"spark", "data"},
     "asyncio": {"net", "cli", "broker", "testing"},
-    "cryptography": {"net"},
+    "cryptography": {"net", "capture"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
     "socket": {"net", "capture", "broker", "spark"},

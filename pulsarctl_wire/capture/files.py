@@ -10,12 +10,16 @@ import struct
 import sys
 from collections.abc import Iterator
 from math import gcd
+from mmap import mmap
 from typing import Final
 
 from pulsarctl_wire.capture.compression import Read
 from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
+
+SecretsBlock = tuple[bytes, str]
+"""The body of a Decryption Secrets Block, and its byte order: "<" or ">"."""
 
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
@@ -35,10 +39,12 @@ _PCAP_MAGICS: Final = {
     b"\xa1\xb2\x3c\x4d": (">", _NANOSECOND),
 }
 _SECTION: Final = 0x0A0D0D0A
-_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
+_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET, _SECRETS = 1, 2, 3, 5, 6, 10
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
 _MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
 _TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
+_TLS_SECRETS: Final = b"KSLT"
+"""The type of secrets in a key log of TLS, in little-endian order."""
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
@@ -75,6 +81,8 @@ class PacketReader:
     ) -> None:
         self.dropped = 0
         """Packets that the kernel dropped, by the statistics read so far."""
+        self.secrets: list[SecretsBlock] = []
+        """The blocks with secrets before the last packet; the caller clears this."""
         self._layout = layout
         self._interfaces = list(map(_Interface, layout.interfaces))
         self.offset = start
@@ -155,12 +163,8 @@ class PacketReader:
                     elif kind == _SECTION:
                         interfaces.clear()
                         self._layout = Layout(True, order, ())
-                    elif kind == _INTERFACE:
-                        interfaces.append(_Interface(_interface(body, order)))
-                        if len(interfaces) > MAX_INTERFACES:
-                            raise IndexError("interfaces without end")
-                    elif kind == _STATISTICS:
-                        self.dropped += _newly_dropped(body, order, interfaces)
+                    else:
+                        self._take_block(kind, body, order)
                 except (struct.error, IndexError) as error:
                     raise DamagedCapture(
                         f"an invalid block at byte {self.offset}: the file is damaged there"
@@ -173,6 +177,18 @@ class PacketReader:
             data = data[pos:] + chunk
             base += pos
             pos = 0
+
+    def _take_block(self, kind: int, body: bytes, order: str) -> None:
+        """Take a block inside a section that is no packet."""
+        interfaces = self._interfaces
+        if kind == _INTERFACE:
+            interfaces.append(_Interface(_interface(body, order)))
+            if len(interfaces) > MAX_INTERFACES:
+                raise IndexError("interfaces without end")
+        elif kind == _SECRETS:
+            self.secrets.append((body, order))
+        elif kind == _STATISTICS:
+            self.dropped += _newly_dropped(body, order, interfaces)
 
 
 def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketReader:
@@ -193,6 +209,20 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
     raise CaptureError(
         "not a pcap or pcapng file" if head[:4] not in _PCAP_MAGICS else "cut inside the file header"
     )
+
+
+def find_secrets(data: mmap | bytes) -> Iterator[SecretsBlock]:
+    """Yield the blocks of a pcapng file that have secrets of TLS, whatever stands between them."""
+    for order, mark in (("<", _TLS_SECRETS), (">", _TLS_SECRETS[::-1])):
+        place = data.find(mark)
+        while place >= 0:
+            pos = place - 8
+            kind, size = struct.unpack_from(order + "II", data, pos) if pos >= 0 else (0, 0)
+            end = pos + size
+            fits = kind == _SECRETS and 20 <= size <= LARGEST_PACKET
+            if fits and data[end - 4 : end] == data[pos + 4 : pos + 8]:
+                yield data[pos + 8 : end - 4], order
+            place = data.find(mark, place + 4)
 
 
 # -- several files at a time
@@ -235,6 +265,15 @@ class Lane:
         """As in `PacketReader`."""
         return self._reader.dropped
 
+    @property
+    def secrets(self) -> list[SecretsBlock]:
+        """As in `PacketReader`."""
+        return self._reader.secrets
+
+    @secrets.setter
+    def secrets(self, blocks: list[SecretsBlock]) -> None:
+        self._reader.secrets = blocks
+
 
 class SideBySide:
     """Iterates over the packets of several files in the order of time, once.
@@ -248,6 +287,10 @@ class SideBySide:
         """The place of the last packet yielded."""
         self._lanes = lanes
         self._dropped_before = 0
+        self.secrets = [block for lane, _, _ in lanes for block in lane.secrets]
+        """As in `PacketReader`."""
+        for lane, _, _ in lanes:
+            lane.secrets = self.secrets
 
     @property
     def dropped(self) -> int:

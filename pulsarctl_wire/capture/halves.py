@@ -6,7 +6,7 @@ list and yield now and then, so that the caller can take the events out.
 
 import heapq
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
@@ -30,12 +30,19 @@ from pulsarctl_wire.wire.session.state import State
 
 PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""
+MAX_HANDSHAKE: Final = 64
+"""Packets of a TLS handshake that are remembered."""
 EARLY_COST: Final = 256
 """Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
 """The mask of sequence numbers."""
 HALF: Final = 0x80000000
 """Half of the sequence numbers: a number that is further ahead counts as behind."""
+
+NewTls = Callable[[bytes, bool], Any]
+"""Returns the `TlsConnection` for a connection one of whose directions begins with these bytes; None: it is
+not TLS. The flag: they are the first ones that were sent.
+"""
 
 Early = tuple[Unwrapped, Place, Place, bytes, UInt32, Nanoseconds | None, Wrapped]
 """An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
@@ -51,13 +58,18 @@ class Half:
 
     __slots__ = (
         *("acknowledged", "closed", "early", "early_bytes", "ended", "fin", "held"),
-        *("hole_at", "hole_turn", "next", "other", "patience", "started", "stream", "syn", "tcp"),
+        *("hole_at", "hole_turn", "is_client", "is_opened", "is_plain", "next", "other", "patience"),
+        *("started", "stream"),
+        *("syn", "tcp"),
     )
     other: "Half"
     tcp: "Tcp"
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
+        self.is_client = stream.to_broker  # as TLS was told; commands may show the opposite later
+        self.is_plain = True  # its bytes are not TLS
+        self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
         self.next = 0  # the next byte's
         self.acknowledged = 0  # up to here by the peer
@@ -133,7 +145,7 @@ class Tcp:
 
     __slots__ = (
         *("certain", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life", "mark"),
-        *("reported", "state", "waiting"),
+        *("new_tls", "reported", "state", "tls", "waiting"),
     )
 
     def __init__(
@@ -151,6 +163,8 @@ class Tcp:
         self.reported = 0  # late events of the current packet
         self.mark: Any = None  # for the caller's use, and so is the next
         self.is_synced = False
+        self.new_tls: NewTls | None = None
+        self.tls: Any = None  # the `TlsConnection`, if it is one
 
 
 def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
@@ -220,12 +234,62 @@ def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
     payload = payload[overlap:]
     half.next += len(payload) + missing
     if payload:
-        events += half.stream.take(payload, time_ns, packet)
-        yield
-        yield from take_rest(half, events)
+        if not half.is_plain:
+            yield from decrypt(half, payload, time_ns, packet, events)
+        if not half.is_opened:
+            events += half.stream.take(payload, time_ns, packet)
+            yield
+            yield from take_rest(half, events)
     if missing:
+        yield from skip(half, missing, time_ns, packet, events)
+
+
+def decrypt(
+    half: Half, payload: bytes, time_ns: int | None, packet: int, events: list[Event]
+) -> Iterator[None]:
+    """Pass the next bytes to TLS if they are, or may be, records; what is in these goes to the streams."""
+    tcp, stream = half.tcp, half.stream
+    if stream.spoke and not half.is_opened:
+        half.is_plain = True
+        return
+    if tcp.tls is None and tcp.new_tls is not None:
+        tcp.tls = tcp.new_tls(payload, tcp.certain)
+        if tcp.tls is None:
+            half.is_plain = True
+            return
+        tcp.state.connection.tls = tcp.tls.facts
+    if not half.is_opened and len(tcp.tls.facts.packets) < MAX_HANDSHAKE:
+        tcp.tls.facts.packets.append(packet)
+    yield from open_pieces(tcp, tcp.tls.take(half.is_client, payload, time_ns, packet), events)
+
+
+def open_pieces(tcp: Tcp, pieces: list[Any], events: list[Event]) -> Iterator[None]:
+    """Pass what was in TLS records to the streams; from the first piece on, a stream gets nothing else."""
+    for from_client, data, missing, time_ns, packet in pieces:
+        half = tcp.half if tcp.half.is_client is from_client else tcp.half.other
+        if not half.is_opened:
+            half.is_opened = True
+            from_start = not missing and not tcp.tls.facts.is_midway
+            fresh = FrameStream(
+                tcp.state.connection, half.stream.to_broker, from_start=from_start, limit=half.stream.limit
+            )
+            half.stream.resume(fresh.state(), 0)  # the state of the connection knows the stream itself
+        if missing:
+            yield from settle(half, events)
+            events += half.stream.gap(missing, time_ns, packet)
+        if data:
+            events += half.stream.take(data, time_ns, packet)
+            yield
+            yield from take_rest(half, events)
+
+
+def skip(half: Half, size: int, time_ns: int | None, packet: int, events: list[Event]) -> Iterator[None]:
+    """Pass a hole of `size` bytes to the stream, or to TLS, which knows how much of it were plain bytes."""
+    if half.tcp.tls is not None and not half.is_plain:
+        yield from open_pieces(half.tcp, half.tcp.tls.gap(half.is_client, size, time_ns, packet), events)
+    if not half.is_opened:
         yield from settle(half, events)
-        events += half.stream.gap(missing, time_ns, packet)
+        events += half.stream.gap(size, time_ns, packet)
 
 
 def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
@@ -267,8 +331,7 @@ def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
     if half.early:
         upto = min(upto, half.early[0][0])
         packet, time_ns = half.early[0][2], half.early[0][5]
-    yield from settle(half, events)
-    events += half.stream.gap(upto - half.next, time_ns, packet)
+    yield from skip(half, upto - half.next, time_ns, packet, events)
     half.next = upto
     half.hole_at = -1
     yield from release(half.tcp, events)

@@ -38,6 +38,7 @@ from pulsarctl_wire.capture.halves import (
     give_up,
     is_another,
     note_end,
+    open_pieces,
     release,
     settle,
     take_rest,
@@ -46,6 +47,7 @@ from pulsarctl_wire.capture.halves import (
     unblock,
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
+from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
 from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
@@ -81,7 +83,8 @@ class Reassembler:
 
     Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
-    called with the `EndedConnection` of each connection, once its state has seen all its events.
+    called with the `EndedConnection` of each connection, once its state has seen all its events. `secrets`
+    open TLS records; without them, these are bytes of another protocol.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Reassembler:
         limit: int = MAX_FRAME_SIZE,
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
@@ -99,6 +103,7 @@ class Reassembler:
         self.new_state = new_state
         self.knowledge = knowledge
         self._limit = limit
+        self._secrets = secrets
         self._halves: dict[bytes, Half] = {}
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
@@ -119,7 +124,8 @@ class Reassembler:
         tcp, peer = half.tcp, half.other
         if flags & ACK and peer.lacks(acknowledged):
             return self._start(self._add_slowly(segment, time_ns, packet))
-        if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
+        is_late = sequence != half.next & MASK or tcp.waiting
+        if payload and (is_late or half.closed or half.fin >= 0 or not half.is_plain):
             return self._start(self._add_slowly(segment, time_ns, packet))
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if not payload:
@@ -248,6 +254,13 @@ class Reassembler:
 
     # -- handing over to a process that continues from here
 
+    def retry(self) -> Iterator[list[Event]]:
+        """Yield the events in the TLS records that have waited for secrets, after new ones came."""
+        for tcp in self._list_connections():
+            if tcp.tls is not None and tcp.tls.held_bytes and not tcp.ended:
+                events: list[Event] = []
+                yield from self._collect(tcp, open_pieces(tcp, tcp.tls.retry(), events), events)
+
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
         """Return the known connections; indexes of the ended ones, in order (-1: forgotten); the servers."""
         tcps = self._list_connections()
@@ -287,6 +300,9 @@ class Reassembler:
         streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
+        if self._secrets is not None:
+            tcp.new_tls = self._secrets.new_tls
+            half.is_plain = peer.is_plain = False
         self._halves[key], self._halves[back] = half, peer
         return tcp
 
@@ -404,6 +420,11 @@ class Reassembler:
 
     def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
         """End a stream. If both sides speak the same other protocol, the connection is only counted."""
+        tls = half.tcp.tls
+        if tls is not None:
+            if self._secrets is not None and tls.held_bytes:
+                self._secrets.search()
+            yield from open_pieces(half.tcp, tls.end(), events)
         yield from settle(half, events)
         last_events = half.stream.close()
         protocol = half.stream.protocol

@@ -20,11 +20,12 @@ from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread, decompress, reader
-from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.files import RawPacket, SecretsBlock
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.hexrows import Dumped, link_of
 from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
+from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
@@ -150,7 +151,8 @@ class Decoder:
     called with the number and content of every packet before its events are yielded. With `places`,
     the `packet` of an event is the packet's place (see `PACKET_OFFSET_BITS`) instead of its number, except in
     a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
-    gets places, too. `new_state` and `on_end` are as in `Reassembler`.
+    gets places, too. `new_state` and `on_end` are as in `Reassembler`. TLS is opened with the secrets in the
+    files `keylogs` and in the captures; None: TLS is another protocol, about which nothing is known.
     """
 
     def __init__(
@@ -164,6 +166,7 @@ class Decoder:
         sort: bool = False,
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
+        keylogs: Iterable[str] | None = (),
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
@@ -181,7 +184,10 @@ class Decoder:
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
-        self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
+        self.secrets = None if keylogs is None else Secrets(keylogs)
+        self.reassembler = Reassembler(
+            self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end, secrets=self.secrets
+        )
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.
@@ -190,6 +196,8 @@ class Decoder:
         that). Both name the source.
         """
         self.sources.append(source.name)
+        if self.secrets is not None:
+            self.secrets.file = source.name if source.size else None
         with prefix_errors(source.name):
             yield from self._read(source.stream)
 
@@ -202,6 +210,7 @@ class Decoder:
         dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         reader = file if self._places else None
+        secrets, blocks = self.secrets, [] if file is None else file.secrets
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
         if reader is not None and self._sort:  # by the time that a packet is followed, others were read
@@ -219,6 +228,8 @@ class Decoder:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
                     position = number if reader is None or self._sort else place | reader.offset
+                    if secrets is not None and (secrets.has_files or blocks):
+                        yield from self._read_secrets(secrets, blocks)
                     events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
@@ -226,6 +237,15 @@ class Decoder:
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
+
+    def _read_secrets(self, secrets: Secrets, blocks: list[SecretsBlock]) -> Iterator[list[Event]]:
+        """Read new secrets, and yield the events in records that waited for them."""
+        version = secrets.version
+        secrets.poll()
+        secrets.take_blocks(blocks)
+        blocks.clear()
+        if secrets.version != version:
+            yield from self.reassembler.retry()
 
     @property
     def _place(self) -> int:

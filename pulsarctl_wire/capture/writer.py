@@ -9,14 +9,16 @@ from contextlib import suppress
 from typing import BinaryIO, Final
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.secrets import NSS, Secrets
 from pulsarctl_wire.wire.frame import Event
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of packets that are kept because a later event may need them."""
 
 _COST: Final = 128  # bytes of memory for a kept packet, besides its own
-_SECTION, _INTERFACE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1, 5, 6
+_SECTION, _INTERFACE, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
 _RECEIVED, _DROPPED = 4, 5  # isb_ifrecv, isb_ifdrop
+_SECRETS_SIZE: Final = 1 << 20
 _NANOSECONDS: Final = struct.pack("<HHB3xHH", 9, 1, 9, 0, 0)  # if_tsresol 10^-9, end of options
 _PADDINGS: Final = (b"", bytes(1), bytes(2), bytes(3))
 _head: Final = struct.Struct("<7I").pack
@@ -62,6 +64,15 @@ class PcapngWriter:
         counters = struct.pack("<HHQHHQI", _RECEIVED, 8, received, _DROPPED, 8, dropped, 0)
         self._put(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
 
+    def write_secrets(self, keylog: bytes) -> None:
+        """Write lines of a TLS key log, if any: they open the packets that follow.
+
+        It is split into several blocks if one would be too large for readers.
+        """
+        for start in range(0, len(keylog), _SECRETS_SIZE):
+            part = keylog[start : start + _SECRETS_SIZE]
+            self._put(_SECRETS, struct.pack("<II", NSS, len(part)) + part + _PADDINGS[-len(part) % 4])
+
     def _add_interface(self, link: int) -> int:
         """Write the block of a new interface; return its number."""
         self._put(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
@@ -82,6 +93,8 @@ class EventWriter:
 
     def __init__(self, stream: BinaryIO) -> None:
         self.lost = 0
+        self.secrets: Secrets | None = None
+        """What opened the TLS records; their secrets are written before them."""
         self._stream = stream
         self._writer: PcapngWriter | None = None
         self._packets: OrderedDict[int, RawPacket] = OrderedDict()
@@ -106,14 +119,23 @@ class EventWriter:
             self._bytes -= len(dropped[2]) + _COST
 
     def take(self, event: Event) -> None:
-        """Write the packets of `event` that were not written yet."""
+        """Write the packets of `event` that were not written yet; before them, those of a TLS handshake."""
+        tls = event.connection.tls
+        if tls is not None and self.secrets is not None and self._writer is not None:
+            self._writer.write_secrets(self.secrets.take_used())
+            while tls.packets:
+                self._write(tls.packets.pop(0))
         for number in event.packets or (event.packet,):
-            packet = self._packets.pop(number, None)
-            if packet is not None and self._writer is not None:
-                self._bytes -= len(packet[2]) + _COST
-                self._writer.write(packet)
-                self._last_written[number] = None
-                if len(self._last_written) > 65_536:
-                    self._last_written.popitem(last=False)
-            elif number and number not in self._last_written:
-                self.lost += 1
+            self._write(number)
+
+    def _write(self, number: int) -> None:
+        """Write a packet, unless it was written."""
+        packet = self._packets.pop(number, None)
+        if packet is not None and self._writer is not None:
+            self._bytes -= len(packet[2]) + _COST
+            self._writer.write(packet)
+            self._last_written[number] = None
+            if len(self._last_written) > 65_536:
+                self._last_written.popitem(last=False)
+        elif number and number not in self._last_written:
+            self.lost += 1

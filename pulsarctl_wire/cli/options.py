@@ -29,6 +29,11 @@ MAX_FRAME_SIZE: Final = partial(
     min=16,
     show_default="5 MiB + 10 KiB",
 )
+KEYLOG: Final = partial(
+    several,
+    "--keylog FILE",
+    "Read TLS with the keys in this log, as SSLKEYLOGFILE writes it. Keys inside a pcapng need no option.",
+)
 OUTPUT: Final = partial(option, "-o --output", "Output format.")
 JOBS: Final = partial(
     option, "-j --jobs N", "Number of processes for large files.", min=1, show_default="all cores"
@@ -237,13 +242,17 @@ class RowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """TLS: which brokers we trust, and our own certificate."""
+    """TLS: which brokers we trust, our own certificate, and a log of keys."""
 
     tls_ca: str | None = option("--tls-ca --tlsTrustCertsFilePath FILE", "CA certificates to trust, PEM.")
     tls_cert: str | None = option("--tls-cert FILE", "Client certificate, PEM.")
     tls_key: str | None = option("--tls-key FILE", "Private key of the certificate, PEM.")
     tls_allow_insecure: bool = flag("--tls-allow-insecure", "Do not verify the broker's certificate.")
     no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
+
+    keylog: str | None = option(
+        "--keylog --tls-keylog FILE", "Append the keys of TLS connections, for decode --keylog or Wireshark."
+    )
 
     def collect_flags(self) -> dict[str, str | None]:
         """Return the options as `net.settings.gather` takes them."""
@@ -252,6 +261,7 @@ class TlsOptions:
             "tls_cert": self.tls_cert,
             "tls_key": self.tls_key,
             "tls_allow_insecure": "true" if self.tls_allow_insecure else None,
+            "keylog": self.keylog,
             "tls_hostname_check": "false" if self.no_tls_hostname_check else None,
         }
 

@@ -6,6 +6,7 @@ Pulsar's client configuration reference.
 """
 
 import json
+import os
 import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -111,6 +112,7 @@ class Settings:
     tls_key: str | None = None
     tls_allow_insecure: bool = False
     tls_hostname_check: bool = True
+    keylog: str | None = None
     listener: str | None = None
     timeout: float = 30.0
     connect_timeout: float = 10.0
@@ -120,7 +122,7 @@ class Settings:
     def tls_context(self) -> ssl.SSLContext:
         """Return the context for TLS connections. Raises SettingsError for unreadable certificates."""
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
+            context = make_tls_context(ssl.Purpose.SERVER_AUTH, self.tls_ca, self.keylog)
             if self.tls_cert:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
@@ -133,6 +135,25 @@ class Settings:
         if self.tls_allow_insecure:
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def make_tls_context(purpose: ssl.Purpose, ca: str | None, keylog: str | None) -> ssl.SSLContext:
+    """Return a TLS context that trusts the CAs in the file `ca`, and logs the keys of its connections.
+
+    They are appended to `keylog` (default: $SSLKEYLOGFILE; if neither is set, there is no log) in NSS format.
+    The file is created so that only the user can read it. Raises SettingsError if it cannot be written, and
+    OSError for `ca`.
+    """
+    path = keylog or os.environ.get("SSLKEYLOGFILE")
+    try:
+        if path:
+            os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None
+    context = ssl.create_default_context(purpose, cafile=ca)
+    if keylog:
+        context.keylog_filename = keylog
+    return context
 
 
 def gather(
@@ -209,6 +230,7 @@ def make_settings(texts: Mapping[str, str], **fields: object) -> Settings:
         tls_key=texts.get("tls_key"),
         tls_allow_insecure=_read_boolean(texts, "tls_allow_insecure", False),
         tls_hostname_check=_read_boolean(texts, "tls_hostname_check", True),
+        keylog=texts.get("keylog"),
         listener=texts.get("listener_name"),
         **fields,  # type: ignore[arg-type]
     )

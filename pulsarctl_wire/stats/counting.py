@@ -131,7 +131,8 @@ class Stats:
         if key in rows or ending.protocol == PULSAR or len(rows) < MAX_FRAMELESS:
             row = self._admit("connection", key)
             if row.key:
-                row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how)
+                tls = f"; {connection.tls.describe()}" if connection.tls is not None else ""
+                row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how + tls)
 
     def finish(self, decoder: Any) -> None:
         """Copy the counts of a `Decoder` or `Counting`."""

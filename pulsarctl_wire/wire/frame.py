@@ -70,15 +70,17 @@ class Connection:
     `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does. `client`,
     `server`, and `broker` (whom the first frame asks a proxy for) are "address:port", empty if unknown.
     `since`: time of the first packet (ns), or its place. `flipped`: the ends had been taken for each other.
+    `tls`: the `TlsFacts` (capture/tls/facts.py); None: it is not TLS, or nobody looked.
     """
 
-    __slots__ = ("broker", "client", "flipped", "index", "server", "since")
+    __slots__ = ("broker", "client", "flipped", "index", "server", "since", "tls")
 
     def __init__(self, index: int, client: str = "", server: str = "", since: int | None = None) -> None:
         self.index = index
         self.client, self.server, self.broker = client, server, ""
         self.flipped = False
         self.since = since
+        self.tls: Any = None
 
     def __str__(self) -> str:
         return f"{self.client}-{self.server}" if self.client else str(self.index)

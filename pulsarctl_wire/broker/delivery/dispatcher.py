@@ -112,10 +112,19 @@ class Dispatcher:
             log.read(index, min(stop, index + _READ_AHEAD), done)
         return entry
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether no entry is left that consumers may see."""
+        return self._find_next() >= self.source.readable_end
+
+    def _find_next(self) -> int:
+        """Return the index of the next entry that is not acknowledged."""
+        return self.cursor.find_open(max(self.read_index, self.log.first))
+
     def next_entry(self) -> Entry | None:
         """Return the next entry that consumers may see; None if there is none now."""
         while True:
-            index = self.cursor.find_open(max(self.read_index, self.log.first))
+            index = self._find_next()
             stop = self.source.readable_end
             if index >= stop:
                 self._on_end()

@@ -123,7 +123,10 @@ class PlainClientOnTlsPort(ClientRule):
         """Note which servers speak TLS."""
         if not _is_first(event, to_broker=False) or not event.raw.startswith(_HANDSHAKE):
             return
-        server = state.connection.server
+        self._learn(state.connection.server)
+
+    def _learn(self, server: str) -> None:
+        """Learn that a server speaks TLS, and report those that it refused before."""
         self._with_tls[server] = None
         bound(self._with_tls, _MAX_SERVERS)
         for (_, refused_by), first in self.first_attempts.items():
@@ -132,6 +135,8 @@ class PlainClientOnTlsPort(ClientRule):
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report a plain CONNECT if the server hangs up."""
+        if ending.connection.tls is not None and ending.connection.tls.version:
+            self._learn(state.connection.server)
         sighting = state.notes.get(self.id)
         if sighting is None or not _is_hung_up_on(ending) or not self.can_judge(state):
             return

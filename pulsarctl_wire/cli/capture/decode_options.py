@@ -8,6 +8,7 @@ from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.cli.options import (
     DEFAULT_BUFFER,
     JOBS,
+    KEYLOG,
     MAX_FRAME_SIZE,
     OUTPUT,
     PAYLOAD_RATIO,
@@ -63,6 +64,7 @@ class DecodeOptions:
         READ,
         show_default=DEFAULT_BUFFER,
     )
+    keylogs: list[str] = KEYLOG(READ)
     max_frame_size: int | None = MAX_FRAME_SIZE(READ)
     payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
     write: str | None = option("-w --write FILE", "Write the packets of the shown frames as pcapng.", SHOW)

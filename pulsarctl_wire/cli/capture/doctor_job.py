@@ -34,6 +34,7 @@ class DoctorJob:
         self.options = options
         self.stack = stack
         self.code = 0
+        self.tls_secrets = b""  # that have opened records, as lines of a key log
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
@@ -51,6 +52,7 @@ class DoctorJob:
         doctor = self.doctor
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keylogs=self.options.keylogs,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
@@ -63,6 +65,8 @@ class DoctorJob:
         except KeyboardInterrupt:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
         doctor.conclude(decoder.last_ns, decoder.finish())
+        if decoder.secrets is not None:
+            self.tls_secrets = decoder.secrets.take_used()
         self.stack.close()  # removes the progress bar
         if self.code == console.EXIT_SOURCE and not doctor.connection_counts["connections"]:
             return self.code
@@ -111,7 +115,7 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
+        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True, keylogs=self.options.keylogs)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 
@@ -171,6 +175,7 @@ class DoctorJob:
 
     def _copy(self, connections: set[str], stream: BinaryIO) -> int:
         writer, dissector = PcapngWriter(stream), Dissector()
+        writer.write_secrets(self.tls_secrets)
         decisions: dict[bytes, bool] = {}
 
         def is_wanted(key: bytes) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 from pulsarctl_wire.cli.findings import CheckOptions, FailOn
 from pulsarctl_wire.cli.options import (
     BUFFER,
+    KEYLOG,
     MAX_FRAME_SIZE,
     OUTPUT,
     SOURCES,
@@ -40,6 +41,7 @@ class DoctorOptions:
         "--capture-filter BPF", "With -i: packets to capture, such as 'tcp port 6650'.", READ
     )
     buffer: str = BUFFER(READ)
+    keylogs: list[str] = KEYLOG(READ)
     max_frame_size: int | None = MAX_FRAME_SIZE(READ)
 
     @property

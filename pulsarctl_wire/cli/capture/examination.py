@@ -28,13 +28,18 @@ class Examination:
 
 
 def examine_beside(
-    stack: ExitStack, paths: list[str], max_frame_size: int | None, *, places: bool = False
+    stack: ExitStack,
+    paths: list[str],
+    max_frame_size: int | None,
+    keylogs: list[str],
+    *,
+    places: bool = False,
 ) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
-    `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
+    `keylogs` and `places` are as for `Decoder`. Problems with the files are left to whoever reads them, too.
     """
-    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
+    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, keylogs, places)
 
     def wait() -> Examination:
         findings, left_out, files = future.result()
@@ -45,11 +50,12 @@ def examine_beside(
 
 
 def _examine(
-    paths: list[str], max_frame_size: int | None, places: bool
+    paths: list[str], max_frame_size: int | None, keylogs: list[str], places: bool
 ) -> tuple[list[_Values], int, list[str]]:
     doctor = Doctor()
     decoder = Decoder(
         max_frame_size=max_frame_size,
+        keylogs=keylogs,
         join_chunks=False,
         places=places,
         sort=True,

@@ -215,7 +215,7 @@ class DecodeJob:
             return []
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        return plan_inputs(self.sources, options.jobs)
+        return plan_inputs(self.sources, options.jobs, options.keylogs)
 
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
@@ -244,6 +244,7 @@ class DecodeJob:
         doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keylogs=self.options.keylogs,
             join_chunks=False,
             link_answers=self.options.two_pass,
             sort=self.options.doctor,
@@ -278,7 +279,7 @@ class DecodeJob:
 
     def _end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended, or is not followed any further."""
-        self.summary.without_data.add(ending)
+        self.summary.end(ending)
         if self.listing is not None:
             self.listing.add(ending)
 
@@ -295,12 +296,15 @@ class DecodeJob:
         """Decode and show."""
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keylogs=self.options.keylogs,
             join_chunks=self.join_chunks,
             tee=self._make_tee(),
             sort=self.options.doctor,
             new_state=self._choose_state(),
             on_end=self._end,
         )
+        if self.writer is not None:
+            self.writer.secrets = decoder.secrets
         batches = self._batches(decoder)
         try:
             if self.listing is not None:

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
+from pulsarctl_wire.cli.options import KEYLOG, MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
 from pulsarctl_wire.cli.signature import option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
@@ -50,6 +50,7 @@ class PermitsOptions:
         show_default=f"{_TABLE_ROWS} in a table, otherwise 256",
     )
     time_format: TimeFormat = option("-t --time", "Time format, as for decode.", default="utc")
+    keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
     wide: bool = WIDE()
 
@@ -81,6 +82,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
     ledger = Permits(_make_test(options))
     decoder = Decoder(
         max_frame_size=options.max_frame_size,
+        keylogs=options.keylogs,
         join_chunks=False,
         new_state=ledger.new_state,
         on_end=ledger.ended,

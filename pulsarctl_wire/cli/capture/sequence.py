@@ -10,7 +10,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, TIME, WIDE, SelectOptions, TimeFormat
+from pulsarctl_wire.cli.options import (
+    KEYLOG,
+    MAX_FRAME_SIZE,
+    OUTPUT,
+    SOURCES,
+    TIME,
+    WIDE,
+    SelectOptions,
+    TimeFormat,
+)
 from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ class SequenceOptions:
         "--rows N", "Maximum number of rows; the rest is counted.", default=500, min=1, max=_MAX_ROWS
     )
     time_format: TimeFormat = TIME()
+    keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
     wide: bool = WIDE()
 
@@ -93,6 +103,7 @@ class SequenceJob:
         collect_rarely()
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keylogs=self.options.keylogs,
             join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT, SOURCES
+from pulsarctl_wire.cli.options import JOBS, KEYLOG, MAX_FRAME_SIZE, OUTPUT, SOURCES
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.render.text import Paint, did_you_mean
 from pulsarctl_wire.stats.rows import NAMES
@@ -39,6 +39,7 @@ class StatsOptions:
     top: int = option("--top N", "Rows per group, the largest first; 0: all.", default=10, min=0)
     no_doctor: bool = flag("--no-doctor", "Leave out the findings, which pwire doctor shows in full.")
     jobs: int | None = JOBS()
+    keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
 
     @property
@@ -100,7 +101,7 @@ class StatsJob:
         """Count the sources, until Ctrl-C."""
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        inputs = plan_inputs(self.options.sources, self.options.jobs)
+        inputs = plan_inputs(self.options.sources, self.options.jobs, self.options.keylogs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
         counter, reader, count = self._together(inputs) if inputs else self._alone()
         try:
@@ -120,7 +121,9 @@ class StatsJob:
         limit = self.options.max_frame_size
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         if not self.options.is_examined:
-            decoder = Decoder(max_frame_size=limit, join_chunks=False, on_end=self.stats.end)
+            decoder = Decoder(
+                max_frame_size=limit, join_chunks=False, on_end=self.stats.end, keylogs=self.options.keylogs
+            )
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
         from pulsarctl_wire.checks.doctor import Doctor
 
@@ -131,7 +134,12 @@ class StatsJob:
             doctor.end_connection(ending)
 
         decoder = Decoder(
-            max_frame_size=limit, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end
+            max_frame_size=limit,
+            join_chunks=False,
+            sort=True,
+            new_state=doctor.new_state,
+            on_end=end,
+            keylogs=self.options.keylogs,
         )
 
         def count() -> None:
@@ -153,7 +161,7 @@ class StatsJob:
         if self.options.is_examined:
             from pulsarctl_wire.cli.capture.examination import examine_beside
 
-            wait = examine_beside(self.stack, self.options.sources, limit)
+            wait = examine_beside(self.stack, self.options.sources, limit, self.options.keylogs)
             self.find_findings = lambda: wait().findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)

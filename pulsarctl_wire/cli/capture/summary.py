@@ -38,6 +38,10 @@ class Summary:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.without_data = WithoutData()
+        self.tls: Counter[str] = Counter()
+        """TLS connections by the kind of reason why they were not opened; "": they were."""
+        self.tls_reasons: dict[str, str] = {}
+        """The first reason of each kind."""
         self._seen = Numbers()
 
     def add(self, events: list[Event]) -> None:
@@ -79,6 +83,12 @@ class Summary:
     def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
         self.without_data.add(ending)
+        tls = ending.connection.tls
+        if tls is not None:
+            reason = "" if tls.is_opened else tls.reason or "no data in it"
+            kind = reason.partition(" for client random ")[0]
+            self.tls[kind] += 1
+            self.tls_reasons.setdefault(kind, reason)
 
     def finish(self, decoder: Any, unopened: int) -> None:
         """Copy the counts of a `Decoder` or `CountJob`; `unopened` entries were not opened."""
@@ -102,6 +112,8 @@ class Summary:
         self._span([other.first_ns, other.last_ns])
         self._seen.merge(other._seen)
         self.without_data.merge(other.without_data)
+        self.tls.update(other.tls)
+        self.tls_reasons = {**other.tls_reasons, **self.tls_reasons}
 
     @property
     def frames(self) -> int:
@@ -150,9 +162,22 @@ class Summary:
         without_data = without_data_in_words(self.without_data.records())
         if without_data:
             yield f"  no data    {paint('yellow', without_data)}"
+        if self.tls:
+            yield f"  TLS        {self._describe_tls()}"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"
+
+    def _describe_tls(self) -> str:
+        """Return how many TLS connections were opened, and why others were not."""
+        texts = [f"{self.tls['']} of {count_of(self.tls.total(), 'connection')} opened"]
+        for kind, count in self.tls.most_common():
+            others = "" if count == 1 else f" (and {count - 1} more)"
+            if kind:
+                texts.append(f"{self.tls_reasons[kind]}{others}")
+        if "no secret" in self.tls:
+            texts.append("--keylog FILE names a key log")
+        return "; ".join(texts)
 
     def _damage(self) -> Iterator[str]:
         totals = self.totals

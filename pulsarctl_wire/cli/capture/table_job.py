@@ -63,7 +63,7 @@ class TableJob:
             if name != "messages" or self._work.messages
         }
         findings = self._findings_beside() if self._options.findings else None
-        inputs = plan_inputs(self._options.sources, self._options.jobs)
+        inputs = plan_inputs(self._options.sources, self._options.jobs, self._options.keylogs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
@@ -80,8 +80,8 @@ class TableJob:
 
     def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
-        limit = self._work.max_frame_size
-        return examine_beside(self._stack, self._options.sources, limit, places=True)
+        options, limit = self._options, self._work.max_frame_size
+        return examine_beside(self._stack, options.sources, limit, options.keylogs, places=True)
 
     def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
@@ -121,6 +121,7 @@ class TableJob:
 
         decoder = Decoder(
             max_frame_size=self._work.max_frame_size,
+            keylogs=self._options.keylogs,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pulsarctl_wire.cli.options import JOBS, RowOptions
+from pulsarctl_wire.cli.options import JOBS, KEYLOG, RowOptions
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 
 
@@ -35,4 +35,5 @@ class TableOptions:
         "--findings",
         "Also look for findings, as doctor does: FILE.findings.parquet, for the report findings.",
     )
+    keylogs: list[str] = KEYLOG()
     jobs: int | None = JOBS()

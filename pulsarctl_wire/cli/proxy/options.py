@@ -87,8 +87,8 @@ class ForwardOptions:
         tls_ca="CA certificates to trust for brokers, PEM.",
         tls_cert="Our certificate for brokers, PEM.",
         tls_allow_insecure="Do not verify brokers' certificates.",
+        keylog="Append the TLS keys of both sides, for decode --keylog or Wireshark.",
     )
-    keylog: str | None = option("--tls-keylog FILE", "Append TLS keys of both sides, for Wireshark.", TLS)
 
     def make_settings(self) -> Settings:
         """Return the settings of connections to brokers. Raises SettingsError."""

@@ -136,12 +136,13 @@ def _plan(options: ForwardOptions) -> Plan:
             ca_directory=directory,
             names=names,
             client_ca=options.client_ca,
+            keylog=options.trust.keylog,
         )
     elif options.listen_key or options.client_ca:
         console.fail("--listen-key and --client-ca need --tls or --listen-cert")
     settings = options.make_settings()
-    if options.keylog and context is None and not settings.url.tls:
-        console.fail("--tls-keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
+    if options.trust.keylog and context is None and not settings.url.tls:
+        console.fail("--keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
     return Plan(
         listen,
         settings,
@@ -151,7 +152,6 @@ def _plan(options: ForwardOptions) -> Plan:
         dials=_mapping("--dial", options.dial),
         ports=_ports(options.ports),
         tls=context,
-        key_log=options.keylog,
         header_in=options.proxy_header_in,
         header_out=options.proxy_header_out,
         allowed=AddressFilter(options.allow_broker),

@@ -8,7 +8,6 @@ one event loop, which never waits for the watcher (`tap.py`).
 
 import asyncio
 import errno
-import os
 import socket
 import ssl
 from collections import Counter
@@ -80,7 +79,6 @@ class Plan:
     dials: Mapping[Address, Address] = field(default_factory=dict)
     ports: range = range(0)
     tls: ssl.SSLContext | None = None
-    key_log: str | None = None
     header_in: bool = False
     header_out: int = 0
     allowed: AddressFilter = field(default_factory=AddressFilter)
@@ -125,9 +123,6 @@ class Proxy:
         plan = self.plan
         if plan.settings.url.tls:
             self._dial_tls = plan.settings.tls_context()
-        if plan.key_log:
-            for context in filter(None, (plan.tls, self._dial_tls)):
-                _log_keys(context, plan.key_log)
         service = Route(plan.settings.url.addresses)
         self._router = Router(
             plan.settings.url,
@@ -386,12 +381,3 @@ class Proxy:
         if self.relays:
             self._empty.clear()
             await self._empty.wait()  # asyncio calls connection_lost a moment later
-
-
-def _log_keys(context: ssl.SSLContext, path: str) -> None:
-    """Have TLS keys appended to the file at `path`, readable only by the user. Raises SettingsError."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
-        context.keylog_filename = path
-    except OSError as error:
-        raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None

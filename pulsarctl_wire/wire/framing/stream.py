@@ -476,7 +476,7 @@ class FrameStream:
     def _set_lost_reason(self) -> None:
         """Set the reason of another protocol's bytes. One joined midway is recognised only here."""
         if self.protocol or not self.spoke:
-            self.protocol, description = foreign.recognise(self._lost.head)
+            self.protocol, description = foreign.recognise(self._lost.head, self.connection.tls)
             if description:
                 self._lost.reason = f"not Pulsar: {description}"
 

@@ -89,7 +89,16 @@ class EndedConnection(NamedTuple):
         if text is None:
             first, second = ("broker", "client") if self.by_broker else ("client", "broker")
             text = f"{self.end} by {first}" + ("" if self.both else f", but not by {second}")
+            text += self._describe_notice()
         return f"{text}, joined midway" if self.joined else text
+
+    def _describe_notice(self) -> str:
+        """Return ", without close_notify" if TLS was closed so, as far as its records were read."""
+        tls = self.connection.tls
+        if tls is None or self.end != CLOSED:
+            return ""
+        sender = tls.server if bool(self.by_broker) is not self.connection.flipped else tls.client
+        return "" if sender.has_close_notify or not sender.records else ", without close_notify"
 
 
 class Contents(State):
