@@ -8,14 +8,17 @@ has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next 
 import heapq
 import struct
 import sys
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import Final
 
+from pulsarctl_wire.capture.comments import COMMENT, parse_route
 from pulsarctl_wire.capture.compression import Read
 from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
@@ -36,6 +39,7 @@ _PCAP_MAGICS: Final = {
 }
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
+_OPTIONS_AT: Final = 24  # bytes of a packet's block besides its data, at least, if it has options
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
 _MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
 _TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
@@ -75,6 +79,8 @@ class PacketReader:
     ) -> None:
         self.dropped = 0
         """Packets that the kernel dropped, by the statistics read so far."""
+        self.listeners: dict[tuple[str, str], str] = {}
+        """As in `Knowledge`, by the comments of the packets read so far."""
         self._layout = layout
         self._interfaces = list(map(_Interface, layout.interfaces))
         self.offset = start
@@ -125,6 +131,18 @@ class PacketReader:
             base += pos
             pos = 0
 
+    def _read_packet(self, kind: int, body: bytes, order: str) -> RawPacket:
+        """Return a block's packet; read what its comments say about the connection."""
+        packet = _block_packet(kind, body, order, self._interfaces)
+        size = len(packet[2])
+        if len(body) >= _OPTIONS_AT + size and kind == _ENHANCED_PACKET:
+            for code, _, value in _options(body, 20 + size + -size % 4, order):
+                route = parse_route(value) if code == COMMENT else None
+                if route is not None:
+                    self.listeners[route[:2]] = route[2]
+                    bound(self.listeners, MAX_PENDING)
+        return packet
+
     def _blocks(self) -> Iterator[RawPacket]:
         order, interfaces = self._layout.order, self._interfaces
         data, pos = self._data, 0
@@ -151,7 +169,7 @@ class PacketReader:
                 pos = stop
                 try:
                     if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
-                        yield _block_packet(kind, body, order, interfaces)
+                        yield self._read_packet(kind, body, order)
                     elif kind == _SECTION:
                         interfaces.clear()
                         self._layout = Layout(True, order, ())
@@ -235,6 +253,11 @@ class Lane:
         """As in `PacketReader`."""
         return self._reader.dropped
 
+    @property
+    def listeners(self) -> dict[tuple[str, str], str]:
+        """As in `PacketReader`."""
+        return self._reader.listeners
+
 
 class SideBySide:
     """Iterates over the packets of several files in the order of time, once.
@@ -246,6 +269,8 @@ class SideBySide:
     def __init__(self, lanes: list[tuple[Lane, int | None, int | None]]) -> None:
         self.offset = 0
         """The place of the last packet yielded."""
+        self.listeners: Mapping[tuple[str, str], str] = ChainMap(*(lane.listeners for lane, _, _ in lanes))
+        """As in `PacketReader`."""
         self._lanes = lanes
         self._dropped_before = 0
 

@@ -201,6 +201,8 @@ class Decoder:
         """Yield the events of packets from any source, a few at a time."""
         dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
+        if file is not None:
+            self.knowledge.listeners = file.listeners
         reader = file if self._places else None
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
