@@ -34,6 +34,7 @@ def finding_record(finding: Finding) -> dict[str, Any]:
         "first_ns": finding.first_ns or None,
         "last_ns": finding.last_ns or None,
         "count": finding.count,
+        "folded": 1 + len(finding.others),
         "evidence": [
             {
                 "number": sighting.number or None,
@@ -78,7 +79,7 @@ def limit_findings(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
         else:
             left_out[finding.rule] += 1
     rest = ", ".join(f"{count} more {rule}" for rule, count in left_out.items())
-    return selection, f"… {rest} (-o json has all)\n" if rest else ""
+    return selection, f"… {rest} (pwire doctor --all shows them)\n" if rest else ""
 
 
 class FindingText:
@@ -97,6 +98,8 @@ class FindingText:
         rows = [f"{paint(style, finding.rule)}  {finding.certainty}{f'  {subject}' if subject else ''}"]
         rows += self._wrap("  ", clean(finding.explanation))
         rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._time_text(finding)}".rstrip()))
+        if finding.others:
+            rows.append(paint("dim", f"  {_describe_others(finding)}"))
         longest = max((len(clean(reason)) for _, reason in finding.evidence), default=0)
         for evidence in finding.evidence:
             first, *others = self._line(evidence, lines).split("\n")
@@ -130,12 +133,24 @@ class FindingText:
         return f"{number} {self._clock(sighting.time_ns or None)} {sighting.connection.index} {arrow} {title}"
 
 
-def findings_markdown(findings: Iterable[Finding], lines: Lines) -> str:
-    """Render findings as Markdown, for a bug report."""
+def _describe_others(finding: Finding) -> str:
+    """Describe the findings for which one stands."""
+    findings = [finding, *finding.others]
+    text = f"stands for {len(findings)} findings of the same cause"
+    connections = {alike.connection.index for alike in findings}
+    topics = {alike.subject.topic for alike in findings}
+    if len(connections) > 1:
+        text += f", on {len(connections)} connections"
+    if len(topics) > 1:
+        text += f", of {len(topics)} topics"
+    return f"{text} (pwire doctor --all shows each)"
+
+
+def findings_markdown(findings: Iterable[Finding], note: str, lines: Lines) -> str:
+    """Render findings as Markdown, for a bug report; `note` is about those left out, if any."""
     text = FindingText(Paint(False), Clock("date"))
     parts = []
-    selection, note = limit_findings(findings)
-    for finding in selection:
+    for finding in findings:
         head = f"## {finding.rule} ({finding.certainty})\n\n{_escape(finding.explanation)}\n\n"
         block = text(finding, lines).replace("```", "'''")
         parts.append(f"{head}{_escape(finding.advice)}\n\n```\n{block}```\n")

@@ -67,6 +67,7 @@ class RedirectLoop(Rule):
     """
 
     id = "redirect_loop"
+    cause = ("server",)
     relies_on = CAPTURE
     handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer"}
 
@@ -176,6 +177,7 @@ class AdvertisedAddressUnreachable(Rule):
     """
 
     id = "advertised_address_unreachable"
+    cause = ("reason",)
     relies_on = CAPTURE
     handlers: ClassVar = {
         "PARTITIONED_METADATA": "on_request",
@@ -299,6 +301,7 @@ class LookupThrottled(Rule):
     """
 
     id = "lookup_throttled"
+    cause = ("server",)
     handlers: ClassVar = dict.fromkeys(
         ("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"), "on_answer"
     )
@@ -329,6 +332,7 @@ class ProducerOnPartitionedParent(Rule):
     """
 
     id = "producer_on_partitioned_parent"
+    cause = ("topic",)
     handlers: ClassVar = {"PARTITIONED_METADATA_RESPONSE": "on_metadata", "PRODUCER_SUCCESS": "on_producer"}
 
     def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

@@ -11,6 +11,7 @@ from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
@@ -38,7 +39,8 @@ class DoctorJob:
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
-        self.sayer = FindingPrinter(options.output, paint, self.clock, self._write_out, width)
+        form = (options.output, paint, self.clock, self._write_out, width)
+        self.sayer = FindingPrinter(*form, each=options.each)
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checks.make_doctor(
@@ -68,10 +70,10 @@ class DoctorJob:
             return self.code
         findings = list(doctor.findings.values())
         if not self.at_once:
-            self._show(findings)
+            self._show(findings if self.options.each else fold(findings))
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn(summarize(doctor))
+        console.warn(summarize(doctor, each=self.options.each))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 
     # -- reading
@@ -119,17 +121,19 @@ class DoctorJob:
 
     def _show(self, findings: list[Finding]) -> None:
         output = self.options.output
+        note = ""
+        if output in ("text", "markdown") and not self.options.each:
+            findings, note = limit_findings(findings)
         lines = self._lines(findings) if output in ("text", "markdown") and findings else {}
         if output == "sarif":
             source = self.options.sources[0] if self.options.sources else self.options.interface or ""
             out = json_line(sarif(findings, self.rules, source))
         elif output == "markdown":
-            out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
+            out = findings_markdown(findings, note, lines).encode("utf-8", "backslashreplace")
         elif output == "json":
             out = b"".join(self.sayer.format(finding, lines) for finding in findings)
         else:
-            top, note = limit_findings(findings)
-            texts = [*(self.sayer.format(finding, lines) for finding in top), note.encode()]
+            texts = [*(self.sayer.format(finding, lines) for finding in findings), note.encode()]
             out = b"\n".join(filter(None, texts))
         self._write_out(out)
 

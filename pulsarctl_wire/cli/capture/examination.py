@@ -70,7 +70,7 @@ def _values(finding: Finding) -> _Values:
         place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
         evidence.append((_ends(sighting.connection), sighting.to_broker, place, reason))
     about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
-    times = finding.count, finding.first_ns, finding.last_ns
+    times = finding.count, finding.first_ns, finding.last_ns, finding.cause
     return about, evidence, finding.explanation, finding.advice, times
 
 
@@ -88,5 +88,5 @@ def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
     evidence = [Evidence(Sighting(look_up(ends), way, *place), text) for ends, way, place, text in entries]
     about = rule, severity, certainty, subject
     finding = Finding(*about, look_up(ends), evidence, explanation, advice)
-    finding.count, finding.first_ns, finding.last_ns = times
+    finding.count, finding.first_ns, finding.last_ns, finding.cause = times
     return finding

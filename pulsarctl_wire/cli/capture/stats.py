@@ -197,11 +197,12 @@ class StatsJob:
     # -- after
 
     def _show(self) -> None:
+        from pulsarctl_wire.checks.folding import fold
         from pulsarctl_wire.render.findings import FindingText, finding_record, limit_findings
         from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats.report import records, total_record
 
-        total, findings = total_record(self.stats), self.findings
+        total, findings = total_record(self.stats), fold(self.findings)
         kinds = self.options.by or [kind for kind in NAMES if self.stats.rows[kind]]
         tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
         if self.options.output == "json":
