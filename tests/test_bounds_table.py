@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 from segments import ETHERNET, START_NS, build, pcap
 
+from pulsarctl_wire.capture import numbers
 from pulsarctl_wire.capture.comments import describe_route
 from pulsarctl_wire.capture.files import read_packets
 from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, RAW_IP, Dissector
@@ -226,6 +227,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_stats_live.py::test_connections_that_ended_are_kept_for_a_while",
     ),
     "files read side by side": ("capture/test_series.py::test_no_more_files_are_open_than_may_be",),
+    "stretches of packets in a row of one file, for `wireshark`": (
+        "test_bounds_table.py::test_stretches_of_packets",
+    ),
     "connections whose comments in a recording of the proxy are kept": (
         "test_bounds_table.py::test_comments_on_many_connections",
     ),
@@ -542,3 +546,13 @@ def test_comments_on_many_connections() -> None:
     assert len(list(reader)) == MAX_PENDING + 1
     assert len(reader.listeners) == MAX_PENDING // 2 + 1
     assert reader.listeners[str(MAX_PENDING), "there"] == "here"
+
+
+def test_stretches_of_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "MAX_STRETCHES", 100)
+    packets = numbers.PacketNumbers(several=True)
+    for packet in range(1, 152):
+        packets.add(packet, "ab"[packet % 2], packet // 2 + 1)
+    assert packets.find(50) == (None, None)
+    assert packets.find(101) == ("b", 51)
+    assert packets.find(151) == ("b", 76)

@@ -231,6 +231,8 @@ class Lane:
         """The latest time of the packets so far, this one included (ns)."""
         self.error: CaptureError | None = None
         """Why the file could not be read to its end."""
+        self.number = 0
+        """The next packet's number in the file, from 1."""
         self._base = base
         self._reader = packets
         self._packets = iter(packets)
@@ -244,6 +246,7 @@ class Lane:
             self.packet, self.error = None, error
         if self.packet is not None:
             self.place = self._base | self._reader.offset
+            self.number += 1
             time_ns = self.packet[0]
             if time_ns is not None and time_ns > self.time:
                 self.time = time_ns
@@ -269,6 +272,8 @@ class SideBySide:
     def __init__(self, lanes: list[tuple[Lane, int | None, int | None]]) -> None:
         self.offset = 0
         """The place of the last packet yielded."""
+        self.number = 0
+        """Its number in its file, from 1."""
         self.listeners: Mapping[tuple[str, str], str] = ChainMap(*(lane.listeners for lane, _, _ in lanes))
         """As in `PacketReader`."""
         self._lanes = lanes
@@ -294,7 +299,7 @@ class SideBySide:
             _, number, lane, end = heap[0]
             packet = lane.packet
             assert packet is not None
-            self.offset = lane.place
+            self.offset, self.number = lane.place, lane.number
             yield packet
             lane.advance()
             if lane.packet is not None and lane.time < end:

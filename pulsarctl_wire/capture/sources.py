@@ -23,6 +23,7 @@ from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.hexrows import Dumped, link_of
+from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -178,6 +179,8 @@ class Decoder:
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
         )
         self.tee = tee
+        self.numbers = PacketNumbers()
+        """The numbers of packets in their files; the caller may put others in their place before it reads."""
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
@@ -203,9 +206,13 @@ class Decoder:
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
         if file is not None:
             self.knowledge.listeners = file.listeners
+        if not isinstance(file, files.SideBySide):
+            self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
         reader = file if self._places else None
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
+        if isinstance(file, files.SideBySide):
+            numbered = self._number_merged(file)
         if reader is not None and self._sort:  # by the time that a packet is followed, others were read
             numbered = ((place | reader.offset, packet) for packet in packets)
         try:
@@ -228,6 +235,13 @@ class Decoder:
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
+
+    def _number_merged(self, packets: files.SideBySide) -> Iterator[tuple[int, RawPacket]]:
+        """Yield the packets of several files with their numbers."""
+        for number, packet in enumerate(packets, self.packets + 1):
+            file = self.sources[packets.offset >> PACKET_OFFSET_BITS]
+            self.numbers.add(number, file, packets.number)
+            yield number, packet
 
     @property
     def _place(self) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.checks.doctor import Doctor, OnFinding
     from pulsarctl_wire.checks.finding import Finding
     from pulsarctl_wire.checks.rule import Rule, Thresholds
+    from pulsarctl_wire.record import FindPacket
     from pulsarctl_wire.render.findings import Lines
     from pulsarctl_wire.render.line import Clock
     from pulsarctl_wire.render.text import Paint
@@ -78,7 +79,8 @@ def _nothing(finding: Finding, is_new: bool) -> None:
 class FindingPrinter:
     """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s.
 
-    Of text, findings that are like earlier ones are left out, unless `each` is wanted.
+    Of text, findings that are like earlier ones are left out, unless `each` is wanted. `find_packet` is as in
+    `Recorder`.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class FindingPrinter:
         width: int | None = None,
         *,
         each: bool = False,
+        find_packet: FindPacket | None = None,
     ) -> None:
         from pulsarctl_wire.checks.folding import Folder
         from pulsarctl_wire.render.findings import MAX_ALIKE, FindingText
@@ -99,6 +102,7 @@ class FindingPrinter:
         self._folder = Folder()
         self._causes: Counter[int] = Counter()
         self._output = output
+        self._find_packet = find_packet
         self._text = FindingText(paint, clock, width)
         self._put = write
         self._alike: Counter[tuple[str, int]] = Counter()
@@ -129,10 +133,11 @@ class FindingPrinter:
     def format(self, finding: Finding, lines: Lines) -> bytes:
         """Format a finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
         if self._output == "json":
+            from pulsarctl_wire.record import find_no_packet
             from pulsarctl_wire.render.findings import finding_record
             from pulsarctl_wire.render.jsonl import json_line
 
-            return json_line(finding_record(finding))
+            return json_line(finding_record(finding, self._find_packet or find_no_packet))
         return self._text(finding, lines).encode("utf-8", "backslashreplace")
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
 from pulsarctl_wire.checks.rule import Rule, read_paragraphs
+from pulsarctl_wire.record import FindPacket, find_no_packet
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 
@@ -23,7 +24,7 @@ _MAX_REASON_WIDTH: Final = 48  # cells that are kept for the reasons of all fram
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def finding_record(finding: Finding) -> dict[str, Any]:
+def finding_record(finding: Finding, find_packet: FindPacket = find_no_packet) -> dict[str, Any]:
     """Convert a finding to JSON values: docs/json.md."""
     return {
         "id": finding.rule,
@@ -35,19 +36,24 @@ def finding_record(finding: Finding) -> dict[str, Any]:
         "last_ns": finding.last_ns or None,
         "count": finding.count,
         "folded": 1 + len(finding.others),
-        "evidence": [
-            {
-                "number": sighting.number or None,
-                "connection": str(sighting.connection),
-                "to_broker": sighting.to_broker,
-                "ordinal": sighting.ordinal if sighting.ordinal >= 0 else None,
-                "command": sighting.command,
-                "why": reason,
-            }
-            for sighting, reason in finding.evidence
-        ],
+        "evidence": [_evidence_record(evidence, find_packet) for evidence in finding.evidence],
         "explanation": finding.explanation,
         "advice": finding.advice,
+    }
+
+
+def _evidence_record(evidence: Evidence, find_packet: FindPacket) -> dict[str, Any]:
+    sighting, reason = evidence
+    file, number = find_packet(sighting.packet)
+    return {
+        "number": sighting.number or None,
+        "wireshark": number,
+        "file": file,
+        "connection": str(sighting.connection),
+        "to_broker": sighting.to_broker,
+        "ordinal": sighting.ordinal if sighting.ordinal >= 0 else None,
+        "command": sighting.command,
+        "why": reason,
     }
 
 
@@ -161,7 +167,9 @@ def _escape(text: str) -> str:
     return "".join(f"\\{character}" if character in "\\`*_[]<>" else character for character in clean(text))
 
 
-def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str) -> dict[str, Any]:
+def sarif(
+    findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str, find_packet: FindPacket
+) -> dict[str, Any]:
     """Render findings in `source` as a SARIF log. Source: SARIF 2.1.0, OASIS."""
     rows = [
         {
@@ -173,7 +181,7 @@ def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str)
         for rule in rules
     ]
     driver = {"name": "pwire", "semanticVersion": __version__, "rules": rows}
-    results = [_result(finding, source) for finding in findings]
+    results = [_result(finding, source, find_packet) for finding in findings]
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",
@@ -181,7 +189,7 @@ def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str)
     }
 
 
-def _result(finding: Finding, source: str) -> dict[str, Any]:
+def _result(finding: Finding, source: str, find_packet: FindPacket) -> dict[str, Any]:
     level = "error" if finding.severity == ERROR and finding.certainty == CERTAIN else "warning"
     place = {
         "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
@@ -197,5 +205,5 @@ def _result(finding: Finding, source: str) -> dict[str, Any]:
         "message": {"text": text},
         "locations": [place],
         "occurrenceCount": finding.count,
-        "properties": finding_record(finding),
+        "properties": finding_record(finding, find_packet),
     }

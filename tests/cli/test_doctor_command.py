@@ -237,14 +237,13 @@ def test_the_written_packets_show_the_same(tmp_path: Path) -> None:
     assert _without_numbers(again) == _without_numbers(run.records)
     (written,) = decode("-o", "json", "--connections", path).records
     before = decode("-o", "json", "--connections", FENCED).records
-    assert {**written, **dict.fromkeys(("connection", "packet"), 0)} in [
-        {**each, **dict.fromkeys(("connection", "packet"), 0)} for each in before
-    ]
+    numbers = dict.fromkeys(("connection", "packet", "wireshark"), 0)
+    assert {**written, **numbers} in [{**each, **numbers} for each in before]
 
 
 def _without_numbers(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {**finding, "evidence": [{**each, "number": 0} for each in finding["evidence"]]}
+        {**finding, "evidence": [{**each, "number": 0, "wireshark": 0} for each in finding["evidence"]]}
         for finding in findings
     ]
 

@@ -61,7 +61,7 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 def _without_packets(text: str) -> str:
     """The numbers of packets are those of a file, and there are none in a tap."""
-    return re.sub(r'"packet":\d+|, packets? [\d…]+', "", text)
+    return re.sub(r'"packet":\d+(,"wireshark":\d+)?(,"file":"[^"]*")?|, packets? [\d…]+', "", text)
 
 
 # -- the tap and the record

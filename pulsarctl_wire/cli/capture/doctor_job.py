@@ -7,6 +7,7 @@ from itertools import chain
 from typing import BinaryIO
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
@@ -39,8 +40,9 @@ class DoctorJob:
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
+        self.numbers = PacketNumbers(several=len(options.sources) > 1)
         form = (options.output, paint, self.clock, self._write_out, width)
-        self.sayer = FindingPrinter(*form, each=options.each)
+        self.sayer = FindingPrinter(*form, each=options.each, find_packet=self.numbers.find)
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checks.make_doctor(
@@ -58,6 +60,7 @@ class DoctorJob:
             new_state=doctor.new_state,
             on_end=doctor.end_connection,
         )
+        decoder.numbers = self.numbers
         try:
             for events in self._batches(decoder):
                 if self.origin.time_ns is None and events:
@@ -127,7 +130,7 @@ class DoctorJob:
         lines = self._lines(findings) if output in ("text", "markdown") and findings else {}
         if output == "sarif":
             source = self.options.sources[0] if self.options.sources else self.options.interface or ""
-            out = json_line(sarif(findings, self.rules, source))
+            out = json_line(sarif(findings, self.rules, source, self.numbers.find))
         elif output == "markdown":
             out = findings_markdown(findings, note, lines).encode("utf-8", "backslashreplace")
         elif output == "json":
