@@ -1,11 +1,11 @@
 """Events as plain records, for `-o json`, filters and the tree. See docs/json.md.
 
-A record is a dict of JSON values with fixed names. Everything in it is derived from the event
-alone, so a record can be made from any frame, wherever it came from.
+A record is a dict of JSON values with fixed names. Everything in it but the packet's number in its file is
+derived from the event alone, so a record can be made from any frame, wherever it came from.
 """
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -25,9 +25,12 @@ from pulsarctl_wire.wire.varint import SIZED
 
 Record = dict[str, Any]
 
+FindPacket = Callable[[int], tuple[str | None, int | None]]
+"""Returns a packet's file (None: the only one) and its number there (None: it has none)."""
+
 RECORD_NAMES: Final = frozenset(
     (
-        *("number", "time_ns", "connection", "to_broker", "packet", "client", "server"),
+        *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
         *("malformed", "size", "bytes", "gap", "findings"),
@@ -61,7 +64,7 @@ VALUE_COST: Final = 256
 
 CONNECTION_NAMES: Final = frozenset(
     (
-        *("number", "time_ns", "connection", "packet", "client", "server"),
+        *("number", "time_ns", "connection", "packet", "wireshark", "file", "client", "server"),
         *("end", "by_broker", "how", "end_ns", "last_ns", "syns", "joined_midway", "protocol"),
         *("frames_to_broker", "frames_to_client", "bytes_to_broker", "bytes_to_client"),
         *("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client"),
@@ -83,12 +86,17 @@ HIDDEN: Final = "credentials may be in any field of this command: its texts are 
 _HIDDEN_ENTRY: Final = "no checksum covers the entry, and credentials may be in it: it is hidden"
 
 
+def find_no_packet(packet: int) -> tuple[str | None, int | None]:
+    """Return that a packet has no number in a file."""
+    return None, None
+
+
 class Recorder:
     """Turns events into records.
 
     With `show_secrets` credentials are not redacted. `schema`, if given, is used for every payload, whatever
     schema the capture has. `answers` gives each frame's record the key `answer`. `budget` limits how much is
-    opened and shown.
+    opened and shown. `find_packet` says which packet of which file a packet is.
     """
 
     def __init__(
@@ -98,8 +106,10 @@ class Recorder:
         schema: Schema | None = None,
         answers: bool = False,
         budget: Budget | None = None,
+        find_packet: FindPacket = find_no_packet,
     ) -> None:
         self.budget = budget or Budget()
+        self.find_packet = find_packet
         self._walk = Walker(show_secrets=show_secrets)
         self._hide = Walker(hide_all=True)
         self.show_secrets = show_secrets
@@ -114,7 +124,7 @@ class Recorder:
         """Return the record of `event`."""
         if isinstance(event, Frame):
             return self.frame(event)
-        record: Record = {"number": None, **_place(event)}
+        record: Record = {"number": None, **self._place(event)}
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
@@ -126,7 +136,7 @@ class Recorder:
         """Return the record of a frame without opening it: the values of the names in `INSIDE` are empty."""
         record: Record = {
             "number": frame.number,
-            **_place(frame),
+            **self._place(frame),
             "command": frame.command,
             "total_size": frame.total_size,
             "fields": None,
@@ -172,6 +182,19 @@ class Recorder:
         if len(notes) > MAX_NOTES:
             notes[MAX_NOTES:] = [f"… and {len(notes) - MAX_NOTES} notes more"]
         return record
+
+    def _place(self, event: Event) -> Record:
+        connection = event.connection
+        file, number = self.find_packet(event.packet)
+        return {
+            "time_ns": event.time_ns,
+            "connection": connection.index,
+            "to_broker": event.to_broker,
+            "packet": event.packet,
+            **{name: value for name, value in (("wireshark", number), ("file", file)) if value is not None},
+            "client": connection.client,
+            "server": connection.server,
+        }
 
     def notes(self, frame: Frame) -> Sequence[str]:
         """Return the notes of the frame's record. For most frames this is faster than making the record."""
@@ -326,9 +349,10 @@ def pay(budget: Budget, room: ValueBudget) -> None:
     budget.left -= (room.limit - room.values) * VALUE_COST
 
 
-def connection_record(ending: EndedConnection) -> Record:
+def connection_record(ending: EndedConnection, find_packet: FindPacket = find_no_packet) -> Record:
     """Return the record of a connection. Its state must be a `Contents`."""
     contents, connection = ending.state, ending.connection
+    file, number = find_packet(ending.packet)
     assert isinstance(contents, Contents)
     counts = {
         "frames": contents.count(Frame),
@@ -341,6 +365,8 @@ def connection_record(ending: EndedConnection) -> Record:
         "time_ns": ending.time_ns,
         "connection": connection.index,
         "packet": ending.packet,
+        "wireshark": number,
+        "file": file,
         "client": connection.client,
         "server": connection.server,
         "end": ending.end,
@@ -459,18 +485,6 @@ def _is_odd(frame: Frame) -> bool:
 
 def _lacks(message: Any, names: list[str]) -> bool:
     return not all(map(message.HasField, names))
-
-
-def _place(event: Event) -> Record:
-    connection = event.connection
-    return {
-        "time_ns": event.time_ns,
-        "connection": connection.index,
-        "to_broker": event.to_broker,
-        "packet": event.packet,
-        "client": connection.client,
-        "server": connection.server,
-    }
 
 
 def key_bytes(metadata: Any) -> bytes | None:

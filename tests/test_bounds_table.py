@@ -15,8 +15,12 @@ from typing import Any, Final
 import pytest
 from segments import ETHERNET, START_NS, build, pcap
 
+from pulsarctl_wire.capture import numbers
+from pulsarctl_wire.capture.comments import describe_route
+from pulsarctl_wire.capture.files import read_packets
 from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, RAW_IP, Dissector
 from pulsarctl_wire.capture.series import span_of
+from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.session import lines
 from pulsarctl_wire.cli.session.replay import _MAX_HEADS, Report
@@ -223,6 +227,12 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_stats_live.py::test_connections_that_ended_are_kept_for_a_while",
     ),
     "files read side by side": ("capture/test_series.py::test_no_more_files_are_open_than_may_be",),
+    "stretches of packets in a row of one file, for `wireshark`": (
+        "test_bounds_table.py::test_stretches_of_packets",
+    ),
+    "connections whose comments in a recording of the proxy are kept": (
+        "test_bounds_table.py::test_comments_on_many_connections",
+    ),
     "the end of a file that is searched for its last packet": (
         "test_bounds_table.py::test_a_last_packet_that_is_too_large_to_be_found",
     ),
@@ -525,3 +535,24 @@ def test_ids_that_a_replay_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:
         learning.learn(old, new)
         assert len(learning._ids) <= 100
     assert (1, 999) in learning._ids
+
+
+def test_comments_on_many_connections() -> None:
+    file = io.BytesIO()
+    writer = PcapngWriter(file)
+    for number in range(MAX_PENDING + 1):
+        writer.write((START_NS, RAW_IP, b"", 0), describe_route(str(number), "here", "there"))
+    reader = read_packets(b"", io.BytesIO(file.getvalue()).read)
+    assert len(list(reader)) == MAX_PENDING + 1
+    assert len(reader.listeners) == MAX_PENDING // 2 + 1
+    assert reader.listeners[str(MAX_PENDING), "there"] == "here"
+
+
+def test_stretches_of_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "MAX_STRETCHES", 100)
+    packets = numbers.PacketNumbers(several=True)
+    for packet in range(1, 152):
+        packets.add(packet, "ab"[packet % 2], packet // 2 + 1)
+    assert packets.find(50) == (None, None)
+    assert packets.find(101) == ("b", 51)
+    assert packets.find(151) == ("b", 76)

@@ -186,7 +186,7 @@ def test_options_change_no_names(sample: Path) -> None:
 
 
 def test_the_samples_have_every_name() -> None:
-    seen: set[str] = {"answer", "resend_of", "findings"}
+    seen: set[str] = {"answer", "resend_of", "findings", "wireshark", "file"}
     in_messages: set[str] = {"null_value"}
     views: set[str] = set()
     for sample in SAMPLES:

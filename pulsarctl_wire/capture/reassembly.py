@@ -293,6 +293,9 @@ class Reassembler:
         ends = address_of(key), address_of(back)
         since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
+        listeners = self.knowledge.listeners
+        if listeners:
+            connection.listener = listeners.get(ends) or listeners.get(ends[::-1], "")
         self.connections += 1
         half = Half(FrameStream(connection, to_broker, from_start=from_start, limit=self._limit))
         peer = Half(FrameStream(connection, not to_broker, from_start=from_start, limit=self._limit))

@@ -23,6 +23,7 @@ from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread
 from pulsarctl_wire.capture.files import RawPacket, SecretsBlock
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.hexrows import Dumped, link_of
+from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.secrets import Secrets
@@ -181,6 +182,8 @@ class Decoder:
             join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
         )
         self.tee = tee
+        self.numbers = PacketNumbers()
+        """The numbers of packets in their files; the caller may put others in their place before it reads."""
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
@@ -209,10 +212,16 @@ class Decoder:
         """Yield the events of packets from any source, a few at a time."""
         dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
+        if file is not None:
+            self.knowledge.listeners = file.listeners
+        if not isinstance(file, files.SideBySide):
+            self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
         reader = file if self._places else None
         secrets, blocks = self.secrets, [] if file is None else file.secrets
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
+        if isinstance(file, files.SideBySide):
+            numbered = self._number_merged(file)
         if reader is not None and self._sort:  # by the time that a packet is followed, others were read
             numbered = ((place | reader.offset, packet) for packet in packets)
         try:
@@ -246,6 +255,13 @@ class Decoder:
         blocks.clear()
         if secrets.version != version:
             yield from self.reassembler.retry()
+
+    def _number_merged(self, packets: files.SideBySide) -> Iterator[tuple[int, RawPacket]]:
+        """Yield the packets of several files with their numbers."""
+        for number, packet in enumerate(packets, self.packets + 1):
+            file = self.sources[packets.offset >> PACKET_OFFSET_BITS]
+            self.numbers.add(number, file, packets.number)
+            yield number, packet
 
     @property
     def _place(self) -> int:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import BinaryIO, Final
 
+from pulsarctl_wire.capture.comments import COMMENT, pack_options
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.secrets import NSS, Secrets
 from pulsarctl_wire.wire.frame import Event
@@ -42,8 +43,8 @@ class PcapngWriter:
         self._interfaces.clear()
         self._put(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
 
-    def write(self, packet: RawPacket) -> None:
-        """Write a packet."""
+    def write(self, packet: RawPacket, comment: str = "") -> None:
+        """Write a packet, with a comment if there is one."""
         time_ns, link, data, length = packet
         number = self._interfaces.get(link)
         if number is None:
@@ -51,9 +52,10 @@ class PcapngWriter:
         stamp = (time_ns or 0) & 2**64 - 1
         size = len(data)
         padding = -size % 4
-        total = 32 + size + padding
+        options = pack_options({COMMENT: comment}) if comment else b""
+        total = 32 + size + padding + len(options)
         head = _head(_PACKET, total, number, stamp >> 32, stamp & 0xFFFFFFFF, size, max(length, size))
-        self._stream.write(b"".join((head, data, _PADDINGS[padding], _u32(total))))
+        self._stream.write(b"".join((head, data, _PADDINGS[padding], options, _u32(total))))
         self.count += 1
 
     def write_statistics(self, link: int, time_ns: int, received: int, dropped: int) -> None:

@@ -266,6 +266,7 @@ class Doctor(Sink):
             finding = self.findings[key] = Finding(
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
+            finding.cause = rule.find_cause(state.connection, subject, evidence)
             self._note_report(rule, finding, state)
             times = [row.sighting.time_ns for row in evidence if row.sighting.time_ns]
             finding.first_ns = min(times, default=0)

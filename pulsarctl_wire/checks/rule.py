@@ -15,7 +15,7 @@ Rules call `report` as soon as they are sure.
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.checks.facts import Facts, find_client_host
@@ -23,7 +23,8 @@ from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Su
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 from pulsarctl_wire.wire.session.state_data import Owner
@@ -102,6 +103,8 @@ class Rule:
     severity: ClassVar[str] = ERROR
     relies_on: ClassVar[str] = FRAME
     handlers: ClassVar[dict[str, str]] = {}
+    cause: ClassVar[tuple[str, ...]] = ("client", "server", "topic", "subscription")
+    """What findings of one cause have in common: keys of `find_cause`."""
 
     def __init__(self, doctor: Reporter) -> None:
         self.doctor = doctor
@@ -128,6 +131,20 @@ class Rule:
 
     def on_finished(self) -> None:
         """Handle the end of all traffic."""
+
+    def find_cause(
+        self, connection: Connection, subject: Subject, evidence: Sequence[Evidence]
+    ) -> tuple[str, ...]:
+        """Return what findings of the same cause as this one have in common."""
+        parts = {
+            "client": find_client_host(connection),
+            "server": connection.server,
+            "topic": without_partition(subject.topic or ""),
+            "subscription": subject.subscription or "",
+            "reason": evidence[0].reason if evidence else "",
+            "last": str(evidence[-1].sighting.connection) if evidence else "",
+        }
+        return tuple(parts[name] for name in self.cause)
 
     def report(
         self,

@@ -67,19 +67,19 @@ _parse_metadata: Final = MessageMetadata.FromString
 class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
-    `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does. `client`,
-    `server`, and `broker` (whom the first frame asks a proxy for) are "address:port", empty if unknown.
-    `since`: time of the first packet (ns), or its place. `flipped`: the ends had been taken for each other.
-    `tls`: the `TlsFacts` (capture/tls/facts.py); None: it is not TLS, or nobody looked.
+    `index` counts from 0 in order of appearance, as Wireshark's tcp.stream does. `client`, `server`, `broker`
+    (whom the first frame asks a proxy for) and `listener` (of `pwire proxy`, to which the client connected)
+    are "address:port", empty if unknown. `since`: time of the first packet (ns), or its place. `flipped`: the
+    ends had been taken for each other. `tls`: the `TlsFacts` (capture/tls/facts.py); None: it is not TLS, or
+    nobody looked.
     """
 
-    __slots__ = ("broker", "client", "flipped", "index", "server", "since", "tls")
+    __slots__ = ("broker", "client", "flipped", "index", "listener", "server", "since", "tls")
 
     def __init__(self, index: int, client: str = "", server: str = "", since: int | None = None) -> None:
         self.index = index
-        self.client, self.server, self.broker = client, server, ""
-        self.flipped = False
-        self.since = since
+        self.client, self.server, self.broker, self.listener = client, server, "", ""
+        self.flipped, self.since = False, since
         self.tls: Any = None
 
     def __str__(self) -> str:

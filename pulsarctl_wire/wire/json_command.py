@@ -56,7 +56,8 @@ Values = dict[str, Any]
 
 DESCRIPTIVE_NAMES: Final = frozenset(
     {
-        *("number", "time_ns", "connection", "to_broker", "packet", "client", "server", "total_size"),
+        *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file"),
+        *("client", "server", "total_size"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
         "findings",
     }

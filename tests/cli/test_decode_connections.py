@@ -164,7 +164,7 @@ def ending(index: int) -> EndedConnection:
 def written(order: list[int], *, count: int = -1, waiting: int = 100) -> list[int]:
     lines: list[int] = []
     listing = ConnectionLines(
-        lambda record: bytes([record["connection"] + 1]),
+        lambda ending: bytes([ending.connection.index + 1]),
         [lambda each: each.connection.index != 3],
         lambda line: lines.append(line[0] - 1),
         count=count,

@@ -32,6 +32,7 @@ class AckHole(Rule):
     """
 
     id = "ack_hole"
+    cause = ("client", "topic", "subscription")
     severity = WARNING
     relies_on = CAPTURE  # other consumers of the subscription may acknowledge it
 
@@ -82,6 +83,7 @@ class PartialAcksIgnored(Rule):
     """
 
     id = "partial_acks_ignored"
+    cause = ("server",)
     severity = WARNING
     relies_on = CONNECTION
 
@@ -112,6 +114,7 @@ class EndlessRedelivery(Rule):
     """
 
     id = "endless_redelivery"
+    cause = ("topic", "subscription")
     relies_on = CONNECTION
 
     def on_came_again(

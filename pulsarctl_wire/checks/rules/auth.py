@@ -152,6 +152,7 @@ class NotAuthorized(Rule):
     """
 
     id = "not_authorized"
+    cause = ("client", "topic")
     handlers: ClassVar = dict.fromkeys(map(command_name, ERROR_FIELDS.keys() - {_ACK_RESPONSE}), "on_answer")
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

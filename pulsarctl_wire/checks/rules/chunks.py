@@ -76,6 +76,7 @@ class IncompleteChunks(Rule):
     """
 
     id = "incomplete_chunks"
+    cause = ("client", "topic")
     relies_on = CAPTURE
 
     def __init__(self, doctor: Reporter) -> None:

@@ -91,6 +91,7 @@ class StaleEpoch(Rule):
     """
 
     id = "stale_epoch"
+    cause = ("client", "topic", "subscription")
     relies_on = CONNECTION
     handlers: ClassVar = {"REDELIVER_UNACKNOWLEDGED_MESSAGES": "on_redeliver"}
 
@@ -145,6 +146,7 @@ class DelayIgnored(Rule):
     """
 
     id = "delay_ignored"
+    cause = ("topic", "subscription")
     severity = WARNING
 
     def on_delayed(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
@@ -173,6 +175,7 @@ class ReaderWaitsForMissingMessage(SilenceRule):
     """
 
     id = "reader_waits_for_missing_message"
+    cause = ("topic",)
     severity = WARNING
     relies_on = CONNECTION
     handlers: ClassVar = {"GET_LAST_MESSAGE_ID_RESPONSE": "on_answer"}

@@ -52,6 +52,7 @@ class CreateTimedOutNotClosed(Rule):
     """
 
     id = "create_timed_out_not_closed"
+    cause = ("client", "server")
     relies_on = CONNECTION
     handlers: ClassVar = {
         **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_request"),
@@ -138,6 +139,7 @@ class StaleOwnership(Rule):
     """
 
     id = "stale_ownership"
+    cause = ("server",)
     relies_on = CAPTURE
     handlers: ClassVar = {
         "LOOKUP": "on_lookup",

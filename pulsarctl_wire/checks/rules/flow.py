@@ -32,6 +32,7 @@ class _Stalled(SilenceRule):
     """A consumer has used up its permits and asks for no more, although messages wait."""
 
     relies_on = CAPTURE
+    cause = ("client", "topic", "subscription")
     acknowledges: ClassVar[bool]
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
@@ -102,6 +103,7 @@ class PermitsOverGranted(Rule):
     """
 
     id = "permits_over_granted"
+    cause = ("client", "topic", "subscription")
     severity = WARNING
     relies_on = CONNECTION
 
@@ -133,6 +135,7 @@ class PermitOverflow(Rule):
     """
 
     id = "permit_overflow"
+    cause = ("client", "topic", "subscription")
     relies_on = CONNECTION
 
     def on_many_permits(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
@@ -156,6 +159,7 @@ class BlockedOnUnacked(SilenceRule):
     """
 
     id = "blocked_on_unacked"
+    cause = ("client", "topic", "subscription")
     relies_on = CAPTURE
     handlers: ClassVar = {"CONSUMER_STATS_RESPONSE": "on_stats"}
 

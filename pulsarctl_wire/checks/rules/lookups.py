@@ -11,6 +11,7 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import FAILED, NUMBERS
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandLookupTopicResponse, ServerError
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import REFUSED, RESET, UNANSWERED, EndedConnection
@@ -66,6 +67,7 @@ class RedirectLoop(Rule):
     """
 
     id = "redirect_loop"
+    cause = ("server",)
     relies_on = CAPTURE
     handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer"}
 
@@ -146,19 +148,27 @@ class _Promise:
     has_left: bool = False
 
 
-def _find_opening_addresses(connection: Connection) -> tuple[str, str]:
-    """Return client host and server as of the opening: they may have been flipped since."""
+def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
+    """Return client host and server as of the opening, as they may have been flipped since.
+
+    For a connection through our proxy, the address of the proxy comes too.
+    """
+    client, server = connection.client, connection.server
     if connection.flipped:
-        connection = Connection(connection.index, connection.server, connection.client)
-    return find_client_host(connection), connection.server
+        client, server = server, client
+    host = find_client_host(Connection(connection.index, client, server))
+    return [(host, address) for address in (server, connection.listener) if address]
 
 
 class AdvertisedAddressUnreachable(Rule):
     """The broker sends the client to an address that the client cannot reach.
 
     Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
-    answered. Connections to it are refused or not answered; or none is tried, and neither PRODUCER nor
-    SUBSCRIBE of the topic follows, which may also happen where the capture cannot see.
+    answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
+    closes and the capture ends, though one was due: the client host has sent PARTITIONED_METADATA, PRODUCER
+    or SUBSCRIBE of the topic, as clients do that open it, and no PRODUCER or SUBSCRIBE follows. That may also
+    happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses each
+    connection came to; there a client that closes was not on its way.
 
     Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
     Pulsar proxy.
@@ -167,26 +177,37 @@ class AdvertisedAddressUnreachable(Rule):
     """
 
     id = "advertised_address_unreachable"
+    cause = ("reason",)
     relies_on = CAPTURE
-    handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer", "PRODUCER": "on_arrival", "SUBSCRIBE": "on_arrival"}
+    handlers: ClassVar = {
+        "PARTITIONED_METADATA": "on_request",
+        "LOOKUP_RESPONSE": "on_answer",
+        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_arrival"),
+    }
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
+        self._opening: dict[tuple[str, str], None] = {}  # client hosts, and topics that they open
         self._has_all_addresses = True  # no address was forgotten
         self._now = 0
 
     def on_opened(self, state: CheckState) -> None:
         """Count an open connection to its server's address."""
-        key = _find_opening_addresses(state.connection)
-        address = self._addresses.get(key)
-        if address is None:
-            address = self._addresses[key] = _Address()
-        address.open += 1
+        for key in _find_opening_addresses(state.connection):
+            address = self._addresses.get(key)
+            if address is None:
+                address = self._addresses[key] = _Address()
+            address.open += 1
         if len(self._addresses) > _MAX_ADDRESSES:
             bound(self._addresses, _MAX_ADDRESSES)
             self._has_all_addresses = False
+
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note that a client host opens a topic."""
+        self._opening[find_client_host(state.connection), without_partition(frame.topic or "")] = None
+        bound(self._opening, _MAX_LOOKUPS)
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note where a LOOKUP_RESPONSE sends the client."""
@@ -197,7 +218,8 @@ class AdvertisedAddressUnreachable(Rule):
             return
         key, address = (find_client_host(state.connection), topic), _parse_address(body)
         promise = self._promises.get(key)
-        is_here = body.proxy_through_service_url or address == state.connection.server
+        is_here = body.proxy_through_service_url
+        is_here = is_here or address in (state.connection.server, state.connection.listener)
         if is_here or (promise is not None and promise.address != address):
             self._promises.pop(key, None)
         if not is_here and key not in self._promises:
@@ -209,40 +231,46 @@ class AdvertisedAddressUnreachable(Rule):
 
     def on_arrival(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a promise that was kept."""
+        self.on_request(state, frame, sighting)
         self._promises.pop((find_client_host(state.connection), frame.topic or ""), None)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Record the end of a connection, and judge the promises that it carried."""
-        address = self._addresses.get(_find_opening_addresses(state.connection))
-        if address is not None:
-            address.end(ending)
+        """Record the end of a connection, and whose client has left."""
+        for address_key in _find_opening_addresses(state.connection):
+            address = self._addresses.get(address_key)
+            if address is not None:
+                address.end(ending)
         for key in state.notes.get(_PROMISED, ()):
             promise = self._promises.get(key)
             if promise is not None and promise.state is state:
                 promise.has_left = ending.by_broker is False
-                self._judge(key, promise, ending.end_ns or 0)
 
     def on_due(self, now_ns: int) -> None:
-        """Judge the promises that wait."""
+        """Judge the promises that were due for long enough."""
         self._now = now_ns
         for key, promise in list(self._promises.items()):
-            self._judge(key, promise, now_ns)
+            state, until_ns = promise.state, now_ns
+            if state.connection.listener and state.closed_ns is not None:
+                until_ns = state.closed_ns  # it could get to the proxy before
+            if until_ns - promise.sighting.time_ns >= self.thresholds.unanswered:
+                self._judge(key, promise)
 
     def on_finished(self) -> None:
-        """Judge all promises."""
+        """Judge also the promises whose clients have left: until now they might have come back."""
         self.on_due(self._now)
+        for key, promise in list(self._promises.items()):
+            if promise.has_left and not promise.state.connection.listener:
+                self._judge(key, promise)
 
-    def _judge(self, key: tuple[str, str], promise: _Promise, now_ns: int) -> None:
+    def _judge(self, key: tuple[str, str], promise: _Promise) -> None:
         """Report a promise if it was not kept."""
         since_ns = promise.sighting.time_ns
-        if not promise.has_left and now_ns - since_ns < self.thresholds.unanswered:
-            return
         address = self._addresses.get((key[0], promise.address)) or _Address()
         if address.open:
             return  # the open connection may still be accepted or fail
         del self._promises[key]
         tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
-        is_known = tries or self._has_all_addresses
+        is_known = tries or (self._has_all_addresses and (key[0], without_partition(key[1])) in self._opening)
         if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
             return
         reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
@@ -273,6 +301,7 @@ class LookupThrottled(Rule):
     """
 
     id = "lookup_throttled"
+    cause = ("server",)
     handlers: ClassVar = dict.fromkeys(
         ("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"), "on_answer"
     )
@@ -303,6 +332,7 @@ class ProducerOnPartitionedParent(Rule):
     """
 
     id = "producer_on_partitioned_parent"
+    cause = ("topic",)
     handlers: ClassVar = {"PARTITIONED_METADATA_RESPONSE": "on_metadata", "PRODUCER_SUCCESS": "on_producer"}
 
     def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

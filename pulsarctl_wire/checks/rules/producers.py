@@ -37,6 +37,7 @@ class ReceiptMismatch(Rule):
     """
 
     id = "receipt_mismatch"
+    cause = ("client", "server")
     relies_on = CONNECTION
 
     def on_receipt_out_of_order(
@@ -66,6 +67,7 @@ class SendUnanswered(Rule):
     """
 
     id = "send_unanswered"
+    cause = ("server",)
     relies_on = CAPTURE  # where some packets were missed, the last ones of any connection may be missing
 
     def on_producer_due(self, producer: Producer, now_ns: int) -> None:
@@ -98,6 +100,7 @@ class DroppedAsDuplicate(Rule):
     """
 
     id = "dropped_as_duplicate"
+    cause = ("client", "topic")
     relies_on = CAPTURE
 
     def on_possible_duplicate(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
@@ -140,6 +143,7 @@ class StoredTwice(Rule):
     """
 
     id = "stored_twice"
+    cause = ("client", "topic")
     severity = WARNING
 
     def on_possible_duplicate(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
@@ -173,6 +177,7 @@ class ProducerFenced(Rule):
     """
 
     id = "producer_fenced"
+    cause = ("topic",)
     relies_on = CAPTURE
     handlers: ClassVar = {"PRODUCER": "on_producer"}
 
@@ -221,6 +226,7 @@ class BacklogQuotaExceeded(Rule):
     """
 
     id = "backlog_quota_exceeded"
+    cause = ("topic",)
     handlers: ClassVar = {"ERROR": "on_error", "SEND_ERROR": "on_error"}
 
     def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

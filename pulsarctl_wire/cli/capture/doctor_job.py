@@ -7,10 +7,12 @@ from itertools import chain
 from typing import BinaryIO
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
@@ -39,7 +41,9 @@ class DoctorJob:
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
-        self.sayer = FindingPrinter(options.output, paint, self.clock, self._write_out, width)
+        self.numbers = PacketNumbers(several=len(options.sources) > 1)
+        form = (options.output, paint, self.clock, self._write_out, width)
+        self.sayer = FindingPrinter(*form, each=options.each, find_packet=self.numbers.find)
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checks.make_doctor(
@@ -58,6 +62,7 @@ class DoctorJob:
             new_state=doctor.new_state,
             on_end=doctor.end_connection,
         )
+        decoder.numbers = self.numbers
         try:
             for events in self._batches(decoder):
                 if self.origin.time_ns is None and events:
@@ -72,10 +77,10 @@ class DoctorJob:
             return self.code
         findings = list(doctor.findings.values())
         if not self.at_once:
-            self._show(findings)
+            self._show(findings if self.options.each else fold(findings))
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn(summarize(doctor))
+        console.warn(summarize(doctor, each=self.options.each))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 
     # -- reading
@@ -123,17 +128,19 @@ class DoctorJob:
 
     def _show(self, findings: list[Finding]) -> None:
         output = self.options.output
+        note = ""
+        if output in ("text", "markdown") and not self.options.each:
+            findings, note = limit_findings(findings)
         lines = self._lines(findings) if output in ("text", "markdown") and findings else {}
         if output == "sarif":
             source = self.options.sources[0] if self.options.sources else self.options.interface or ""
-            out = json_line(sarif(findings, self.rules, source))
+            out = json_line(sarif(findings, self.rules, source, self.numbers.find))
         elif output == "markdown":
-            out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
+            out = findings_markdown(findings, note, lines).encode("utf-8", "backslashreplace")
         elif output == "json":
             out = b"".join(self.sayer.format(finding, lines) for finding in findings)
         else:
-            top, note = limit_findings(findings)
-            texts = [*(self.sayer.format(finding, lines) for finding in top), note.encode()]
+            texts = [*(self.sayer.format(finding, lines) for finding in findings), note.encode()]
             out = b"\n".join(filter(None, texts))
         self._write_out(out)
 

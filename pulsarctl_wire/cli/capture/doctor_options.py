@@ -30,6 +30,7 @@ class DoctorOptions:
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
     checks: CheckOptions = group(CheckOptions, RULES)
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
+    each: bool = flag("--all", "Show each finding, also those of the same cause.", SHOW)
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
     wide: bool = WIDE(SHOW)

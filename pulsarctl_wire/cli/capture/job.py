@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
+from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console
@@ -45,7 +46,7 @@ class ConnectionLines:
     `count` more lines are to be written, -1: all. `total` counts all connections, `matches` those that pass.
     """
 
-    render: Callable[[Record], bytes]
+    render: Callable[[EndedConnection], bytes]
     tests: list[Callable[[Any], bool]]
     write: Callable[[bytes], object]
     _: KW_ONLY
@@ -69,7 +70,7 @@ class ConnectionLines:
         is_match = all(test(ending) for test in self.tests)
         self.total += 1
         self.matches += is_match
-        line = self.render(connection_record(ending)) if is_match else b""
+        line = self.render(ending) if is_match else b""
         if index < self._next:
             self._put(line)  # `flush` has already written later ones
             return
@@ -110,11 +111,13 @@ class DecodeJob:
         self.live: Live | None = None
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
+        self.numbers = PacketNumbers(several=len(options.sources) > 1)
         recorder = Recorder(
             show_secrets=options.display.show_secrets,
             schema=schema_of(options.display.schema),
             answers=options.two_pass,
             budget=self.budget,
+            find_packet=self.numbers.find,
         )
         text = options.selection.expression
         self.expression = None if text is None else self._make_expression(text, recorder)
@@ -136,13 +139,16 @@ class DecodeJob:
 
     def _make_expression(self, text: str, recorder: Recorder) -> select.Expression:
         if self.options.list_connections:
-            return select.Expression(text, connection_record, names=CONNECTION_NAMES)
+            return select.Expression(text, self._make_connection_record, names=CONNECTION_NAMES)
         return select.Expression(text, recorder)
 
+    def _make_connection_record(self, ending: EndedConnection) -> Record:
+        return connection_record(ending, self.numbers.find)
+
     def _make_listing(self) -> ConnectionLines:
-        options = self.options
+        options, render = self.options, self._make_connection_renderer()
         return ConnectionLines(
-            self._make_connection_renderer(),
+            lambda ending: render(self._make_connection_record(ending)),
             self.tests,
             (lambda line: None) if options.quiet else self.out.write,
             count=-1 if options.count is None else options.count,
@@ -305,6 +311,7 @@ class DecodeJob:
         )
         if self.writer is not None:
             self.writer.secrets = decoder.secrets
+        decoder.numbers = self.numbers
         batches = self._batches(decoder)
         try:
             if self.listing is not None:

@@ -18,6 +18,7 @@ from pulsarctl_wire.stats.rows import NAMES
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.finding import Finding
+    from pulsarctl_wire.record import FindPacket
     from pulsarctl_wire.wire.frame import Event
     from pulsarctl_wire.wire.session.ending import EndedConnection
 
@@ -68,6 +69,7 @@ class StatsJob:
     """One run: counts the sources, and shows the result."""
 
     def __init__(self, options: StatsOptions, stack: ExitStack) -> None:
+        from pulsarctl_wire.record import find_no_packet
         from pulsarctl_wire.stats.counting import Stats
 
         self.options = options
@@ -75,8 +77,9 @@ class StatsJob:
         self.stats = Stats()
         self.counting = self.stopped = False
         self.code = 0
-        self.find_findings: Callable[[], list[Any]] = list
+        self.find_findings: Callable[[], tuple[list[Any], FindPacket]] = lambda: ([], find_no_packet)
         self.findings: list[Finding] = []
+        self.find_packet: FindPacket = find_no_packet
 
     def run(self) -> int:
         """Count and show; returns the exit code."""
@@ -86,7 +89,7 @@ class StatsJob:
         try:
             self._count()
             if self.code != console.EXIT_INTERRUPTED:
-                self.findings = self.find_findings()
+                self.findings, self.find_packet = self.find_findings()
         finally:
             if self.code == console.EXIT_INTERRUPTED:
                 from pulsarctl_wire.pipeline.decoding.counting import stop_processes
@@ -125,6 +128,7 @@ class StatsJob:
                 max_frame_size=limit, join_chunks=False, on_end=self.stats.end, keylogs=self.options.keylogs
             )
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
+        from pulsarctl_wire.capture.numbers import PacketNumbers
         from pulsarctl_wire.checks.doctor import Doctor
 
         doctor = Doctor()
@@ -141,6 +145,7 @@ class StatsJob:
             on_end=end,
             keylogs=self.options.keylogs,
         )
+        decoder.numbers = PacketNumbers(several=len(self.options.sources) > 1)
 
         def count() -> None:
             self._add(sources.read(decoder))
@@ -148,7 +153,7 @@ class StatsJob:
             self._add(decoder.finish())
             doctor.finish()
 
-        self.find_findings = lambda: list(doctor.findings.values())
+        self.find_findings = lambda: (list(doctor.findings.values()), decoder.numbers.find)
         return decoder, sources, count
 
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
@@ -162,7 +167,12 @@ class StatsJob:
             from pulsarctl_wire.cli.capture.examination import examine_beside
 
             wait = examine_beside(self.stack, self.options.sources, limit, self.options.keylogs)
-            self.find_findings = lambda: wait().findings
+
+            def find_findings() -> tuple[list[Any], FindPacket]:
+                found = wait()
+                return found.findings, found.packets.__getitem__
+
+            self.find_findings = find_findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
         self.stats = counting.counts
@@ -205,17 +215,19 @@ class StatsJob:
     # -- after
 
     def _show(self) -> None:
+        from pulsarctl_wire.checks.folding import fold
         from pulsarctl_wire.render.findings import FindingText, finding_record, limit_findings
         from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats.report import records, total_record
 
-        total, findings = total_record(self.stats), self.findings
+        total, findings = total_record(self.stats), fold(self.findings)
         kinds = self.options.by or [kind for kind in NAMES if self.stats.rows[kind]]
         tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
-            finding_records = [{"by": "finding", **finding_record(finding)} for finding in findings]
+            records_found = (finding_record(finding, self.find_packet) for finding in findings)
+            finding_records = [{"by": "finding", **record} for record in records_found]
             out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values()), *finding_records]))
         else:
             from pulsarctl_wire.render.stats_page import page

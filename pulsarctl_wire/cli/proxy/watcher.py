@@ -222,8 +222,10 @@ class WatchRun:
         elif kind == tap.LEFT_OUT:
             self._say(f"{index} notes were left out")
         elif kind == tap.OPENED:
-            client, _, server = data.decode("utf-8", "replace").partition("\n")
-            self._open(Connection(index, client, server), time_ns)
+            client, server, listener = data.decode("utf-8", "replace").split("\n")
+            connection = Connection(index, client, server)
+            connection.listener = listener
+            self._open(connection, time_ns)
         elif kind == tap.CARRIED:
             if index not in self._connections:
                 if self._since_ns is not None:  # the proxy is about to announce it again

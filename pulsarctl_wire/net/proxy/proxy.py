@@ -177,18 +177,18 @@ class Proxy:
         ip, port, *_ = sock.getsockname()
         self._served[route] = address = Address(address.host, port)
         self._ours.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
-        self._listener.serve(sock, partial(self._admit, route, broker))
+        self._listener.serve(sock, partial(self._admit, route, broker, address))
         if len(self._listener.sockets) > 1:
             self.note(f"listening on {address} for {route}")
         return address
 
-    def _admit(self, route: Route, broker: str) -> Make | None:
+    def _admit(self, route: Route, broker: str, listener: Address) -> Make | None:
         """Return the function that creates an accepted connection's protocol; None if too many wait."""
         self.connections += 1
         if len(self._listener.handshakes) + len(self._dialling) + len(self._undialled) >= MAX_WAITING:
             self._refuse(_TOO_MANY)
             return None
-        return partial(self._relay, self._router.find(broker) or route)
+        return partial(self._relay, self._router.find(broker) or route, listener)
 
     def _refuse(self, cause: str) -> None:
         """Count a refused connection; note the first one with this cause."""
@@ -198,9 +198,9 @@ class Proxy:
 
     # -- a connection
 
-    def _relay(self, route: Route, client: Address) -> Leg:
+    def _relay(self, route: Route, listener: Address, client: Address) -> Leg:
         """Return the client's leg of a new relay."""
-        return Relay(self, next(self._orders), client, route).legs[False]
+        return Relay(self, next(self._orders), client, route, listener).legs[False]
 
     def _ready(self, leg: Leg) -> None:
         """Start the relay of a client that is connected."""
@@ -305,6 +305,13 @@ class Proxy:
         came_to = relay.legs[False].transport.get_extra_info("sockname")
         address = Address(self._host_for(relay) or strip_mapped(came_to[0]), came_to[1])
         return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
+
+    def find_listener(self, relay: Relay) -> str:
+        """Return the address of the listener that its client came to, as answers name it."""
+        listener = relay.listener
+        is_mapped = listener in self.plan.mapped.values()
+        host = None if is_mapped else self._host_for(relay)
+        return str(Address(host or listener.host, listener.port))
 
     def _host_for(self, relay: Relay) -> str | None:
         """Return the host under which a client reaches our listeners; None: the one they listen at."""
