@@ -15,7 +15,8 @@ from typing import Any, Final
 import pytest
 from segments import ETHERNET, START_NS, build, pcap
 
-from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, RAW_IP, Dissector
+from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.packets import FRAGMENTS, MAX_DATAGRAMS, Dissector
 from pulsarctl_wire.capture.series import span_of
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.session import lines
@@ -447,7 +448,7 @@ def test_datagrams_without_end() -> None:
         head = struct.pack(">BBHHHBBH", 0x45, 0, 60, number, 0x2000, 64, 6, 0) + bytes(8)
         assert dissector.segment(RAW_IP, head + bytes(40), 60) is None
     assert len(dissector._datagrams) == MAX_DATAGRAMS
-    assert dissector.skipped == count
+    assert dissector.skipped == {FRAGMENTS: count}
 
 
 def batches(events: list[Event], **options: Any) -> list[int]:

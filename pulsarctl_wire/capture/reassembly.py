@@ -45,7 +45,7 @@ from pulsarctl_wire.capture.halves import (
     track,
     unblock,
 )
-from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
+from pulsarctl_wire.capture.packets import ACK, FIN, NEXT, RST, SYN, Segment, address_of, endpoint_of, reverse
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
 from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
@@ -62,7 +62,7 @@ NewState = Callable[[Connection, Knowledge, Iterable[FrameStream]], State]
 OnEnd = Callable[[EndedConnection], object]
 
 _ENDING: Final = FIN | RST
-_UNUSUAL: Final = SYN | FIN | RST
+_UNUSUAL: Final = SYN | FIN | RST | NEXT
 _CHECK_EVERY: Final = 32 * 1024 * 1024  # bytes held after which `MAX_HELD` is checked
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
@@ -163,6 +163,8 @@ class Reassembler:
                 begin(half, sequence)
         tcp = half.tcp
         tcp.last_packet, tcp.last_ns = packet, time_ns
+        if flags & NEXT and half.started:
+            sequence = half.next & MASK
         if flags & SYN:
             sequence += 1  # SYN counts as one byte; its payload comes after that
             if flags & ACK:

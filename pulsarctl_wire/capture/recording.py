@@ -12,7 +12,8 @@ from itertools import count
 from typing import BinaryIO, Final
 
 from pulsarctl_wire.capture.checksum import sum_words
-from pulsarctl_wire.capture.packets import ACK, FIN, RAW_IP, SYN
+from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.packets import ACK, FIN, SYN
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.wire.frame import Connection
 

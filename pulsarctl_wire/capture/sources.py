@@ -23,7 +23,8 @@ from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.hexrows import Dumped, link_of
-from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
+from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
+from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
@@ -181,6 +182,8 @@ class Decoder:
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
+        self.skipped = self._dissector.skipped
+        """Packets without a TCP segment, by reason."""
         self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
 
     def read(self, source: Source) -> Iterator[list[Event]]:

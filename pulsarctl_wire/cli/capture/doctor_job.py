@@ -71,6 +71,7 @@ class DoctorJob:
             self._show(findings)
         if self.options.write is not None:
             self._write(self.options.write, findings)
+        console.warn_of_skipped(decoder.skipped)
         console.warn(summarize(doctor))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 

@@ -93,6 +93,8 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
                     origin.time_ns = events[0].time_ns
         except KeyboardInterrupt:
             sources.code = console.EXIT_INTERRUPTED
+    if not ledger.consumers:
+        console.warn_of_skipped(decoder.skipped)
     return ledger, sources.code, decoder.last_ns, origin
 
 

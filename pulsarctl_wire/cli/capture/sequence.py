@@ -105,6 +105,8 @@ class SequenceJob:
         finally:
             self.stack.close()  # removes the progress bar before the diagram is shown
         self.diagram.finish()
+        if not self.diagram.rows:
+            console.warn_of_skipped(decoder.skipped)
         if self.diagram.rows or self.code != console.EXIT_SOURCE:
             self._show()
         return self.code

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pulsarctl_wire.render.text import Paint, count_of, human_bytes
+from pulsarctl_wire.render.text import Paint, count_of, human_bytes, skipped_in_words
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
@@ -33,6 +33,8 @@ class Summary:
         self.packets = 0
         self.connections = 0
         self.cut_packets = 0
+        self.skipped: Mapping[str, int] = {}
+        """Packets without TCP, by reason."""
         self.dropped_packets: int | None = 0
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
@@ -85,6 +87,7 @@ class Summary:
         self.totals["unopened"] = unopened
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
+        self.skipped = decoder.skipped
         self.dropped_packets = decoder.dropped_packets
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
@@ -150,6 +153,8 @@ class Summary:
         without_data = without_data_in_words(self.without_data.records())
         if without_data:
             yield f"  no data    {paint('yellow', without_data)}"
+        if skipped := skipped_in_words(self.skipped):
+            yield f"  skipped    {skipped}"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"

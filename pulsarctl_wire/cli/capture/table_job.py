@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
@@ -130,7 +130,7 @@ class TableJob:
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
-        self._say_dropped(decoder.dropped_packets)
+        self._say_lost(decoder.dropped_packets, decoder.skipped)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
@@ -157,11 +157,12 @@ class TableJob:
             pool.note(progress.totals)
         yield from finished("end", progress.stitcher.close())
         self._code = pool.code
-        self._say_dropped(progress.totals.dropped)
+        self._say_lost(progress.totals.dropped, progress.totals.skipped)
 
-    def _say_dropped(self, packets: int) -> None:
-        if packets:
-            console.warn(f"{count_of(packets, 'packet')} dropped by the kernel while capturing")
+    def _say_lost(self, dropped: int, skipped: Mapping[str, int]) -> None:
+        if dropped:
+            console.warn(f"{count_of(dropped, 'packet')} dropped by the kernel while capturing")
+        console.warn_of_skipped(skipped)
 
 
 class _Part:

@@ -100,6 +100,7 @@ class CountJob(Generic[C]):
         self.counts = make()
         """The counts of all splits so far."""
         self.packets = self.cut_packets = self.dropped_packets = 0
+        self.skipped: dict[str, int] = {}
         self.reassembler, self.knowledge = self._stitcher.reassembler, self._stitcher.knowledge
 
     def run(self, executor: Executor, workers: int) -> Iterator[Totals]:
@@ -123,6 +124,7 @@ class CountJob(Generic[C]):
             counts.rename(numbers, names)
             self._take(counts)
             self.packets, self.cut_packets, self.dropped_packets = totals.packets, totals.cut, totals.dropped
+            self.skipped = totals.skipped
             yield totals
         self._stitcher.close()
         self._take(make())

@@ -13,7 +13,7 @@ from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Split
 from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
-from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64, one_of
+from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64, Unwrapped, one_of
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.state_data import Part, SentRanges
 
@@ -117,7 +117,8 @@ class Decoded(NamedTuple):
     there; `begin` is None if no record was found. `fragments` counts IP fragments; `waiting` are the
     incomplete datagrams. Connections without an edge were ignored from turn `rest` on; None if there are
     none. `dropped` counts packets that the kernel dropped, `cut` those cut by a snap length, `frames` all
-    frames seen. `counts` are the counts of its events, if they are only counted.
+    frames seen. `skipped` are as in `Dissector`. `counts` are the counts of its events, if these are only
+    counted.
     """
 
     split: Split
@@ -132,4 +133,5 @@ class Decoded(NamedTuple):
     dropped: UInt64 = 0
     cut: Count = 0
     frames: Count = 0
+    skipped: dict[str, Unwrapped] = {}  # noqa: RUF012 (not changed)
     counts: Any = None
