@@ -133,10 +133,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "a TCP segment captured before it was split": (
         "capture/test_packets.py::test_no_offloaded_packet_is_this_large",
     ),
-    "IP packets nested in one another": ("capture/test_packets.py::test_ip_packets_in_one_another",),
-    "bytes in which scapy looks for an IP packet, of rare link types": (
-        "capture/test_packets.py::test_scapy_looks_at_the_first_bytes_alone",
+    "IP packets nested in one another": (
+        "capture/test_packets.py::test_ip_packets_in_one_another",
+        "capture/test_packets.py::test_tunnels_in_one_another_without_end",
     ),
+    "link types of skipped packets": ("capture/test_packets.py::test_packets_without_tcp_are_skipped",),
     "IP fragments": (
         "capture/test_packets.py::test_fragments_of_a_datagram_take_64_kib_at_most",
         "test_bounds_table.py::test_datagrams_without_end",

@@ -8,7 +8,6 @@ Sources: RFC 791, 8200 (IP), 4302 (AH), 9293 (TCP).
 
 import ipaddress
 import struct
-from collections import Counter
 from typing import Final
 
 from pulsarctl_wire.capture.exported import read_tags
@@ -109,7 +108,7 @@ class Dissector:
     """
 
     def __init__(self, waiting: Waiting | None = None) -> None:
-        self.skipped: Counter[str] = Counter()
+        self.skipped: dict[str, int] = {}
         """Packets without a TCP segment, by reason. Fragments of complete datagrams are not among them.
 
         So a count is negative where an earlier dissector has counted fragments that were `waiting`.
@@ -145,7 +144,7 @@ class Dissector:
             segment = None
             self._reason = CUT
         if segment is None:
-            self.skipped[self._reason] += self._packets
+            self.skipped[self._reason] = self.skipped.get(self._reason, 0) + self._packets
         return segment
 
     def _link(self, link: int, data: bytes, length: int) -> Segment | None:
@@ -179,7 +178,7 @@ class Dissector:
         for _ in range(_MOST_HEADERS):
             if kind in IP_TYPES:
                 return self._ip(data, pos, length)
-            if kind in _REASONS:
+            if kind < 0:
                 return self._skip(_REASONS[kind])
             kind, pos = next_header(kind, data, pos)
         return self._skip(TOO_DEEP)
@@ -255,7 +254,7 @@ class Dissector:
         """Return the segment in the payload of an IP packet whose protocol is not TCP."""
         kind, pos = inner_header(protocol, data, pos)
         if kind == NO_TUNNEL:
-            return self._skip(_PROTOCOLS.get(protocol, f"IP protocol {protocol}"))
+            return self._skip(_PROTOCOLS.get(protocol) or f"IP protocol {protocol}")
         return self._inside(data, pos, stop, kind)
 
     def _inside(self, data: bytes, pos: int = 0, length: int = -1, kind: int = IP) -> Segment | None:
@@ -282,7 +281,7 @@ class Dissector:
             return None
         del self._datagrams[key]
         self._packets += len(datagram.parts) - 1
-        self.skipped[FRAGMENTS] -= len(datagram.parts) - 1
+        self.skipped[FRAGMENTS] = self.skipped.get(FRAGMENTS, 0) - (len(datagram.parts) - 1)
         return payload
 
 

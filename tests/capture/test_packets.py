@@ -276,7 +276,7 @@ def test_cut_by_every_snap_length(name: str) -> None:
         found = dissector.segment(link, data[:cut], len(data))
         if cut < needed:
             assert found is None
-            assert dissector.skipped.total() == 1
+            assert sum(dissector.skipped.values()) == 1
         else:
             payload = data[payload_at:cut]
             missing = len(PAYLOAD) - len(payload)
@@ -837,7 +837,7 @@ def test_fragments_of_udp_are_udp() -> None:
     parts = [bytes(part) for part in fragment(packet, 512)]
     for part in parts:
         assert dissector.segment(RAW_IP, part, len(part)) is None
-    assert +dissector.skipped == {"UDP": len(parts)}
+    assert {name: count for name, count in dissector.skipped.items() if count} == {"UDP": len(parts)}
 
 
 links = st.sampled_from([*_FIXED, *_FINDERS, 1, 113, 252, 276, 65_535])
@@ -866,7 +866,7 @@ def test_random_bytes_raise_nothing(link: int, head: bytes, rest: bytes, more: i
     dissector = Dissector()
     found = dissector.segment(link, data, len(data) + more)
     if found is None:
-        assert dissector.skipped.total() == 1
+        assert sum(dissector.skipped.values()) == 1
     else:
         kind, sequence, acknowledged, flags, payload, missing = found
         assert len(kind) in (12, 36)
@@ -891,7 +891,7 @@ def test_mutated_packets_raise_nothing(name: str, changes: list[tuple[int, int]]
         data[at % len(data)] = byte
     dissector = Dissector()
     found = dissector.segment(link, bytes(data), len(data))
-    assert (found is None) == (dissector.skipped.total() == 1)
+    assert (found is None) == (sum(dissector.skipped.values()) == 1)
     assert found is None or found[4] in bytes(data)
 
 
@@ -906,7 +906,7 @@ def test_random_fragments_raise_nothing() -> None:
         data = head[:2] + middle + head[8:] + body
         found = dissector.segment(RAW_IP, data, len(data))
         assert found is None or len(found[4]) < 200
-    assert dissector.skipped.total() <= 3000
+    assert dissector.skipped[FRAGMENTS] <= 3000
 
 
 def test_packets_in_packets_without_end() -> None:

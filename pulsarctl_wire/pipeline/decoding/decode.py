@@ -65,7 +65,7 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
     return Decoded(
         *(split, begin, end, problems, decoder.packets, decoder.dissector.fragments),
         *(decoder.dissector.waiting, decoder.edges(), decoder.rest, dropped, decoder.cut, frames),
-        dict(decoder.dissector.skipped),
+        decoder.dissector.skipped,
     )
 
 
