@@ -28,6 +28,7 @@ COMPILED = (
     "broker/topics/stored_topic",
     "broker/topics/topic",
     "capture/checksum",
+    "capture/copies",
     "capture/exported",
     "capture/files",
     "capture/halves",

@@ -34,7 +34,8 @@ Segment = tuple[bytes, UInt32, UInt32, UInt16, bytes, UInt32]
 """(key, sequence number, acknowledgement number, flags, payload, missing).
 
 `key` is source and destination address followed by source and destination port, as on the wire;
-`missing` counts payload bytes that were sent but not captured (snap length).
+`missing` counts payload bytes that were sent but not captured (snap length). A SYN that acknowledges nothing
+has its timestamp in that place, 0 without one.
 """
 
 FIN: Final = 0x01
@@ -81,6 +82,7 @@ _REASONS: Final = {
 _PROTOCOLS: Final = {1: "ICMP", 2: "IGMP", UDP: "UDP", 58: "ICMPv6", 89: "OSPF", 112: "VRRP", 132: "SCTP"}
 _LINKS: Final = 1_000  # link types below this are counted separately, all others together
 
+_TIMESTAMP: Final = 8  # an option of TCP
 _USUAL_HEADERS: Final = 54  # bytes of Ethernet, IPv4 and TCP headers without options
 _ipv4_at: Final = struct.Struct(">BxHHHxB").unpack_from
 _tcp_at: Final = struct.Struct(">IIBB").unpack_from
@@ -131,6 +133,7 @@ class Dissector:
             # fast path for nearly all packets: IPv4 without options or fragments
             size = u16_at(data, 16)
             is_usual = u16_at(data, 12) == 0x0800 and data[14] == 0x45 and data[23] == _TCP and size > 0
+            is_usual = is_usual and not data[47] & SYN
             if is_usual and not u16_at(data, 20) & 0x3FFF:
                 start, stop = 34 + (data[46] >> 4) * 4, 14 + size
                 if 54 <= start <= stop:
@@ -247,6 +250,8 @@ class Dissector:
         start = pos + (header >> 4) * 4
         if start < pos + 20 or not 0 <= stop - start <= MAX_OFFLOADED:
             return self._skip(_REASONS[INVALID])
+        if flags & (SYN | ACK) == SYN:
+            acknowledged = _timestamp(data[pos + 20 : start])
         key, payload = addresses + data[pos : pos + 4], data[start:stop]
         return key, sequence, acknowledged, flags, payload, stop - start - len(payload)
 
@@ -283,6 +288,16 @@ class Dissector:
         self._packets += len(datagram.parts) - 1
         self.skipped[FRAGMENTS] = self.skipped.get(FRAGMENTS, 0) - (len(datagram.parts) - 1)
         return payload
+
+
+def _timestamp(options: bytes) -> int:
+    """Return the timestamp among the options of a SYN; 0 if there is none."""
+    pos = 0
+    while pos + 10 <= len(options) and options[pos]:
+        if options[pos] == _TIMESTAMP:
+            return u32_at(options, pos + 2)
+        pos += 1 if options[pos] == 1 else max(options[pos + 1], 1)
+    return 0
 
 
 class _Datagram:

@@ -24,7 +24,7 @@ from pulsarctl_wire.errors import (
     SettingsError,
     WireError,
 )
-from pulsarctl_wire.render.text import PLAIN, Paint, clean, skipped_in_words, without_passwords
+from pulsarctl_wire.render.text import PLAIN, Paint, clean, count_of, skipped_in_words, without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +72,10 @@ def warn(text: str) -> None:
     sys.stderr.flush()
 
 
-def warn_of_skipped(skipped: Mapping[str, int]) -> None:
-    """Print how many packets had no TCP, by reason, if there were any."""
+def warn_of_packets(skipped: Mapping[str, int], copies: int = 0) -> None:
+    """Print how many packets had no TCP, by reason, and how many were captured twice, if there were any."""
+    if copies:
+        warn(f"{count_of(copies, 'packet')} captured twice, counted once")
     if text := skipped_in_words(skipped):
         warn(f"skipped {text}")
 

@@ -32,6 +32,9 @@ def connection_line(record: Record, paint: Paint, clock: Clock, width: int | Non
         parts.append(clean(record["client_version"]) + ("" if version is None else f" v{version}"))
     if record["proxy_to_broker_url"] is not None:
         parts.append(f"to {clean(record['proxy_to_broker_url'])}")
+    if record["copies"]:
+        ends = ", ".join(f"{ends['client']} → {ends['server']}" for ends in record["copied_as"])
+        parts.append(f"{record['copies']} copies" + (f" as {ends}" if ends else ""))
     line = "  ".join(parts)
     if width is None:
         return line

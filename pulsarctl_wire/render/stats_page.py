@@ -85,6 +85,8 @@ def _heading(total: Figures, terminal: bool, width: int) -> Iterator[tuple[str, 
         yield "no data", Text(without_data_in_words(total["without_data"]), "yellow")
     if total["errors"]:
         yield "errors", Text(f"{total['errors']:,}", "bold red")
+    if total["copied_packets"]:
+        yield "copies", Text(f"{count_text(total['copied_packets'], 'packet')} captured twice, counted once")
     if total["skipped_packets"]:
         yield "skipped", Text(skipped_in_words(total["skipped_packets"]))
     damage = ", ".join(_damage(total))

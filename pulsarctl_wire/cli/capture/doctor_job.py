@@ -51,6 +51,7 @@ class DoctorJob:
         doctor = self.doctor
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keep_duplicates=self.options.keep_duplicates,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
@@ -71,7 +72,7 @@ class DoctorJob:
             self._show(findings)
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn_of_skipped(decoder.skipped)
+        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
         console.warn(summarize(doctor))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 
@@ -112,7 +113,10 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
+        options = self.options
+        decoder = Decoder(
+            max_frame_size=options.max_frame_size, keep_duplicates=options.keep_duplicates, sort=True
+        )
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pulsarctl_wire.cli.findings import CheckOptions, FailOn
 from pulsarctl_wire.cli.options import (
     BUFFER,
+    KEEP_DUPLICATES,
     MAX_FRAME_SIZE,
     OUTPUT,
     SOURCES,
@@ -41,6 +42,7 @@ class DoctorOptions:
     )
     buffer: str = BUFFER(READ)
     max_frame_size: int | None = MAX_FRAME_SIZE(READ)
+    keep_duplicates: bool = KEEP_DUPLICATES(READ)
 
     @property
     def interface(self) -> str | None:

@@ -28,13 +28,19 @@ class Examination:
 
 
 def examine_beside(
-    stack: ExitStack, paths: list[str], max_frame_size: int | None, *, places: bool = False
+    stack: ExitStack,
+    paths: list[str],
+    max_frame_size: int | None,
+    *,
+    places: bool = False,
+    keep_duplicates: bool = False,
 ) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
-    `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
+    `places` and `keep_duplicates` are as for `Decoder`. Problems with the files are left to whoever reads
+    them as well.
     """
-    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
+    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places, keep_duplicates)
 
     def wait() -> Examination:
         findings, left_out, files = future.result()
@@ -45,13 +51,14 @@ def examine_beside(
 
 
 def _examine(
-    paths: list[str], max_frame_size: int | None, places: bool
+    paths: list[str], max_frame_size: int | None, places: bool, keep_duplicates: bool
 ) -> tuple[list[_Values], int, list[str]]:
     doctor = Doctor()
     decoder = Decoder(
         max_frame_size=max_frame_size,
         join_chunks=False,
         places=places,
+        keep_duplicates=keep_duplicates,
         sort=True,
         new_state=doctor.new_state,
         on_end=doctor.end_connection,

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
+from pulsarctl_wire.cli.options import KEEP_DUPLICATES, MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
 from pulsarctl_wire.cli.signature import option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
@@ -51,6 +51,7 @@ class PermitsOptions:
     )
     time_format: TimeFormat = option("-t --time", "Time format, as for decode.", default="utc")
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
     wide: bool = WIDE()
 
 
@@ -81,6 +82,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
     ledger = Permits(_make_test(options))
     decoder = Decoder(
         max_frame_size=options.max_frame_size,
+        keep_duplicates=options.keep_duplicates,
         join_chunks=False,
         new_state=ledger.new_state,
         on_end=ledger.ended,
@@ -94,7 +96,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
         except KeyboardInterrupt:
             sources.code = console.EXIT_INTERRUPTED
     if not ledger.consumers:
-        console.warn_of_skipped(decoder.skipped)
+        console.warn_of_packets(decoder.skipped)
     return ledger, sources.code, decoder.last_ns, origin
 
 

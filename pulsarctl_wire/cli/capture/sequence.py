@@ -10,7 +10,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, TIME, WIDE, SelectOptions, TimeFormat
+from pulsarctl_wire.cli.options import (
+    KEEP_DUPLICATES,
+    MAX_FRAME_SIZE,
+    OUTPUT,
+    SOURCES,
+    TIME,
+    WIDE,
+    SelectOptions,
+    TimeFormat,
+)
 from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
@@ -43,6 +52,7 @@ class SequenceOptions:
     )
     time_format: TimeFormat = TIME()
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
     wide: bool = WIDE()
 
 
@@ -93,6 +103,7 @@ class SequenceJob:
         collect_rarely()
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
+            keep_duplicates=self.options.keep_duplicates,
             join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )
@@ -106,7 +117,7 @@ class SequenceJob:
             self.stack.close()  # removes the progress bar before the diagram is shown
         self.diagram.finish()
         if not self.diagram.rows:
-            console.warn_of_skipped(decoder.skipped)
+            console.warn_of_packets(decoder.skipped)
         if self.diagram.rows or self.code != console.EXIT_SOURCE:
             self._show()
         return self.code

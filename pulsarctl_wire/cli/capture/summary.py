@@ -39,6 +39,7 @@ class Summary:
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.copies = 0
         self.without_data = WithoutData()
         self._seen = Numbers()
 
@@ -89,6 +90,7 @@ class Summary:
         self.cut_packets = decoder.cut_packets
         self.skipped = decoder.skipped
         self.dropped_packets = decoder.dropped_packets
+        self.copies = decoder.reassembler.copies.total
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
 
@@ -153,6 +155,8 @@ class Summary:
         without_data = without_data_in_words(self.without_data.records())
         if without_data:
             yield f"  no data    {paint('yellow', without_data)}"
+        if self.copies:
+            yield f"  copies     {count_of(self.copies, 'packet')} captured twice, shown once"
         if skipped := skipped_in_words(self.skipped):
             yield f"  skipped    {skipped}"
         damage = ", ".join(self._damage())

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
@@ -80,8 +80,14 @@ class TableJob:
 
     def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
-        limit = self._work.max_frame_size
-        return examine_beside(self._stack, self._options.sources, limit, places=True)
+        work = self._work
+        return examine_beside(
+            self._stack,
+            self._options.sources,
+            work.max_frame_size,
+            places=True,
+            keep_duplicates=work.keep_duplicates,
+        )
 
     def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
@@ -121,6 +127,7 @@ class TableJob:
 
         decoder = Decoder(
             max_frame_size=self._work.max_frame_size,
+            keep_duplicates=self._work.keep_duplicates,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
@@ -130,7 +137,8 @@ class TableJob:
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
-        self._say_lost(decoder.dropped_packets, decoder.skipped)
+        self._say_dropped(decoder.dropped_packets)
+        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
@@ -157,12 +165,13 @@ class TableJob:
             pool.note(progress.totals)
         yield from finished("end", progress.stitcher.close())
         self._code = pool.code
-        self._say_lost(progress.totals.dropped, progress.totals.skipped)
+        totals = progress.totals
+        self._say_dropped(totals.dropped)
+        console.warn_of_packets(totals.skipped, totals.copies)
 
-    def _say_lost(self, dropped: int, skipped: Mapping[str, int]) -> None:
-        if dropped:
-            console.warn(f"{count_of(dropped, 'packet')} dropped by the kernel while capturing")
-        console.warn_of_skipped(skipped)
+    def _say_dropped(self, packets: int) -> None:
+        if packets:
+            console.warn(f"{count_of(packets, 'packet')} dropped by the kernel while capturing")
 
 
 class _Part:

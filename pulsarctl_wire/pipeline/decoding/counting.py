@@ -91,10 +91,12 @@ class CountJob(Generic[C]):
         make: Callable[[], C],
         *,
         max_frame_size: int | None = None,
+        keep_duplicates: bool = False,
         split_size: int,
     ) -> None:
         self._new = make
-        self._settings = Settings(options=Options(split_size, max_frame_size))
+        options = Options(split_size, max_frame_size, keep_duplicates=keep_duplicates)
+        self._settings = Settings(options=options)
         self._stitcher = _CountStitcher(self._settings, make)
         self._progress = Progress(inputs, self._settings.options, stitcher=self._stitcher)
         self.counts = make()

@@ -25,8 +25,8 @@ PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 class Options:
     """How to make a table.
 
-    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
-    partitions.py); the others are those of `TableBuilder`.
+    Bytes per split, bytes of the largest frame allowed, what the directories of the files are by (see
+    partitions.py), whether copies of connections are kept; the others are those of `TableBuilder`.
     """
 
     split_size: UInt64 = SPLIT_SIZE
@@ -37,6 +37,7 @@ class Options:
     partition_by: tuple[Annotated[str, one_of(PARTITIONS)], ...] = ()
     host: str | None = None
     detail: Detail = ALL
+    keep_duplicates: bool = False
 
 
 class Settings(NamedTuple):
@@ -49,7 +50,9 @@ class Settings(NamedTuple):
     options: Options = Options()
     stand_in: str = token_hex(16)
 
-    def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
+    def reassembler(
+        self, new_state: NewState, on_end: OnEnd | None = None, *, keep_duplicates: bool
+    ) -> Reassembler:
         """Return a new reassembler, which does not join chunks or keep schemas."""
         limit = self.options.max_frame_size
         return Reassembler(
@@ -57,6 +60,7 @@ class Settings(NamedTuple):
             limit=limit or MAX_FRAME_SIZE,
             new_state=new_state,
             on_end=on_end,
+            keep_duplicates=keep_duplicates,
         )
 
 
@@ -85,6 +89,7 @@ class Edge(Struct, array_like=True):
     in_step   whether both halves were in step at the end
     part      what the process that knows the past must resolve; None if it was not synchronized
     early     the sends that were seen in `packets`, as in `Part.sent`
+    later     how many packets it had since it was synchronized
     """
 
     index: Count
@@ -101,6 +106,7 @@ class Edge(Struct, array_like=True):
     in_step: bool = False
     part: Part | None = None
     early: SentRanges = field(default_factory=dict)
+    later: Count = 0
 
 
 FilePosition = tuple[Count, Layout | None]
