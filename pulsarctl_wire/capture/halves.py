@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
+from pulsarctl_wire.capture.packets import NEXT, SYN, Segment, address_of, reverse
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import Event, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -32,6 +33,7 @@ PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""
 MAX_HANDSHAKE: Final = 64
 """Packets of a TLS handshake that are remembered."""
+_AT_ONCE: Final = 1_000_000  # ns
 EARLY_COST: Final = 256
 """Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
@@ -125,7 +127,10 @@ class Life:
     nor do those that come after its end.
     """
 
-    __slots__ = ("accepted", "by_first", "end", "end_ns", "last_ns", "packet", "reset", "syns", "time_ns")
+    __slots__ = (
+        *("accepted", "also", "by_first", "copies", "end", "end_ns", "last_ns", "packet", "reset", "syns"),
+        "time_ns",
+    )
 
     def __init__(self, time_ns: int | None, packet: int) -> None:
         self.time_ns = time_ns  # of its first packet
@@ -137,6 +142,8 @@ class Life:
         self.by_first: bool | None = None  # whether the half that was seen first sent the first FIN or RST
         self.reset = False
         self.last_ns: int | None = None  # of its last packet, once it has ended
+        self.copies = 0  # packets that were captured again
+        self.also: list[bytes] = []  # the keys that its first half has in copies
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -144,8 +151,8 @@ class Tcp:
     """A TCP connection: the half that sent its first packet (which knows the other) and its state."""
 
     __slots__ = (
-        *("certain", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life", "mark"),
-        *("new_tls", "reported", "state", "tls", "waiting"),
+        *("certain", "copies", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life"),
+        *("mark", "new_tls", "reported", "since_synced", "state", "tls", "waiting"),
     )
 
     def __init__(
@@ -161,8 +168,10 @@ class Tcp:
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
         self.reported = 0  # late events of the current packet
-        self.mark: Any = None  # for the caller's use, and so is the next
+        self.copies: list[bytes] = []  # keys of segments that are copies of its segments
+        self.mark: Any = None  # for the caller's use, and so are the next two
         self.is_synced = False
+        self.since_synced = 0  # packets
         self.new_tls: NewTls | None = None
         self.tls: Any = None  # the `TlsConnection`, if it is one
 
@@ -213,6 +222,16 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
 def is_another(half: Half, sequence: int) -> bool:
     """Return whether a SYN on the addresses of a connection opens a new one."""
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
+
+
+def is_repeated(half: Half, segment: Segment, time_ns: int | None) -> bool:
+    """Return whether a segment repeats the last bytes of its half, sooner than TCP could."""
+    _, sequence, _, flags, payload, missing = segment
+    last_ns = half.tcp.last_ns
+    if time_ns is None or last_ns is None or not 0 <= time_ns - last_ns <= _AT_ONCE or flags & (SYN | NEXT):
+        return False
+    size = len(payload) + missing
+    return size > 0 and half.started and (sequence + size - half.next) & MASK == 0
 
 
 def begin(half: Half, sequence: int) -> None:
@@ -380,7 +399,8 @@ def life_state(tcp: Tcp, first: Half) -> LifeState:
     life = tcp.life
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
-    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns)
+    about = life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns
+    return LifeState(*about, life.copies, life.also)
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
@@ -389,10 +409,16 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.syns += later.syns
     life.accepted |= later.accepted
     life.reset |= later.reset
+    life.copies += later.copies
+    life.also += later.also
     tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
         life.by_first = None if later.by_second is None else later.by_second is not (tcp.half is first)
+
+
+def _ends(key: bytes) -> tuple[str, str]:
+    return address_of(key), address_of(reverse(key))
 
 
 def describe_end(tcp: Tcp) -> EndedConnection:
@@ -425,4 +451,6 @@ def describe_end(tcp: Tcp) -> EndedConnection:
         both=life.reset or min(client.fin, broker.fin) >= 0,
         protocol=protocol,
         sizes=sizes,
+        copies=life.copies,
+        also=tuple([_ends(key) if client is first else _ends(reverse(key)) for key in life.also]),
     )

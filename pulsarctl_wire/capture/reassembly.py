@@ -24,6 +24,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from pulsarctl_wire.capture.copies import Copies, opening_of
 from pulsarctl_wire.capture.halves import (
     EARLY_COST,
     MASK,
@@ -37,6 +38,7 @@ from pulsarctl_wire.capture.halves import (
     flush,
     give_up,
     is_another,
+    is_repeated,
     note_end,
     open_pieces,
     release,
@@ -46,7 +48,7 @@ from pulsarctl_wire.capture.halves import (
     track,
     unblock,
 )
-from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
+from pulsarctl_wire.capture.packets import ACK, FIN, NEXT, RST, SYN, Segment, address_of, endpoint_of, reverse
 from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
 from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
@@ -64,7 +66,7 @@ NewState = Callable[[Connection, Knowledge, Iterable[FrameStream]], State]
 OnEnd = Callable[[EndedConnection], object]
 
 _ENDING: Final = FIN | RST
-_UNUSUAL: Final = SYN | FIN | RST
+_UNUSUAL: Final = SYN | FIN | RST | NEXT
 _CHECK_EVERY: Final = 32 * 1024 * 1024  # bytes held after which `MAX_HELD` is checked
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
@@ -83,8 +85,9 @@ class Reassembler:
 
     Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
-    called with the `EndedConnection` of each connection, once its state has seen all its events. `secrets`
-    open TLS records; without them, these are bytes of another protocol.
+    called with the `EndedConnection` of each connection, once its state has seen all its events. A connection
+    that is a copy of another one is left out, unless `keep_duplicates`. `secrets` open TLS records; without
+    them, these are bytes of another protocol.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Reassembler:
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
         secrets: Secrets | None = None,
+        keep_duplicates: bool = False,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
@@ -110,6 +114,7 @@ class Reassembler:
         self._unreported: list[Tcp] = []  # ended connections for `on_end`
         self._servers: set[bytes] = set()
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
+        self.copies = Copies(keep_duplicates)
         self._held = 0  # bytes held since `MAX_HELD` was last checked
 
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
@@ -160,15 +165,23 @@ class Reassembler:
         if half is None or flags & SYN:
             if half is not None and is_another(half, sequence):
                 yield from self._close(half.tcp, REUSED)
+                self.forget(half.tcp)
                 half = None
             if half is None:
+                if self.copies.take(segment, time_ns):
+                    return
                 half = self._open(key, flags, time_ns, packet)
+                self.copies.note(opening_of(segment, time_ns), half.tcp)
                 if len(self._halves) > 2 * MAX_CONNECTIONS:
                     yield from self._evict()
             if flags & SYN:
                 begin(half, sequence)
         tcp = half.tcp
+        if is_repeated(half, segment, time_ns):
+            self.copies.count(tcp, 1)
         tcp.last_packet, tcp.last_ns = packet, time_ns
+        if flags & NEXT and half.started:
+            sequence = half.next & MASK
         if flags & SYN:
             sequence += 1  # SYN counts as one byte; its payload comes after that
             if flags & ACK:
@@ -452,6 +465,7 @@ class Reassembler:
             half = self._halves.get(key)
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
+        self.copies.forget(tcp)
         # no cycles are left: the memory is freed at once, without garbage collection
         tcp.half.tcp = tcp.half.other.tcp = _FORGOTTEN
         tcp.half.other.other = _NO_HALF

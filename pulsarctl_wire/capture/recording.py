@@ -13,7 +13,8 @@ from typing import BinaryIO, Final
 
 from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.comments import describe_route
-from pulsarctl_wire.capture.packets import ACK, FIN, RAW_IP, SYN, address_of
+from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.packets import ACK, FIN, SYN, address_of
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.wire.frame import Connection
 

@@ -23,8 +23,9 @@ from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread
 from pulsarctl_wire.capture.files import RawPacket, SecretsBlock
 from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
 from pulsarctl_wire.capture.hexrows import Dumped, link_of
+from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
 from pulsarctl_wire.capture.numbers import PacketNumbers
-from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
+from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -152,8 +153,9 @@ class Decoder:
     called with the number and content of every packet before its events are yielded. With `places`,
     the `packet` of an event is the packet's place (see `PACKET_OFFSET_BITS`) instead of its number, except in
     a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
-    gets places, too. `new_state` and `on_end` are as in `Reassembler`. TLS is opened with the secrets in the
-    files `keylogs` and in the captures; None: TLS is another protocol, about which nothing is known.
+    gets places, too. `new_state`, `on_end` and `keep_duplicates` are as in `Reassembler`. TLS is opened with
+    the secrets in the files `keylogs` and in the captures; None: TLS is another protocol, about which nothing
+    is known.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class Decoder:
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
         keylogs: Iterable[str] | None = (),
+        keep_duplicates: bool = False,
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
@@ -188,8 +191,15 @@ class Decoder:
         self._sort = sort
         self._dissector = Dissector()
         self.secrets = None if keylogs is None else Secrets(keylogs)
+        self.skipped = self._dissector.skipped
+        """Packets without a TCP segment, by reason."""
         self.reassembler = Reassembler(
-            self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end, secrets=self.secrets
+            self.knowledge,
+            limit=self._limit,
+            new_state=new_state,
+            on_end=on_end,
+            keep_duplicates=keep_duplicates,
+            secrets=self.secrets,
         )
 
     def read(self, source: Source) -> Iterator[list[Event]]:

@@ -34,6 +34,9 @@ KEYLOG: Final = partial(
     "--keylog FILE",
     "Read TLS with the keys in this log, as SSLKEYLOGFILE writes it. Keys inside a pcapng need no option.",
 )
+KEEP_DUPLICATES: Final = partial(
+    flag, "--keep-duplicates", "Keep connections that were captured again before or after NAT."
+)
 OUTPUT: Final = partial(option, "-o --output", "Output format.")
 JOBS: Final = partial(
     option, "-j --jobs N", "Number of processes for large files.", min=1, show_default="all cores"
@@ -210,6 +213,7 @@ class RowOptions:
     )
     hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
 
     def check_host(self, files: Iterable[str]) -> None:
         """Warn if --host is a pattern that tells the host of none of these files."""
@@ -237,6 +241,7 @@ class RowOptions:
             about if has_messages else None,
             host=self.host,
             detail="frames" if has_messages else self.detail,
+            keep_duplicates=self.keep_duplicates,
         )
 
 

@@ -36,6 +36,9 @@ def connection_line(record: Record, paint: Paint, clock: Clock, width: int | Non
         parts.append(f"to {clean(record['proxy_to_broker_url'])}")
     if record["tls"] is not None:
         parts.append(clean(_describe_tls(record["tls"])))
+    if record["copies"]:
+        ends = ", ".join(f"{ends['client']} → {ends['server']}" for ends in record["copied_as"])
+        parts.append(f"{record['copies']} copies" + (f" as {ends}" if ends else ""))
     line = "  ".join(parts)
     if width is None:
         return line

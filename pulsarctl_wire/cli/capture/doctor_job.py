@@ -57,6 +57,7 @@ class DoctorJob:
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             keylogs=self.options.keylogs,
+            keep_duplicates=self.options.keep_duplicates,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
@@ -80,6 +81,7 @@ class DoctorJob:
             self._show(findings if self.options.each else fold(findings))
         if self.options.write is not None:
             self._write(self.options.write, findings)
+        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
         console.warn(summarize(doctor, each=self.options.each))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 
@@ -120,7 +122,13 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True, keylogs=self.options.keylogs)
+        options = self.options
+        decoder = Decoder(
+            max_frame_size=options.max_frame_size,
+            keylogs=options.keylogs,
+            keep_duplicates=options.keep_duplicates,
+            sort=True,
+        )
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 

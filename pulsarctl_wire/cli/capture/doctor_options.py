@@ -8,6 +8,7 @@ from typing import Literal
 from pulsarctl_wire.cli.findings import CheckOptions, FailOn
 from pulsarctl_wire.cli.options import (
     BUFFER,
+    KEEP_DUPLICATES,
     KEYLOG,
     MAX_FRAME_SIZE,
     OUTPUT,
@@ -44,6 +45,7 @@ class DoctorOptions:
     buffer: str = BUFFER(READ)
     keylogs: list[str] = KEYLOG(READ)
     max_frame_size: int | None = MAX_FRAME_SIZE(READ)
+    keep_duplicates: bool = KEEP_DUPLICATES(READ)
 
     @property
     def interface(self) -> str | None:

@@ -39,12 +39,14 @@ def examine_beside(
     keylogs: list[str],
     *,
     places: bool = False,
+    keep_duplicates: bool = False,
 ) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
-    `keylogs` and `places` are as for `Decoder`. Problems with the files are left to whoever reads them, too.
+    `keylogs`, `places`, `keep_duplicates` are as for `Decoder`. Problems with the files are left to whoever
+    reads them as well.
     """
-    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, keylogs, places)
+    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, keylogs, places, keep_duplicates)
 
     def wait() -> Examination:
         findings, *rest = future.result()
@@ -55,7 +57,7 @@ def examine_beside(
 
 
 def _examine(
-    paths: list[str], max_frame_size: int | None, keylogs: list[str], places: bool
+    paths: list[str], max_frame_size: int | None, keylogs: list[str], places: bool, keep_duplicates: bool
 ) -> tuple[Any, ...]:
     doctor = Doctor()
     decoder = Decoder(
@@ -63,6 +65,7 @@ def _examine(
         keylogs=keylogs,
         join_chunks=False,
         places=places,
+        keep_duplicates=keep_duplicates,
         sort=True,
         new_state=doctor.new_state,
         on_end=doctor.end_connection,

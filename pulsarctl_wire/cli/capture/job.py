@@ -231,7 +231,11 @@ class DecodeJob:
         options = self.options
         pool = Pool(inputs, options.jobs, self.stack)
         counting = CountJob(
-            pool.inputs, Summary, max_frame_size=options.max_frame_size, split_size=pool.split_size
+            pool.inputs,
+            Summary,
+            max_frame_size=options.max_frame_size,
+            keep_duplicates=options.keep_duplicates,
+            split_size=pool.split_size,
         )
         self.summary = counting.counts
         try:
@@ -251,6 +255,7 @@ class DecodeJob:
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             keylogs=self.options.keylogs,
+            keep_duplicates=self.options.keep_duplicates,
             join_chunks=False,
             link_answers=self.options.two_pass,
             sort=self.options.doctor,
@@ -303,6 +308,7 @@ class DecodeJob:
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             keylogs=self.options.keylogs,
+            keep_duplicates=self.options.keep_duplicates,
             join_chunks=self.join_chunks,
             tee=self._make_tee(),
             sort=self.options.doctor,

@@ -10,7 +10,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import KEYLOG, MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
+from pulsarctl_wire.cli.options import (
+    KEEP_DUPLICATES,
+    KEYLOG,
+    MAX_FRAME_SIZE,
+    OUTPUT,
+    SOURCES,
+    WIDE,
+    TimeFormat,
+)
 from pulsarctl_wire.cli.signature import option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
@@ -52,6 +60,7 @@ class PermitsOptions:
     time_format: TimeFormat = option("-t --time", "Time format, as for decode.", default="utc")
     keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
     wide: bool = WIDE()
 
 
@@ -83,6 +92,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
     decoder = Decoder(
         max_frame_size=options.max_frame_size,
         keylogs=options.keylogs,
+        keep_duplicates=options.keep_duplicates,
         join_chunks=False,
         new_state=ledger.new_state,
         on_end=ledger.ended,
@@ -95,6 +105,8 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
                     origin.time_ns = events[0].time_ns
         except KeyboardInterrupt:
             sources.code = console.EXIT_INTERRUPTED
+    if not ledger.consumers:
+        console.warn_of_packets(decoder.skipped)
     return ledger, sources.code, decoder.last_ns, origin
 
 

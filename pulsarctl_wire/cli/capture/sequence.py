@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import (
+    KEEP_DUPLICATES,
     KEYLOG,
     MAX_FRAME_SIZE,
     OUTPUT,
@@ -53,6 +54,7 @@ class SequenceOptions:
     time_format: TimeFormat = TIME()
     keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
     wide: bool = WIDE()
 
 
@@ -104,6 +106,7 @@ class SequenceJob:
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
             keylogs=self.options.keylogs,
+            keep_duplicates=self.options.keep_duplicates,
             join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )
@@ -116,6 +119,8 @@ class SequenceJob:
         finally:
             self.stack.close()  # removes the progress bar before the diagram is shown
         self.diagram.finish()
+        if not self.diagram.rows:
+            console.warn_of_packets(decoder.skipped)
         if self.diagram.rows or self.code != console.EXIT_SOURCE:
             self._show()
         return self.code

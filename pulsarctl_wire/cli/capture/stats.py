@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import JOBS, KEYLOG, MAX_FRAME_SIZE, OUTPUT, SOURCES
+from pulsarctl_wire.cli.options import JOBS, KEEP_DUPLICATES, KEYLOG, MAX_FRAME_SIZE, OUTPUT, SOURCES
 from pulsarctl_wire.cli.signature import flag, option, several
 from pulsarctl_wire.render.text import Paint, did_you_mean
 from pulsarctl_wire.stats.rows import NAMES
@@ -42,6 +42,7 @@ class StatsOptions:
     jobs: int | None = JOBS()
     keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
 
     @property
     def is_examined(self) -> bool:
@@ -121,11 +122,15 @@ class StatsJob:
         from pulsarctl_wire.capture.sources import Decoder
         from pulsarctl_wire.cli.capture.reading import Sources
 
-        limit = self.options.max_frame_size
+        limit, keep = self.options.max_frame_size, self.options.keep_duplicates
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         if not self.options.is_examined:
             decoder = Decoder(
-                max_frame_size=limit, join_chunks=False, on_end=self.stats.end, keylogs=self.options.keylogs
+                max_frame_size=limit,
+                join_chunks=False,
+                on_end=self.stats.end,
+                keylogs=self.options.keylogs,
+                keep_duplicates=keep,
             )
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
         from pulsarctl_wire.capture.numbers import PacketNumbers
@@ -144,6 +149,7 @@ class StatsJob:
             new_state=doctor.new_state,
             on_end=end,
             keylogs=self.options.keylogs,
+            keep_duplicates=keep,
         )
         decoder.numbers = PacketNumbers(several=len(self.options.sources) > 1)
 
@@ -162,11 +168,13 @@ class StatsJob:
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats
 
-        limit = self.options.max_frame_size
+        limit, keep = self.options.max_frame_size, self.options.keep_duplicates
         if self.options.is_examined:
             from pulsarctl_wire.cli.capture.examination import examine_beside
 
-            wait = examine_beside(self.stack, self.options.sources, limit, self.options.keylogs)
+            wait = examine_beside(
+                self.stack, self.options.sources, limit, self.options.keylogs, keep_duplicates=keep
+            )
 
             def find_findings() -> tuple[list[Any], FindPacket]:
                 found = wait()
@@ -174,7 +182,9 @@ class StatsJob:
 
             self.find_findings = find_findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
-        counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
+        counting = CountJob(
+            pool.inputs, Stats, max_frame_size=limit, keep_duplicates=keep, split_size=pool.split_size
+        )
         self.stats = counting.counts
 
         def count() -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pulsarctl_wire.render.text import Paint, count_of, human_bytes
+from pulsarctl_wire.render.text import Paint, count_of, human_bytes, skipped_in_words
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
@@ -33,10 +33,13 @@ class Summary:
         self.packets = 0
         self.connections = 0
         self.cut_packets = 0
+        self.skipped: Mapping[str, int] = {}
+        """Packets without TCP, by reason."""
         self.dropped_packets: int | None = 0
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.copies = 0
         self.without_data = WithoutData()
         self.tls: Counter[str] = Counter()
         """TLS connections by the kind of reason why they were not opened; "": they were."""
@@ -95,7 +98,9 @@ class Summary:
         self.totals["unopened"] = unopened
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
+        self.skipped = decoder.skipped
         self.dropped_packets = decoder.dropped_packets
+        self.copies = decoder.reassembler.copies.total
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
 
@@ -164,6 +169,10 @@ class Summary:
             yield f"  no data    {paint('yellow', without_data)}"
         if self.tls:
             yield f"  TLS        {self._describe_tls()}"
+        if self.copies:
+            yield f"  copies     {count_of(self.copies, 'packet')} captured twice, shown once"
+        if skipped := skipped_in_words(self.skipped):
+            yield f"  skipped    {skipped}"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"

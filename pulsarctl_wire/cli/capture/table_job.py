@@ -80,8 +80,15 @@ class TableJob:
 
     def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
-        options, limit = self._options, self._work.max_frame_size
-        return examine_beside(self._stack, options.sources, limit, options.keylogs, places=True)
+        work = self._work
+        return examine_beside(
+            self._stack,
+            self._options.sources,
+            work.max_frame_size,
+            self._options.keylogs,
+            places=True,
+            keep_duplicates=work.keep_duplicates,
+        )
 
     def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
@@ -122,6 +129,7 @@ class TableJob:
         decoder = Decoder(
             max_frame_size=self._work.max_frame_size,
             keylogs=self._options.keylogs,
+            keep_duplicates=self._work.keep_duplicates,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
@@ -132,6 +140,7 @@ class TableJob:
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
         self._say_dropped(decoder.dropped_packets)
+        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
@@ -158,7 +167,9 @@ class TableJob:
             pool.note(progress.totals)
         yield from finished("end", progress.stitcher.close())
         self._code = pool.code
-        self._say_dropped(progress.totals.dropped)
+        totals = progress.totals
+        self._say_dropped(totals.dropped)
+        console.warn_of_packets(totals.skipped, totals.copies)
 
     def _say_dropped(self, packets: int) -> None:
         if packets:

@@ -45,6 +45,8 @@ class LifeState(NamedTuple):
     by_second: bool | None
     reset: bool
     last_ns: Nanoseconds | None
+    copies: Count
+    also: list[bytes]
 
 
 class EndedConnection(NamedTuple):
@@ -77,6 +79,10 @@ class EndedConnection(NamedTuple):
     """`PULSAR`, another protocol (TLS, HTTP, SSH) or `UNKNOWN`; None if neither side sent a byte."""
     sizes: tuple[int, int]
     """Bytes sent to the client and to the broker, lost ones included."""
+    copies: int = 0
+    """Its packets that were captured again: on a bridge, or before or after NAT."""
+    also: tuple[tuple[str, str], ...] = ()
+    """The client's and the broker's address in those copies whose addresses NAT has changed."""
 
     @property
     def how(self) -> str:
