@@ -67,7 +67,7 @@ ONLY_IN = {
     "duckdb": {"data"},
     "pyspark": {"spark", "data"},
     "asyncio": {"net", "cli", "broker", "testing"},
-    "cryptography": {"net"},
+    "cryptography": {"wire", "net"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
     "socket": {"net", "capture", "broker", "spark"},

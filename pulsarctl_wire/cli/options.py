@@ -40,6 +40,11 @@ PAYLOAD_RATIO: Final = partial(
     min=1,
     show_default="1024",
 )
+PRIVATE_KEY: Final = partial(
+    several,
+    "--private-key FILE",
+    "Decrypt payloads that are encrypted for this key: RSA or EC, in PEM.",
+)
 
 
 def _widen(wide: bool) -> None:
@@ -140,6 +145,7 @@ class DisplayOptions:
     )
     time_format: TimeFormat = TIME()
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
+    private_keys: list[str] = PRIVATE_KEY()
 
 
 def parse_address(flag: str, text: str) -> tuple[str, int]:

@@ -221,7 +221,7 @@ def test_a_command_without_fields_has_an_empty_sub_message() -> None:
 
 def test_names_that_only_describe_are_those_of_records() -> None:
     assert DESCRIPTIVE_NAMES < RECORD_NAMES
-    rest = {"command", "fields", "metadata", "broker_entry_metadata", "messages", "checksum"}
+    rest = {"command", "fields", "metadata", "broker_entry_metadata", "messages", "checksum", "decrypted"}
     assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIPTIVE_NAMES
 
 

@@ -206,6 +206,7 @@ def check(options: WatchOptions) -> None:
         "--topic": selection.topics,
         "--connection": selection.connections,
         "--schema": display.schema,
+        "--private-key": display.private_keys,
         "--output": options.output != "line",
         "--time": display.time_format != "utc",
     }

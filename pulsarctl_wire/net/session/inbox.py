@@ -11,8 +11,9 @@ from collections.abc import Sized
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pulsarctl_wire.net.session.acks import Position
+from pulsarctl_wire.wire.chunks import ChunkJoiner
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import Budget, ChunkJoiner, Message
+from pulsarctl_wire.wire.payload import Budget, Message
 
 ROOM: Final = 64 * 1024 * 1024
 """Bytes of deliveries that all consumers of a subscription together ask for."""
