@@ -106,6 +106,7 @@ class ConsumeOptions:
             nack_delay=self.nack_delay,
             ack_timeout=self.ack_timeout,
             payload_ratio=self.intake.payload_ratio,
+            **self.intake.make_decryption(),
         )
 
     def prepare_letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
@@ -206,6 +207,7 @@ async def read(session: Session, options: ReadOptions) -> int:
         read_compacted=options.read_compacted,
         create_topic=False,
         payload_ratio=intake.payload_ratio,
+        **intake.make_decryption(),
     )
     view = View(intake, since_ms=0 if since_ns is None else since_ns // 1_000_000)
     names = [parse_topic(topic) for topic in options.topics]
