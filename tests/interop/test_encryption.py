@@ -112,8 +112,24 @@ def test_clients_open_what_pwire_encrypts(
     size = 3_000 if form == "chunked" else 30
     texts = [text(number, size) for number in range(COUNT)]
     keys = [word for name in names.split(",") for word in ("-ekn", name, "-ekv", data_uri(name))]
-    options = {"single": ["-db"], "batched": ["-b", 1000], "chunked": ["-c", "--chunk-size", 1000]}[form]
-    done(pwire("produce", topic, "-m", "-", *options, "--compression", "zstd", *keys, stdin="\n".join(texts)))
+    options: dict[str, list[object]] = {
+        "single": ["-db"],
+        "batched": ["-b", 1000],
+        "chunked": ["-c", "--chunk-size", 1000],
+    }
+    done(
+        pwire(
+            "produce",
+            topic,
+            "-m",
+            "-",
+            *options[form],
+            "--compression",
+            "zstd",
+            *keys,
+            stdin="\n".join(texts),
+        )
+    )
     assert run(names, "consume", topic).split() == " ".join(texts).split()
 
 
