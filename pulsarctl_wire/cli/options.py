@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -210,6 +211,7 @@ class RowOptions:
         "--max-value SIZE", "With --values: the largest payload that is kept.", default="64Ki"
     )
     hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
+    private_keys: list[str] = PRIVATE_KEY()
     max_frame_size: int | None = MAX_FRAME_SIZE()
 
     def check_host(self, files: Iterable[str]) -> None:
@@ -221,15 +223,22 @@ class RowOptions:
 
     def make_options(self, split_size: int) -> Any:
         """Make the `Options` of the pipeline; `split_size` is in bytes. Contradictions end the command."""
+        from pulsarctl_wire.capture.private_keys import read_private_keys
         from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
 
         has_messages = self.messages or self.detail == "messages"
-        if not has_messages and (self.values or self.hash_keys):
-            console.fail("--values and --hash-keys need --messages")
+        if not has_messages and (self.values or self.hash_keys or self.private_keys):
+            console.fail("--values, --hash-keys and --private-key need --messages")
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
-        about = MessageOptions(self.values or "", parse_size("--max-value", self.max_value), self.hash_keys)
+        read_private_keys(self.private_keys)  # it fails here, not in a worker
+        about = MessageOptions(
+            self.values or "",
+            parse_size("--max-value", self.max_value),
+            self.hash_keys,
+            tuple(map(os.path.abspath, self.private_keys)),
+        )
         return Options(
             split_size,
             self.max_frame_size,
