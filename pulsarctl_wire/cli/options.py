@@ -232,7 +232,8 @@ class RowOptions:
             console.fail("--values, --hash-keys and --private-key need --messages")
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
-        read_private_keys(self.private_keys)  # it fails here, not in a worker
+        with console.errors_reported():
+            read_private_keys(self.private_keys)  # it fails here, not in a worker
         about = MessageOptions(
             self.values or "",
             parse_size("--max-value", self.max_value),

@@ -113,7 +113,7 @@ class KeyRing:
     def __init__(self, keys: Iterable["PrivateKey"]) -> None:
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-        self._openers: list[tuple[Callable[[bytes], bytes], str]] = [
+        self._openers: list[tuple[Callable[[bytes], bytes | None], str]] = [
             (partial(_open_rsa, key), RSA_OAEP)
             if isinstance(key, RSAPrivateKey)
             else (partial(_open_ecies, key), ECIES)
@@ -174,16 +174,18 @@ class KeyRing:
             if self._failures >= MAX_FAILURES:
                 break
             data_key = open_with_key(wrapped)
+            if data_key is None:
+                continue
             if len(data_key) in _DATA_KEY_SIZES:
                 return AESGCM(data_key), f"AES-{8 * len(data_key)}-GCM, {algorithm}"
             self._failures += 1
         return None, ""
 
 
-def _open_rsa(key: "RSAPrivateKey", wrapped: bytes) -> bytes:
-    """Decrypt a data key; b"" if it is not for this key."""
+def _open_rsa(key: "RSAPrivateKey", wrapped: bytes) -> bytes | None:
+    """Decrypt a data key; b"" if it is not for this key, None if its size says so."""
     if len(wrapped) != (key.key_size + 7) // 8:
-        return b""
+        return None
     try:
         return key.decrypt(wrapped, make_oaep())
     except ValueError:
@@ -198,14 +200,14 @@ def make_oaep() -> Any:
     return OAEP(MGF1(SHA1()), SHA1(), None)
 
 
-def _open_ecies(key: "EllipticCurvePrivateKey", wrapped: bytes) -> bytes:
-    """Decrypt a data key; b"" if it is not for this key."""
+def _open_ecies(key: "EllipticCurvePrivateKey", wrapped: bytes) -> bytes | None:
+    """Decrypt a data key; b"" if it is not for this key, None if its size says so."""
     from cryptography.hazmat.primitives.asymmetric.ec import ECDH, EllipticCurvePublicKey
 
     size = 1 + 2 * ((key.curve.key_size + 7) // 8)
+    if len(wrapped) - size - _MAC_SIZE not in _DATA_KEY_SIZES:
+        return None
     point, masked, mac = wrapped[:size], wrapped[size:-_MAC_SIZE], wrapped[-_MAC_SIZE:]
-    if len(wrapped) <= size + _MAC_SIZE or len(masked) not in _DATA_KEY_SIZES:
-        return b""
     try:
         ephemeral = EllipticCurvePublicKey.from_encoded_point(key.curve, point)
         secret = key.exchange(ECDH(), ephemeral)

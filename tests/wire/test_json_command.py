@@ -225,6 +225,13 @@ def test_names_that_only_describe_are_those_of_records() -> None:
     assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIPTIVE_NAMES
 
 
+def test_decrypted_messages_cannot_be_sent() -> None:
+    line = {"command": "SEND", "fields": {}, "metadata": {}, "messages": [{"payload": "a"}]}
+    assert parsed(line)
+    with pytest.raises(ValueError, match="decode it without --private-key, or give the entry's payload"):
+        parse_line(json.dumps({**line, "decrypted": {"key": "k", "algorithm": "a"}}))
+
+
 def test_what_decode_says_of_sizes_and_times_does_not_count() -> None:
     shown = record(bytes.fromhex(PING)) | {
         "total_size": 77,
