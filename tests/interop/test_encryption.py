@@ -12,6 +12,7 @@ import pytest
 from interop.brokers import Broker
 from interop.conftest import Go, Pwire
 from interop.releases import run_java
+from interop.sessions import Proxy
 from interop.test_produce import done, records
 
 KEYS = Path(__file__).parents[1] / "encrypted"
@@ -166,6 +167,21 @@ def test_without_a_key_the_ciphertext_is_shown(pwire: Pwire, topic: str) -> None
     failed = pwire("read", topic, "--crypto-failure", "fail")
     assert (failed.returncode, failed.stdout) == (3, "")
     assert "encrypted, and no private key was given" in failed.stderr
+
+
+def test_the_tap_of_the_proxy_and_recordings_are_opened(
+    broker: Broker, pwire: Pwire, topic: str, tmp_path: Path
+) -> None:
+    key, record = ["--private-key", KEYS / "ec.pem"], tmp_path / "session.pcapng"
+    with Proxy(pwire, broker.url, "--tap", "-o", "json", *key) as proxy:
+        words = ["-m", "secret", "-ekn", "agency", "-ekv", KEYS / "ec.pub", "--record", record]
+        done(pwire("produce", topic, *words, url=proxy.url))
+        frames = proxy.until_frames(1, "SEND")
+    frames += records(done(pwire("decode", record, "--command", "SEND", "-o", "json", *key, url="")))
+    assert len(frames) == 2
+    for frame in frames:
+        assert frame["decrypted"] == {"key": "agency", "algorithm": ECIES}
+        assert frame["messages"][0]["payload"] == {"view": "text", "value": "secret"}
 
 
 @pytest.mark.parametrize(
