@@ -272,7 +272,7 @@ class LineRenderer:
     def fields(self, frame: Frame) -> list[str]:
         """Return the texts of a command's fields and its entry, as they are in its line."""
         parts: list[str] = []
-        self._add_slow(frame, parts)
+        self._add_slow(frame, parts, self._open_encrypted(frame))
         return [part[1:] for part in parts]
 
     def _open_encrypted(self, frame: Frame) -> Entry | None:

@@ -107,17 +107,19 @@ def load_private_key(data: bytes) -> "PrivateKey":
 class KeyRing:
     """Private keys, which open payloads. Data keys are cached, and so is that no key opens one.
 
-    `problems` are the different reasons why payloads stayed closed, in their order, up to 100.
+    `keys` are the private keys, `problems` the different reasons why payloads stayed closed, in their order,
+    up to 100.
     """
 
     def __init__(self, keys: Iterable["PrivateKey"]) -> None:
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
+        self.keys = list(keys)
         self._openers: list[tuple[Callable[[bytes], bytes | None], str]] = [
             (partial(_open_rsa, key), RSA_OAEP)
             if isinstance(key, RSAPrivateKey)
             else (partial(_open_ecies, key), ECIES)
-            for key in keys
+            for key in self.keys
         ]
         self._failures = 0
         self._unwrap = lru_cache(_CACHED)(self._try_keys)

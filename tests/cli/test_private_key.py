@@ -67,6 +67,12 @@ def test_filters() -> None:
     assert not pwire("decode", CAPTURE, *RSA, *asked).records
 
 
+def test_diagrams() -> None:
+    asked = ["sequence", CAPTURE, *SENDS, "-o", "svg"]
+    assert "encrypted=ec key=k0 decrypted" in pwire(*asked, *EC).out.decode()
+    assert "decrypted" not in pwire(*asked).out.decode()
+
+
 def test_what_is_still_encrypted_is_an_error_to_find() -> None:
     run = pwire("decode", CAPTURE, *RSA, "--first-error")
     assert run.lines[0].startswith(f"{CLOSED} | ")
@@ -80,12 +86,27 @@ def test_what_is_still_encrypted_is_an_error_to_find() -> None:
         (["decode", CAPTURE, "--private-key", CAPTURE], f"--private-key {CAPTURE}: not a private key; "),
         (["decode", CAPTURE, "--private-key", KEYS], f"--private-key {KEYS}: Is a directory"),
         (["decode", CAPTURE, "--connections", *EC], "cannot be combined with --private-key"),
+        (["doctor", CAPTURE, "--private-key", "/none"], "--private-key /none: No such file"),
+        (["sequence", CAPTURE, "--private-key", "/none"], "--private-key /none: No such file"),
+        (["ping", "--private-key", "/none"], "--private-key /none: No such file"),
         ([*PROXY, *EC], "--private-key needs --tap"),
         ([*PROXY, "--tap", "--private-key", "/none"], "--private-key /none: No such file"),
         ([*TABLE, *EC], "--values, --hash-keys and --private-key need --messages"),
         ([*TABLE, "--messages", "--private-key", "/none"], "--private-key /none: No such file"),
     ],
-    ids=["missing", "no-key", "directory", "connections", "no-tap", "tap", "no-messages", "table"],
+    ids=[
+        "missing",
+        "no-key",
+        "directory",
+        "connections",
+        "doctor",
+        "sequence",
+        "ping",
+        "no-tap",
+        "tap",
+        "no-messages",
+        "table",
+    ],
 )
 def test_wrong_options_are_one_line(words: list[str | Path], complaint: str) -> None:
     run = pwire(*words)

@@ -177,6 +177,9 @@ def test_the_tap_of_the_proxy_and_recordings_are_opened(
         words = ["-m", "secret", "-ekn", "agency", "-ekv", KEYS / "ec.pub", "--record", record]
         done(pwire("produce", topic, *words, url=proxy.url))
         frames = proxy.until_frames(1, "SEND")
+    consumed = pwire("consume", topic, "-s", "s", "-p", "Earliest", "--trace", "-ekv", KEYS / "ec.pem")
+    assert done(consumed) == "secret\n"
+    assert ' encrypted=agency decrypted "secret" ' in consumed.stderr
     frames += records(done(pwire("decode", record, "--command", "SEND", "-o", "json", *key, url="")))
     assert len(frames) == 2
     for frame in frames:

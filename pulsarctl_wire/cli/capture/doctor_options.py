@@ -10,6 +10,7 @@ from pulsarctl_wire.cli.options import (
     BUFFER,
     MAX_FRAME_SIZE,
     OUTPUT,
+    PRIVATE_KEY,
     SOURCES,
     WIDE,
     TimeFormat,
@@ -30,6 +31,7 @@ class DoctorOptions:
     checks: CheckOptions = group(CheckOptions, RULES)
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
+    private_keys: list[str] = PRIVATE_KEY(SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
     wide: bool = WIDE(SHOW)
     write: str | None = option(
