@@ -96,7 +96,10 @@ def load_private_key(data: bytes) -> "PrivateKey":
         key = load_pem_private_key(data, None)
     except TypeError:
         raise ValueError("the key has a passphrase; write it without one") from None
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm) as error:
+        if b"PRIVATE KEY" in data:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ValueError(f"the private key cannot be read: {reason}") from None
         kind = "a public key" if b"PUBLIC KEY" in data or b"CERTIFICATE" in data else "not a private key"
         raise ValueError(f"{kind}; give an RSA or EC private key in PEM") from None
     if not isinstance(key, (RSAPrivateKey, EllipticCurvePrivateKey)):

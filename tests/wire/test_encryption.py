@@ -359,11 +359,12 @@ def test_private_keys_in_every_form() -> None:
     [
         (b"", "not a private key"),
         (b"\xff\x00 no key", "not a private key"),
+        ((KEYS / "rsa.pem").read_bytes()[:900], "the private key cannot be read: "),
         ((KEYS / "rsa.pub").read_bytes(), "a public key; give an RSA or EC private key in PEM"),
         (in_pem(private_key("p256"), b"x"), "the key has a passphrase; write it without one"),
         (in_pem(ed25519.Ed25519PrivateKey.generate()), "neither an RSA nor an EC key"),
     ],
-    ids=["empty", "bytes", "public", "passphrase", "ed25519"],
+    ids=["empty", "bytes", "cut", "public", "passphrase", "ed25519"],
 )
 def test_what_is_no_private_key(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
@@ -374,3 +375,5 @@ def test_what_is_no_public_key() -> None:
     for name, reason in (("rsa.pem", "a private key"), ("go.pcapng", "not a public key")):
         with pytest.raises(ValueError, match=reason):
             load_public_key((KEYS / name).read_bytes())
+    with pytest.raises(ValueError, match="the public key cannot be read: "):
+        load_public_key((KEYS / "rsa.pub").read_bytes()[:300])

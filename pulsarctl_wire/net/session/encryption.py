@@ -45,7 +45,10 @@ def load_public_key(data: bytes) -> "PublicKey":
     try:
         is_certificate = b"BEGIN CERTIFICATE" in data
         key = load_pem_x509_certificate(data).public_key() if is_certificate else load_pem_public_key(data)
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm) as error:
+        if b"PUBLIC KEY" in data:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ValueError(f"the public key cannot be read: {reason}") from None
         kind = "a private key" if b"PRIVATE KEY" in data else "not a public key"
         raise ValueError(f"{kind}; give an RSA or EC public key in PEM") from None
     if isinstance(key, RSAPublicKey) and key.key_size < _MIN_RSA:
