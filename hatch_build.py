@@ -50,6 +50,7 @@ COMPILED = (
     "stats/counting",
     "table/columns",
     "table/frames",
+    "wire/chunks",
     "wire/fast_fields",
     "wire/fields",
     "wire/fixed",

@@ -15,10 +15,11 @@ from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, ValueBudget, show, s
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
+from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.redaction import hides_entry, mask_event
-from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
+from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Entry, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
 from pulsarctl_wire.wire.session.ending import PULSAR, Contents, EndedConnection
 from pulsarctl_wire.wire.varint import SIZED
@@ -33,12 +34,12 @@ RECORD_NAMES: Final = frozenset(
         *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
-        *("malformed", "size", "bytes", "gap", "findings"),
+        *("decrypted", "malformed", "size", "bytes", "gap", "findings"),
     )
 )
 """The names at the top level of a record."""
 
-INSIDE: Final = frozenset(("fields", "broker_entry_metadata", "metadata", "messages", "notes"))
+INSIDE: Final = frozenset(("fields", "broker_entry_metadata", "metadata", "messages", "decrypted", "notes"))
 """The top-level names whose values need the frame to be opened, which is the expensive part."""
 
 MESSAGE_NAMES: Final = frozenset(
@@ -97,7 +98,7 @@ class Recorder:
 
     With `show_secrets` credentials are not redacted. `schema`, if given, is used for every payload, whatever
     schema the capture has. `answers` gives each frame's record the key `answer`. `budget` limits how much is
-    opened and shown. `find_packet` says which packet of which file a packet is.
+    opened and shown. `find_packet` says which packet of which file a packet is. `keys` open what is encrypted.
     """
 
     def __init__(
@@ -108,9 +109,11 @@ class Recorder:
         answers: bool = False,
         budget: Budget | None = None,
         find_packet: FindPacket = find_no_packet,
+        keys: KeyRing | None = None,
     ) -> None:
         self.budget = budget or Budget()
         self.find_packet = find_packet
+        self.keys = keys
         self._walk = Walker(show_secrets=show_secrets)
         self._hide = Walker(hide_all=True)
         self.show_secrets = show_secrets
@@ -119,7 +122,7 @@ class Recorder:
         # what is left for the current frame: bytes of payloads to show, values to build
         self._left = 0
         self._room: ValueBudget | None = None
-        self._plain = True  # neither encrypted nor a marker
+        self._plain = True  # neither still encrypted nor a marker
 
     def __call__(self, event: Event) -> Record:
         """Return the record of `event`."""
@@ -174,7 +177,7 @@ class Recorder:
         if broker_entry is not None:
             record["broker_entry_metadata"] = self._walk(broker_entry)
         if metadata is not None and not hidden:
-            record["messages"] = self._messages(frame, record["metadata"], notes)
+            record["messages"] = self._messages(frame, record, notes)
         if self._walk.is_used:
             notes += self._walk.take_problems()
         if frame.checksum == "invalid":
@@ -204,8 +207,12 @@ class Recorder:
         if is_shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
+        return [*frame.notes, *self.open(frame).notes]
+
+    def open(self, frame: Frame) -> Entry:
+        """Open a frame's entry, within the budget."""
         self.budget.read(len(frame.raw))
-        return [*frame.notes, *open_entry(frame, self.budget).notes]
+        return open_entry(frame, self.budget, self.keys)
 
     def _fields(self, frame: Frame, notes: list[str]) -> Record | None:
         base = frame.base
@@ -240,14 +247,16 @@ class Recorder:
         notes.append(HIDDEN)
         return self._hide
 
-    def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
-        budget = self.budget
-        budget.read(len(frame.raw))
-        entry = open_entry(frame, budget)
+    def _messages(self, frame: Frame, record: Record, notes: list[str]) -> list[Record]:
+        """Return the records of a frame's messages; if its entry is decrypted, `record` says so."""
+        walked = record["metadata"]
+        entry = self.open(frame)
         if entry.notes:
             notes += entry.notes
+        if entry.opened is not None:
+            record["decrypted"] = entry.opened._asdict()
         self._left = MAX_SHOWN
-        self._plain = not (
+        self._plain = entry.opened is not None or not (
             "marker_type" in walked or "encryption_keys" in walked or walked.get("encryption_param")
         )
         records = [

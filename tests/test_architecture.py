@@ -68,7 +68,7 @@ ONLY_IN = {
     "duckdb": {"data"},
     "pyspark": {"spark", "data"},
     "asyncio": {"net", "cli", "broker", "testing"},
-    "cryptography": {"net", "capture"},
+    "cryptography": {"wire", "net", "capture"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
     "socket": {"net", "capture", "broker", "spark"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -47,6 +48,11 @@ PAYLOAD_RATIO: Final = partial(
     "Most bytes of payloads to open per byte read, beyond the first 160 MiB.",
     min=1,
     show_default="1024",
+)
+PRIVATE_KEY: Final = partial(
+    several,
+    "--private-key FILE",
+    "Decrypt payloads that are encrypted for this key: RSA or EC, in PEM.",
 )
 
 
@@ -148,6 +154,7 @@ class DisplayOptions:
     )
     time_format: TimeFormat = TIME()
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
+    private_keys: list[str] = PRIVATE_KEY()
 
 
 def parse_address(flag: str, text: str) -> tuple[str, int]:
@@ -212,6 +219,7 @@ class RowOptions:
         "--max-value SIZE", "With --values: the largest payload that is kept.", default="64Ki"
     )
     hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
+    private_keys: list[str] = PRIVATE_KEY()
     max_frame_size: int | None = MAX_FRAME_SIZE()
     keep_duplicates: bool = KEEP_DUPLICATES()
 
@@ -224,15 +232,23 @@ class RowOptions:
 
     def make_options(self, split_size: int) -> Any:
         """Make the `Options` of the pipeline; `split_size` is in bytes. Contradictions end the command."""
+        from pulsarctl_wire.capture.private_keys import read_private_keys
         from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
 
         has_messages = self.messages or self.detail == "messages"
-        if not has_messages and (self.values or self.hash_keys):
-            console.fail("--values and --hash-keys need --messages")
+        if not has_messages and (self.values or self.hash_keys or self.private_keys):
+            console.fail("--values, --hash-keys and --private-key need --messages")
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
-        about = MessageOptions(self.values or "", parse_size("--max-value", self.max_value), self.hash_keys)
+        with console.errors_reported():
+            read_private_keys(self.private_keys)  # it fails here, not in a worker
+        about = MessageOptions(
+            self.values or "",
+            parse_size("--max-value", self.max_value),
+            self.hash_keys,
+            tuple(map(os.path.abspath, self.private_keys)),
+        )
         return Options(
             split_size,
             self.max_frame_size,

@@ -88,6 +88,8 @@ class TreeRenderer:
         if record["checksum"]:
             style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
             lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
+        if "decrypted" in record:
+            self._add_branch(lines, paint("bold", "decrypted"), record["decrypted"])
         for message in record["messages"]:
             index = message.pop("index")
             self._add_branch(

@@ -25,6 +25,7 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
+from pulsarctl_wire.wire.encryption import Seal
 from pulsarctl_wire.wire.fast_fields import IS_COMPILED, Head, Ids, head_of, ids_of, read_head
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.fixed import u32_at
@@ -119,6 +120,7 @@ class Frame:
     request_type  for an answer: type number of that request's command; None if not known
     answer        for a request: number of the answer's frame, if already known
     joined        for the last chunk of a message: the payload of all its chunks, if they were seen
+    seals         of encrypted ones: for each chunk its seal, and how many bytes of `joined` it is
     schema        the topic's schema for the version that this message carries, if one was seen
     notes         what is odd about it, as texts
     findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
@@ -131,8 +133,8 @@ class Frame:
         *("_base", "_head", "_ids", "_metadata", "answer", "broker_entry", "checksum", "connection"),
         *("findings", "joined", "latency_ns", "metadata_at", "notes", "number", "offset", "packet"),
         *("packets", "partial", "payload_at", "producer", "raw", "reported", "request", "request_offset"),
-        *("request_type", "resend_of", "schema", "sent", "start_ns", "subscription", "time_ns", "to_broker"),
-        *("topic", "type"),
+        *("request_type", "resend_of", "schema", "seals", "sent", "start_ns", "subscription", "time_ns"),
+        *("to_broker", "topic", "type"),
     )
 
     def __init__(
@@ -157,14 +159,11 @@ class Frame:
         self.packet = packet
         self.packets: Sequence[int] = ()
         self.reported: tuple[int, int] | None = None
-        self.number = 0
-        self.partial = False
+        self.number = self.metadata_at = self.payload_at = 0
+        self.partial = self.broker_entry = False
         self.checksum: str | None = None
         self._metadata: MessageMetadata | None = None
         self._head: Head | None = None
-        self.metadata_at = 0
-        self.payload_at = 0
-        self.broker_entry = False
         self.topic: str | None = None
         self.subscription: str | None = None
         self.producer: str | None = None
@@ -178,6 +177,7 @@ class Frame:
         self.notes: Sequence[str] = ()
         self.findings: Sequence[str] = ()
         self.joined: bytes | None = None
+        self.seals: Sequence[tuple[Seal | None, int]] = ()
         self.schema: Schema | None = None
 
     @property

@@ -9,6 +9,7 @@ from typing import BinaryIO
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.checks.finding import Finding
@@ -34,6 +35,7 @@ class DoctorJob:
 
     def __init__(self, options: DoctorOptions, stack: ExitStack) -> None:
         self.options = options
+        self.keys = read_private_keys(options.private_keys)
         self.stack = stack
         self.code = 0
         self.tls_secrets = b""  # that have opened records, as lines of a key log
@@ -161,7 +163,7 @@ class DoctorJob:
         numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         if self.options.is_live:
             return {}
-        recorder = Recorder()
+        recorder = Recorder(keys=self.keys)
         output = "tree" if self.options.tree else "line"
         colour = self.options.output == "text" and console.has_colour(sys.stdout)
         render = renderer(output, recorder, Paint(colour), self.clock)

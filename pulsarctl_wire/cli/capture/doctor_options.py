@@ -12,6 +12,7 @@ from pulsarctl_wire.cli.options import (
     KEYLOG,
     MAX_FRAME_SIZE,
     OUTPUT,
+    PRIVATE_KEY,
     SOURCES,
     WIDE,
     TimeFormat,
@@ -33,6 +34,7 @@ class DoctorOptions:
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
     each: bool = flag("--all", "Show each finding, also those of the same cause.", SHOW)
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
+    private_keys: list[str] = PRIVATE_KEY(SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
     wide: bool = WIDE(SHOW)
     write: str | None = option(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
 from pulsarctl_wire.capture.numbers import PacketNumbers
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console
@@ -112,12 +113,14 @@ class DecodeJob:
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
         self.numbers = PacketNumbers(several=len(options.sources) > 1)
+        self.keys = read_private_keys(options.display.private_keys)
         recorder = Recorder(
             show_secrets=options.display.show_secrets,
             schema=schema_of(options.display.schema),
             answers=options.two_pass,
             budget=self.budget,
             find_packet=self.numbers.find,
+            keys=self.keys,
         )
         text = options.selection.expression
         self.expression = None if text is None else self._make_expression(text, recorder)
@@ -443,6 +446,8 @@ class DecodeJob:
             sys.stderr.write(line + "\n")
         if self.verdict:
             console.warn(self.verdict)
+        for problem in self.keys.problems if self.keys is not None else ():
+            console.warn(f"--private-key: some payloads stay encrypted: {problem}")
         if self.listing is not None and not self.summary.packets:
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"

@@ -15,6 +15,7 @@ from pulsarctl_wire.cli.options import (
     KEYLOG,
     MAX_FRAME_SIZE,
     OUTPUT,
+    PRIVATE_KEY,
     SOURCES,
     TIME,
     WIDE,
@@ -51,6 +52,7 @@ class SequenceOptions:
     rows: int = option(
         "--rows N", "Maximum number of rows; the rest is counted.", default=500, min=1, max=_MAX_ROWS
     )
+    private_keys: list[str] = PRIVATE_KEY()
     time_format: TimeFormat = TIME()
     keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
@@ -71,13 +73,14 @@ class SequenceJob:
     """One run. The constructor raises FilterError for an invalid selection; `run` does the rest."""
 
     def __init__(self, options: SequenceOptions, stack: ExitStack) -> None:
+        from pulsarctl_wire.capture.private_keys import read_private_keys
         from pulsarctl_wire.cli.capture import select
         from pulsarctl_wire.record import Recorder
         from pulsarctl_wire.render.line import Clock, LineRenderer
         from pulsarctl_wire.render.sequence import Diagram
         from pulsarctl_wire.render.text import Origin, Paint
 
-        selection = options.selection
+        selection, recorder = options.selection, Recorder(keys=read_private_keys(options.private_keys))
         self.options = options
         self.stack = stack
         self.origin = Origin()
@@ -90,12 +93,11 @@ class SequenceJob:
             local = options.time_format == "local"
             self.tests.append(select.by_time(options.time_range, self.origin, local=local))
         if selection.expression is not None:
-            self.tests.append(select.Expression(selection.expression, Recorder()))
+            self.tests.append(select.Expression(selection.expression, recorder))
         self.ended: list[EndedConnection] = []
         around = None if options.around is None else (options.around, options.context)
-        self.diagram = Diagram(
-            LineRenderer(Paint(False)), fold=not options.no_fold, limit=options.rows, around=around
-        )
+        line = LineRenderer(Paint(False), open_entry=recorder.open if recorder.keys is not None else None)
+        self.diagram = Diagram(line, fold=not options.no_fold, limit=options.rows, around=around)
 
     def run(self) -> int:
         """Read and draw; returns the exit code."""

@@ -195,7 +195,7 @@ def announce_faults(faults: Faults) -> None:
 
 
 def check(options: WatchOptions) -> None:
-    """End the command if options contradict each other."""
+    """End the command if options contradict each other. Raises SettingsError for wrong private keys."""
     if any(options.rotation.parse_rotation().values()) and not options.record:
         console.fail("--rotate-… needs --record FILE")
     options.checks.check(options.doctor)
@@ -206,6 +206,7 @@ def check(options: WatchOptions) -> None:
         "--topic": selection.topics,
         "--connection": selection.connections,
         "--schema": display.schema,
+        "--private-key": display.private_keys,
         "--output": options.output != "line",
         "--time": display.time_format != "utc",
     }
@@ -215,3 +216,7 @@ def check(options: WatchOptions) -> None:
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text)
+    if display.private_keys:
+        from pulsarctl_wire.capture.private_keys import read_private_keys
+
+        read_private_keys(display.private_keys)  # it fails here, not in the watcher

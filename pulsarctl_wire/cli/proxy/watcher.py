@@ -22,6 +22,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.findings import FindingPrinter, summarize
@@ -168,7 +169,11 @@ class WatchRun:
     def _make_tap(self) -> TapPrinter:
         options = self.options
         display = options.display
-        recorder = Recorder(show_secrets=display.show_secrets, schema=schema_of(display.schema))
+        recorder = Recorder(
+            show_secrets=display.show_secrets,
+            schema=schema_of(display.schema),
+            keys=read_private_keys(display.private_keys),
+        )
         tests = select.tests(options.selection)
         if options.selection.expression is not None:
             tests.append(select.Expression(options.selection.expression, recorder))

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
+from pulsarctl_wire.wire.chunks import ChunkJoiner
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.names import without_partition
-from pulsarctl_wire.wire.payload import ChunkJoiner
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.state_data import Identity
 
