@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 
+from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.errors import CaptureError
 
 MAX_REPEATED = 512 << 10
@@ -21,24 +23,6 @@ MAX_REPEATED = 512 << 10
 
 MAX_ZEROS = 16 << 20
 """Zeros that the `*` lines may stand for; there are no frames in zeros."""
-
-PIECE = 1 << 20
-"""Bytes after which a dump is yielded in pieces; no packet is that long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dumped:
-    """The bytes of one packet of a dump, or of the whole dump if it has no packets; maybe in pieces."""
-
-    data: bytes
-    time_ns: int | None
-    """From tcpdump: ns since 1970 (-tt; -tttt, its date taken as UTC since no zone is printed), or since
-    midnight (the default form). None for intervals (-ttt, -ttttt), and for all other tools."""
-    link: str
-    """What the bytes start with: "ethernet" or "ip" for tcpdump's packets; "": unknown."""
-    more: bool = False
-    """Whether the bytes continue in the next `Dumped`."""
-
 
 _OFFSET = re.compile(r"\s*(0[xX])?([0-9A-Fa-f]{4,16})(:?)(?=\s|$)")
 _PAIR = "[0-9A-Fa-f]{2}"
@@ -70,6 +54,8 @@ class Row:
 
 def read_row(number: int, line: str) -> Row | None:
     """Parse line `number` as a row; return None if it is not one."""
+    if line.startswith("|"):  # in a box, as Netty prints it
+        line = line.replace("|", " ", 2)
     match = _OFFSET.match(line)
     if match is None:
         return None
@@ -105,6 +91,7 @@ class _Packet:
         self._data = bytearray()
         self._time_ns = time_ns
         self._from_tcpdump = first.from_tcpdump
+        self._line = first.number
         self._due = first.offset
         self._row: Row | None = first
         self._repeated = False
@@ -133,8 +120,8 @@ class _Packet:
         data = bytes(self._data)
         self._data.clear()
         if self._from_tcpdump:
-            return Dumped(data, self._time_ns, link_of(data))
-        return Dumped(data, None, "")
+            return Dumped(data, self._time_ns, link_of(data), line=self._line)
+        return Dumped(data, None, line=self._line)
 
     def settle(self, number: int, until: int | None) -> None:
         """End the last row at the offset `until` of line `number`; None: the dump ends."""
@@ -174,13 +161,13 @@ class _Packet:
         return (line * (size // len(line) + 1))[:size]
 
 
-def parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
+def parse_rows(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Yield the packets that rows show. Raises CaptureError where a line contradicts the offsets."""
     current: _Packet | None = None
     colon: bool | None = None
     time_ns: int | None = None
     room = {False: MAX_REPEATED, True: MAX_ZEROS}
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         row = read_row(number, line)
         if row is not None and colon is None and row.is_plausible:
             colon = row.has_colon
