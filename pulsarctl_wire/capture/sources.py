@@ -25,7 +25,15 @@ from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.text.dumped import Dumped
 from pulsarctl_wire.capture.text.flows import Flows
-from pulsarctl_wire.capture.text.forms import LINKS, Form, belongs, choose_form, hole_size, shows_packets
+from pulsarctl_wire.capture.text.forms import (
+    LINKS,
+    NO_TRAFFIC,
+    Form,
+    belongs,
+    choose_form,
+    hole_size,
+    shows_packets,
+)
 from pulsarctl_wire.capture.text.lines import is_text, split_lines
 from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -299,8 +307,7 @@ class Decoder:
         first = next(filter(None, batches), None)
         if first is None or not self._is_frames(first[0], head):
             raise CaptureError(
-                "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames; "
-                "convert other captures with editcap, and cut other headers off raw bytes"
+                f"{NO_TRAFFIC}; convert other captures with editcap, and cut other headers off raw bytes"
             )
         yield first
         yield from batches

@@ -50,6 +50,7 @@ class Stats:
         """Kind of row (a key of `NAMES`) -> the row's key -> the row."""
         self.damage: Counter[str] = Counter()
         """Counts of malformed, malformed_bytes, gaps, gap_bytes."""
+        self.forms: list[str] = []
         self.packets = self.cut_packets = self.dropped_packets = 0
         self.all_connections = 0
         self.without_data = WithoutData()
@@ -137,6 +138,7 @@ class Stats:
         """Copy the counts of a `Decoder` or `Counting`."""
         self.flush()
         self._add_unanswered(decoder.knowledge)
+        self.forms = decoder.forms
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.dropped_packets = decoder.dropped_packets

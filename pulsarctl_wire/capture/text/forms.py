@@ -40,7 +40,8 @@ _WINDOW: Final = 1 << 20
 _SAMPLED: Final = 100  # dumps that are examined to find whether they are packets
 _MIN_BYTES: Final = 8  # of which it is said that they are no frames
 
-_NO_TRAFFIC: Final = "neither a capture (pcap, pcapng) nor text that shows Pulsar frames"
+NO_TRAFFIC: Final = "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames"
+"""What a source is without any traffic."""
 
 LINKS: Final = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
 """The link types of what `link_of` recognises."""
@@ -64,6 +65,7 @@ FORMS: Final = (
     Form("Wireshark's stream as hex", follow.parse_follow_dump),
     Form("system calls", syscalls.parse_calls),
     Form("a hex dump", rows.parse_rows, True),
+    Form("a hex dump in lines", rows.parse_rows_in_lines, True),
     Form("rows of numbers", words.parse_little, True),
     Form("rows of big-endian numbers", words.parse_big, True),
     Form("bytes literals", strings.parse_bytes_literals),
@@ -99,7 +101,7 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
             if chosen is not None:
                 return chosen, chain(window, lines)
         if has_ended:
-            raise CaptureError(": ".join([_NO_TRAFFIC, *problems[:1]]))
+            raise CaptureError(": ".join([NO_TRAFFIC, *problems[:1]]))
         if limit < _WINDOW:
             limit = min(limit * 4, _WINDOW)
             problems.clear()

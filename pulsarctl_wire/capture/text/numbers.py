@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(
     |(?P<word>[\w.:=+-]+|.)""",
     re.VERBOSE,
 )
-_HINT: Final = re.compile(r"""[\[({<]\s*(?:["(-]|[0-9A-Fa-f]{1,4}\b|0x|$)|<Buffer""")
+_HINT: Final = re.compile(r"""[\[({<]\|?\s*(?:["(-]|[0-9A-Fa-f]{1,4}(?:\b|[uUi])|0x|$)|<Buffer""")
 _BARE: Final = re.compile(r"[\s,;0-9-]*")
 
 

@@ -29,11 +29,16 @@ _PAIR = "[0-9A-Fa-f]{2}"
 _BEGUN = {":": re.compile(rf"\s+{_PAIR}"), "": re.compile(rf"\s+{_PAIR}(?=\s|$)")}
 _BYTES = {
     ":": re.compile(rf"\s+((?:{_PAIR})+(?: (?:{_PAIR})+)*)(?=\s\s|\t|\s?$)"),
-    "": re.compile(rf"\s+({_PAIR}(?:  ?{_PAIR})*)(?=\s{{3}}|\t|\s*(?:\||$))"),
+    "": re.compile(
+        rf"\s+({_PAIR}(?:  ?{_PAIR}){{15}}(?=  ?\S.{{,15}}$)"
+        rf"|{_PAIR}(?:  ?{_PAIR})*(?=\s{{3}}|\t|\s*(?:\||$)))"
+    ),
 }
 """How the bytes of a row begin, and all of them: with a colon after the offset, and without."""
 
 
+_WINDBG = re.compile(rf"([0-9a-f]{{8}})`([0-9a-f]{{8}})  ((?:{_PAIR}[ -]){{1,16}})")
+_IN_LINE = re.compile(rf"(?<![\w.:-])[0-9a-f]{{8}}(?=(?::? ) ?{_PAIR})|\|[0-9a-f]{{8}}\| ")
 _WHITE = re.compile(r"\s+")
 _NO_SIGNS = {code: "." for code in range(256) if not 0x20 <= code <= 0x7E}
 
@@ -56,6 +61,8 @@ def read_row(number: int, line: str) -> Row | None:
     """Parse line `number` as a row; return None if it is not one."""
     if line.startswith("|"):  # in a box, as Netty prints it
         line = line.replace("|", " ", 2)
+    elif "`" in line and (match := _WINDBG.match(line)):
+        line = f"{match[1]}{match[2]}  {match[3].replace('-', ' ')}{line[match.end() :]}"
     match = _OFFSET.match(line)
     if match is None:
         return None
@@ -188,6 +195,15 @@ def parse_rows(lines: Iterable[Line]) -> Iterator[Dumped]:
             time_ns = _time_stamp(line, time_ns)
     if current is not None:
         yield current.finish()
+
+
+def parse_rows_in_lines(lines: Iterable[Line]) -> Iterator[Dumped]:
+    """Yield the packets that rows show which have something in front, as a logger puts it."""
+    for_rows = (
+        (number, line[match.start() :] if (match := _IN_LINE.search(line)) else line)
+        for number, line in lines
+    )
+    return parse_rows(for_rows)
 
 
 # ---- only tcpdump: time stamps, and what its packets start with ----

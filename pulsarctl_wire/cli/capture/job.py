@@ -426,7 +426,7 @@ class DecodeJob:
             sys.stderr.write(line + "\n")
         if self.verdict:
             console.warn(self.verdict)
-        if self.listing is not None and not self.summary.packets:
+        if self.listing is not None and not (self.summary.packets or self.listing.total):
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"
             )

@@ -10,6 +10,7 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, JobProgress
 from pulsarctl_wire.pipeline.decoding.counting import SPLIT, CountJob, cores, pool_until
 from pulsarctl_wire.pipeline.decoding.progress import Totals
+from pulsarctl_wire.pipeline.files.inputs import is_capture
 from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 
 
@@ -27,6 +28,8 @@ def plan_inputs(paths: list[str], jobs: int | None) -> list[Input]:
         Input(path, stat.st_size, stat.st_mtime_ns, os.path.abspath(path))
         for path, stat in zip(paths, stats, strict=True)
     ]
+    if not all(map(is_capture, inputs)):  # a text is not cut into splits
+        return []
     return inputs if sum(len(plan(file, entry, SPLIT)) for file, entry in enumerate(inputs)) > 1 else []
 
 
