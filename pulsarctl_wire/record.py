@@ -98,7 +98,8 @@ class Recorder:
 
     With `show_secrets` credentials are not redacted. `schema`, if given, is used for every payload, whatever
     schema the capture has. `answers` gives each frame's record the key `answer`. `budget` limits how much is
-    opened and shown. `find_packet` says which packet of which file a packet is. `keys` open what is encrypted.
+    opened and shown. `find_packet` says which packet of which file a packet is. `keys` open what is
+    encrypted.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a hex dump": (
         "capture/test_hexdump.py::test_a_long_dump_comes_in_pieces",
-        "capture/test_hexdump.py::test_a_long_text_of_literals_is_refused",
+        "capture/test_hexdump.py::test_a_line_that_is_needed_as_a_whole_is_bounded",
         "capture/test_hexdump.py::test_repeats_are_capped_over_all_dumps",
     ),
     "bytes without packets that are decoded at a time": (

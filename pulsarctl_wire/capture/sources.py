@@ -1,7 +1,7 @@
 """Reads sources of Pulsar traffic, whose type is detected from their content, as one stream of events.
 
     capture file    pcap or pcapng, maybe compressed           -> packets -> TCP streams -> frames
-    hex dump        text that shows bytes, of packets or not   -> packets or frames
+    text            that shows bytes, in many forms (`text/`)  -> packets, connections of a log, or frames
     raw bytes       anything else: frames one after the other  -> frames
 
 Several sources are one capture, as rotated files are: a connection may begin in one and continue in
@@ -21,13 +21,23 @@ from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread, decompress, reader
 from pulsarctl_wire.capture.files import RawPacket, SecretsBlock
-from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
-from pulsarctl_wire.capture.hexrows import Dumped, link_of
-from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
 from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.secrets import Secrets
+from pulsarctl_wire.capture.text.dumped import Dumped
+from pulsarctl_wire.capture.text.flows import Flows
+from pulsarctl_wire.capture.text.forms import (
+    LINKS,
+    NO_TRAFFIC,
+    Form,
+    belongs,
+    choose_form,
+    hole_size,
+    shows_packets,
+)
+from pulsarctl_wire.capture.text.lines import is_text, split_lines
+from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
@@ -174,6 +184,8 @@ class Decoder:
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
+        self.forms: list[str] = []
+        """What the texts among them are, in words."""
         self.packets = 0
         self.cut_packets = 0
         self.dropped_packets = 0
@@ -285,56 +297,62 @@ class Decoder:
             raise CaptureError("is empty: no packets, no frames")
         if files.is_capture(head):
             yield from self.read_packets(files.read_packets(head, read))
-        elif looks_like_hexdump(head):
-            yield from self._read_hexdump(head, read)
+        elif is_text(head):
+            yield from self._read_text(head, read)
         else:
             yield from self._read_raw(head, read)
 
-    def _read_hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        """Yield the events of what a hex dump shows: a capture file, packets, or frames."""
-        dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
-        dumped_items = _Until(CaptureError, parse_hexdump(dumps))
+    def _read_text(self, head: bytes, read: Read) -> Iterator[list[Event]]:
+        """Yield the events of what a text shows: a capture file, packets, connections of a log, or frames."""
+        chunks = _Until(DamagedCapture, chain([head], iter(read, b"")))
+        form, lines = choose_form(split_lines(chunks))
+        if form.name not in self.forms:
+            self.forms.append(form.name)
+        dumps = _Until(CaptureError, form.parse(lines))
         first: list[Dumped] = []
-        for dumped in dumped_items:
+        for dumped in dumps:
             first.append(dumped)
-            if dumped.more or len(first) == _SAMPLED:
+            if dumped.more or dumped.flow is not None or len(first) == _SAMPLED:
                 break
-        if dumped_items.error is not None and not first:
-            raise dumped_items.error
-        yield from self._read_dumps(first, dumped_items)
-        if dumped_items.error is not None:
-            raise DamagedCapture(str(dumped_items.error))
+        yield from self._read_dumps(form, first, dumps)
         if dumps.error is not None:
-            raise dumps.error
+            raise DamagedCapture(str(dumps.error))
+        if chunks.error is not None:
+            raise chunks.error
 
-    def _read_dumps(self, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
-        """Yield the events of a hex dump; the kind of bytes in it is detected from `first`."""
-        kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
-        links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
-        if files.is_capture(first[0].data):  # somebody dumped a capture file
+    def _read_dumps(self, form: Form, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
+        """Yield the events of the dumps of a text; the kind of bytes in them is detected from `first`."""
+        dumps = chain(first, later)
+        if first[0].flow is not None:
+            flows = Flows(self.reassembler)
+            for dump in dumps:
+                if dump.time_ns is not None and dump.time_ns > self.last_ns:
+                    self.last_ns = dump.time_ns
+                yield from flows.add(dump, self._place | dump.line)
+        elif files.is_capture(first[0].data):  # somebody dumped a capture file
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
-        elif not any(links):
-            yield from self._read_frames((dump.data, dump.time_ns) for dump in chain(first, later))
+        elif not shows_packets(first):
+            yield from self._read_frames(dumps, form.is_whole)
         else:
+            links = [LINKS[dump.link or link_of(dump.data)] for dump in first]
             link = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
-                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
-                for dump in chain(first, later)
+                (dump.time_ns, LINKS[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
+                for dump in dumps
             )
 
     def _read_raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        def chunks() -> Iterator[tuple[bytes, None]]:
-            yield head, None
+        def chunks() -> Iterator[Dumped]:
+            yield Dumped(head, None)
             while chunk := read():
-                yield chunk, None
+                yield Dumped(chunk, None)
 
         batches = self._read_frames(chunks())
         first = next(filter(None, batches), None)
         if first is None or not self._is_frames(first[0], head):
             raise CaptureError(
-                "neither a capture (pcap, pcapng), nor a hex dump, nor Pulsar frames; "
-                "convert other captures with editcap, and cut other headers off raw bytes"
+                f"{NO_TRAFFIC}; convert other captures with editcap, and cut other headers off raw bytes"
             )
         yield first
         yield from batches
@@ -347,8 +365,11 @@ class Decoder:
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
-    def _read_frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
-        """Yield the frames in bytes without packets; the command of each frame gives its direction."""
+    def _read_frames(self, dumps: Iterable[Dumped], is_whole: bool = True) -> Iterator[list[Event]]:
+        """Yield the frames in bytes without packets; the command of each frame gives its direction.
+
+        Unless these are the whole text, other bytes between the frames are left out.
+        """
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
@@ -362,12 +383,17 @@ class Decoder:
             state.track(events)
             return events
 
-        until = _Until(DamagedCapture, chunks)
-        for data, time_ns in until:
+        until = _Until(DamagedCapture, dumps)
+        for dumped in until:
+            data, time_ns = dumped.data, dumped.time_ns
+            if not (is_whole or belongs(stream, data)):
+                continue
             for start in range(0, len(data), _PIECE):
                 yield track(stream.take(data[start : start + _PIECE], time_ns, self._place))
                 while stream.has_more:
                     yield track(stream.take_more())
+            if dumped.missing:
+                yield track(stream.gap(hole_size(dumped, stream), time_ns, self._place))
         while events := stream.settle():
             yield track(events)
         yield track(stream.close())

@@ -52,6 +52,7 @@ class Stats:
         """Counts of malformed, malformed_bytes, gaps, gap_bytes."""
         self.packets = self.cut_packets = self.dropped_packets = self.copies = 0
         self.skipped: dict[str, int] = {}
+        self.forms: list[str] = []
         self.all_connections = 0
         self.without_data = WithoutData()
         self.first_ns: int | None = None
@@ -139,6 +140,7 @@ class Stats:
         """Copy the counts of a `Decoder` or `Counting`."""
         self.flush()
         self._add_unanswered(decoder.knowledge)
+        self.forms = decoder.forms
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.dropped_packets = decoder.dropped_packets

@@ -18,6 +18,7 @@ def total_record(stats: Stats) -> Figures:
     first = stats.first_ns
     return {
         "by": "total",
+        "forms": stats.forms,
         "packets": stats.packets,
         "cut_packets": stats.cut_packets,
         "dropped_packets": stats.dropped_packets,

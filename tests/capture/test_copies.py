@@ -37,7 +37,7 @@ TO_SERVER = [packet[2][36:38] == b"\x21\xca" for packet in PLAIN]
 def session(ends: Ends, late_ns: int = 0, options: bool = True) -> list[RawPacket]:
     """The packets of the session between other addresses."""
     client, client_port, server, server_port = ends
-    made = []
+    made: list[RawPacket] = []
     for (time_ns, link, data, length), to_server in zip(PLAIN, TO_SERVER, strict=True):
         ports = [client_port.to_bytes(2, "big"), server_port.to_bytes(2, "big")]
         addresses = [client, server]

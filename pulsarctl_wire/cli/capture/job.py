@@ -448,7 +448,7 @@ class DecodeJob:
             console.warn(self.verdict)
         for problem in self.keys.problems if self.keys is not None else ():
             console.warn(f"--private-key: some payloads stay encrypted: {problem}")
-        if self.listing is not None and not self.summary.packets:
+        if self.listing is not None and not (self.summary.packets or self.listing.total):
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"
             )

@@ -30,6 +30,8 @@ class Summary:
 
         `unknown` counts frames whose types are too high to count separately, `chosen` the selected events.
         """
+        self.forms: list[str] = []
+        """The forms in which texts showed the traffic."""
         self.packets = 0
         self.connections = 0
         self.cut_packets = 0
@@ -96,6 +98,7 @@ class Summary:
     def finish(self, decoder: Any, unopened: int) -> None:
         """Copy the counts of a `Decoder` or `CountJob`; `unopened` entries were not opened."""
         self.totals["unopened"] = unopened
+        self.forms = decoder.forms
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.skipped = decoder.skipped
@@ -145,6 +148,8 @@ class Summary:
             f"{packets}{count_of(with_frames, 'connection')}{note}, "
             f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
+        if self.forms:
+            yield f"  read as    {', '.join(self.forms)}"
         if self.commands:
             counts = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
             commands = [f"{command_name(number)} {count}" for number, count in counts if number in BODIES]

@@ -101,6 +101,8 @@ class CountJob(Generic[C]):
         self._progress = Progress(inputs, self._settings.options, stitcher=self._stitcher)
         self.counts = make()
         """The counts of all splits so far."""
+        self.forms: list[str] = []
+        """As in `Decoder`: none, since no texts are read in splits."""
         self.packets = self.cut_packets = self.dropped_packets = 0
         self.skipped: dict[str, int] = {}
         self.reassembler, self.knowledge = self._stitcher.reassembler, self._stitcher.knowledge
