@@ -30,6 +30,7 @@ from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
@@ -181,7 +182,13 @@ class Decoder:
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
-        self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
+        self.reassembler = Reassembler(
+            self.knowledge,
+            limit=self._limit,
+            new_state=new_state,
+            on_end=on_end,
+            stream_type=WebStream,
+        )
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.

@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 def parse_target(target: str) -> Call | None:
     """Return the call that the target of a GET request is; None for all other requests."""
-    path = target.partition("?")[0]
+    path = re.sub(r"^https?://[^/]*", "", target.partition("?")[0])
     if len(path) > MAX_NAME_LENGTH:
         return None
     for kind, pattern in _PATHS.items():
@@ -77,8 +77,8 @@ def parse_target(target: str) -> Call | None:
 
 
 def hide_credentials(target: str) -> str:
-    """Return the target of a request without what may be credentials: user, and most values of the query."""
-    path, mark, query = re.sub(r"^\w+://[^/]*", "", target).partition("?")
+    """Return a target or URL without what may be credentials: a user, and most values of the query."""
+    path, mark, query = re.sub(r"^((?:\w+:)?//)?[^/]*@", r"\1", target).partition("?")
     pairs = (pair.partition("=") for pair in query.split("&"))
     return (
         path
