@@ -34,7 +34,7 @@ RECORD_NAMES: Final = frozenset(
         *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
-        *("decrypted", "malformed", "size", "bytes", "gap", "findings"),
+        *("decrypted", "malformed", "size", "bytes", "gap", "http", "findings"),
     )
 )
 """The names at the top level of a record."""
@@ -135,6 +135,21 @@ class Recorder:
         elif isinstance(event, Malformed):
             raw = mask_event(event, self.show_secrets)
             record |= {"malformed": event.reason, "size": event.size, "bytes": as_base64(raw)}
+        else:
+            record |= {
+                "topic": event.topic,
+                "latency_ns": event.latency_ns,
+                "size": event.size,
+                "partial": event.partial,
+                "http": {
+                    "call": event.kind,
+                    "method": event.method,
+                    "target": event.target,
+                    "namespace": event.namespace,
+                    "status": event.status or None,
+                    "fields": event.fields,
+                },
+            }
         return record
 
     def outline(self, frame: Frame) -> Record:

@@ -74,7 +74,7 @@ ONLY_IN = {
     "socket": {"net", "capture", "broker", "spark"},
     "ssl": {"net"},
     "sqlite3": {"broker"},
-    "aiohttp": {"broker"},
+    "aiohttp": {"net", "broker"},
 }
 BROKER_SHELL = PACKAGE / "broker" / "shell"
 """The only room of the broker with an event loop, sockets, threads, files and the time."""

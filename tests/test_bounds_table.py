@@ -44,6 +44,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_bounds_table.py::test_a_command_that_is_too_large_to_parse",
         "test_bounds_table.py::test_metadata_that_is_too_large_to_parse",
     ),
+    "the head of a message over HTTP; a body; requests that wait for answers": (
+        "wire/test_http.py::test_answers",
+        "wire/test_http.py::test_requests_that_wait_are_bounded",
+    ),
+    "an answer of a web service to us": ("net/test_net_web.py::test_an_answer_that_is_too_large",),
     "work of searches for the next frame in a direction": (
         "wire/test_stream.py::test_a_search_gives_up_large_candidates_before_it_takes_for_ever",
         "wire/test_stream.py::test_all_searches_of_a_stream_give_up_large_candidates_together",

@@ -17,7 +17,7 @@ __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
 def read_events(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Event]:
-    """Yield the frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order.
+    """Yield the frames, malformed stretches, gaps and lookups over HTTP of captures, hex dumps or raw frames.
 
     `sources` are paths or binary streams; several are read one after the other or merged, by the times in
     them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for

@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.capture.packets import NEXT, SYN, Segment, address_of, reverse
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.ranges import Nanoseconds, Place, UInt32, Unwrapped, Wrapped
 from pulsarctl_wire.wire.session.ending import (
@@ -100,7 +100,7 @@ class Half:
     @property
     def held_bytes(self) -> int:
         """Bytes that are in no event yet, and the memory to keep them."""
-        return self.early_bytes + self.stream.held_bytes
+        return self.early_bytes + self.stream.held_bytes + self.stream.kept_bytes
 
     @property
     def is_blocked(self) -> bool:
@@ -204,7 +204,11 @@ def track(tcp: Tcp, events: list[Event]) -> None:
 def learn_direction(tcp: Tcp, events: list[Event]) -> None:
     """Learn from the commands which side is the broker, if no SYN showed it."""
     for event in events:
-        right = TO_BROKER.get(event.type) if isinstance(event, Frame) else None
+        right: bool | None = None
+        if isinstance(event, Frame):
+            right = TO_BROKER.get(event.type)
+        elif isinstance(event, HttpMessage):
+            right = not event.status
         if right is None:
             continue
         if right is not event.to_broker:

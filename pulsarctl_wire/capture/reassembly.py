@@ -50,7 +50,7 @@ from pulsarctl_wire.capture.halves import (
 )
 from pulsarctl_wire.capture.packets import ACK, FIN, NEXT, RST, SYN, Segment, address_of, endpoint_of, reverse
 from pulsarctl_wire.capture.secrets import Secrets
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event, HttpMessage
 from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
@@ -87,7 +87,8 @@ class Reassembler:
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
     called with the `EndedConnection` of each connection, once its state has seen all its events. A connection
     that is a copy of another one is left out, unless `keep_duplicates`. `secrets` open TLS records; without
-    them, these are bytes of another protocol.
+    them, these are bytes of another protocol. With `WebStream` as `stream_type`, lookups over HTTP are
+    events, too.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Reassembler:
         on_end: OnEnd | None = None,
         secrets: Secrets | None = None,
         keep_duplicates: bool = False,
+        stream_type: type[FrameStream] = FrameStream,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
@@ -111,6 +113,7 @@ class Reassembler:
         self._halves: dict[bytes, Half] = {}
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
+        self._stream_type = stream_type
         self._unreported: list[Tcp] = []  # ended connections for `on_end`
         self._servers: set[bytes] = set()
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
@@ -310,8 +313,8 @@ class Reassembler:
         if listeners:
             connection.listener = listeners.get(ends) or listeners.get(ends[::-1], "")
         self.connections += 1
-        half = Half(FrameStream(connection, to_broker, from_start=from_start, limit=self._limit))
-        peer = Half(FrameStream(connection, not to_broker, from_start=from_start, limit=self._limit))
+        half = Half(self._stream_type(connection, to_broker, from_start=from_start, limit=self._limit))
+        peer = Half(self._stream_type(connection, not to_broker, from_start=from_start, limit=self._limit))
         half.other, peer.other = peer, half
         streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
@@ -444,6 +447,8 @@ class Reassembler:
         yield from settle(half, events)
         last_events = half.stream.close()
         protocol = half.stream.protocol
+        events += [event for event in last_events if isinstance(event, HttpMessage)]
+        last_events = [event for event in last_events if not isinstance(event, HttpMessage)]
         if protocol in OTHER_TRAFFIC and not half.other.ended:
             half.held = last_events  # the other side's protocol is not known yet
         elif protocol in OTHER_TRAFFIC and half.other.stream.protocol == protocol:

@@ -43,6 +43,7 @@ from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
@@ -212,6 +213,7 @@ class Decoder:
             on_end=on_end,
             keep_duplicates=keep_duplicates,
             secrets=self.secrets,
+            stream_type=WebStream,
         )
 
     def read(self, source: Source) -> Iterator[list[Event]]:

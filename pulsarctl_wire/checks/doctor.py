@@ -30,7 +30,7 @@ from pulsarctl_wire.checks.rule import (
 )
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Connection, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Connection, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -220,7 +220,7 @@ class Doctor(Sink):
         for method in self._by_type[frame.type]:
             method(state, frame, sighting)
 
-    def on_moment(self, name: str, state: CheckState, frame: Frame, *details: Any) -> None:
+    def on_moment(self, name: str, state: CheckState, frame: Frame | HttpMessage, *details: Any) -> None:
         """Call the rules that watch for this moment (`rule.MOMENTS`)."""
         for method in self._hooks[name]:
             method(state, frame, *details)

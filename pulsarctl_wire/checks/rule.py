@@ -23,7 +23,7 @@ from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Su
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, HttpMessage, Malformed
 from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
@@ -39,6 +39,7 @@ FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
 """The data that a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
 
 MOMENTS: Final = {
+    "http": "a request or an answer of a lookup over HTTP: (state, message, number of the next frame)",
     "oversized": "a frame over the limit, which may be cut: (state, frame, sighting)",
     "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, send)",
     "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, sighting)",
@@ -231,7 +232,7 @@ def make_answer_subject(state: CheckState, frame: Frame) -> Subject:
     )
 
 
-def locate_bytes(event: Malformed) -> Sighting:
+def locate_bytes(event: Malformed | HttpMessage) -> Sighting:
     """Return where bytes were seen that are no frame."""
     return Sighting(event.connection, event.to_broker, time_ns=event.time_ns or 0, packet=event.packet)
 

@@ -1,9 +1,8 @@
 """`CheckState`: the state of a connection as the rules see it.
 
 It is a `LedgerState` that also keeps the frames which may become evidence. It tells the doctor about frames
-of the types that rules ask for, and about moments such as "a receipt answers the wrong SEND".
-SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW are most of the traffic, so no rule is called for them unless
-something is unusual.
+of the types that rules ask for, and about moments such as "a receipt answers the wrong SEND". No rule is
+called for SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW, most of the traffic, unless something is unusual.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ from pulsarctl_wire.wire.frame import (
     Event,
     Frame,
     Gap,
+    HttpMessage,
     Malformed,
 )
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -59,7 +59,7 @@ class Observer(Protocol):
     def on_lost(self, state: "CheckState", event: Malformed | Gap) -> None:
         """Handle bytes that were missed, or are no frame."""
 
-    def on_moment(self, name: str, state: "CheckState", frame: Frame, *details: Any) -> None:
+    def on_moment(self, name: str, state: "CheckState", frame: Frame | HttpMessage, *details: Any) -> None:
         """Handle something unusual (`rule.MOMENTS`)."""
 
     def check_owner(self, owner: Consumer | Producer, now_ns: int) -> None:
@@ -117,8 +117,7 @@ class CheckState(SightedState):
         handles_type: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
-        self.doctor = doctor
-        self.facts = doctor.facts
+        self.doctor, self.facts = doctor, doctor.facts
         self._handles_type = handles_type  # by type of command
         self.to_client, self.to_broker = Direction(), Direction()
 
@@ -129,6 +128,9 @@ class CheckState(SightedState):
             time_ns = event.time_ns or 0
             if time_ns >= facts.due_ns:
                 doctor.advance(time_ns, self._knowledge.frames + 1)
+            if isinstance(event, HttpMessage):
+                doctor.on_moment("http", self, event, self._knowledge.frames + 1)
+                continue
             if not isinstance(event, Frame):
                 self._lose()
                 if self._may_be_pulsar(event):

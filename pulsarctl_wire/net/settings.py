@@ -15,8 +15,12 @@ from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import SettingsError
 
+MAX_REDIRECTS: Final = 20
+"""Maximum number of redirects of one lookup, as in Pulsar's clients."""
+
 DEFAULT_URL: Final = "pulsar://localhost:6650"
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_WEB_PORTS: Final = {"http": 80, "https": 443}
 _CONF_KEYS: Final = {
     "brokerServiceUrl": "url",
     "authPlugin": "auth_plugin",
@@ -47,13 +51,22 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class ServiceUrl:
-    """A parsed service URL: whether it asks for TLS, and its hosts in the order to be tried."""
+    """A parsed service URL: whether it asks for TLS, and its hosts in the order to be tried.
+
+    `is_web`: the hosts are web services (http:// or https://), which name brokers over HTTP.
+    """
 
     tls: bool
     addresses: tuple[Address, ...]
+    is_web: bool = False
+
+    @property
+    def scheme(self) -> str:
+        """The scheme: pulsar, pulsar+ssl, http or https."""
+        return ("https" if self.tls else "http") if self.is_web else f"pulsar{'+ssl' if self.tls else ''}"
 
     def __str__(self) -> str:
-        return f"pulsar{'+ssl' if self.tls else ''}://{','.join(map(str, self.addresses))}"
+        return f"{self.scheme}://{','.join(map(str, self.addresses))}"
 
 
 def parse_url(text: str) -> ServiceUrl:
@@ -61,17 +74,29 @@ def parse_url(text: str) -> ServiceUrl:
 
     Raises SettingsError for anything else.
     """
+    url = parse_service_url(text)
+    if url.is_web:
+        raise SettingsError(f"{text} is a web service URL; give one of the binary protocol, as {DEFAULT_URL}")
+    return url
+
+
+def parse_service_url(text: str) -> ServiceUrl:
+    """Parse a service URL as `parse_url` does, or a web service's: `http://…` (port 80), `https://…` (443).
+
+    Raises SettingsError for anything else.
+    """
     scheme, separator, hosts = text.strip().partition("://")
     if not separator:
         scheme, hosts = "pulsar", scheme
-    if scheme in ("http", "https"):
-        raise SettingsError(f"{text} is a web service URL; give one of the binary protocol, as {DEFAULT_URL}")
-    if scheme not in _PORTS:
-        raise SettingsError(f"{text}: a service URL begins with pulsar:// or pulsar+ssl://")
+    port = (_PORTS | _WEB_PORTS).get(scheme)
+    if port is None:
+        raise SettingsError(
+            f"{text}: a service URL begins with pulsar:// or pulsar+ssl://, or with http:// or https://"
+        )
     if "@" in hosts:
         raise SettingsError("a service URL cannot have a user and password; see --basic and --token")
-    addresses = tuple(_parse_address(host, _PORTS[scheme], text) for host in hosts.rstrip("/").split(","))
-    return ServiceUrl(scheme == "pulsar+ssl", addresses)
+    addresses = tuple(_parse_address(host, port, text) for host in hosts.rstrip("/").split(","))
+    return ServiceUrl(scheme in ("pulsar+ssl", "https"), addresses, scheme in _WEB_PORTS)
 
 
 def _parse_address(text: str, port: int, url: str) -> Address:
@@ -221,7 +246,7 @@ def make_settings(texts: Mapping[str, str], **fields: object) -> Settings:
 
     Raises SettingsError for an invalid value.
     """
-    url = parse_url(texts.get("url", DEFAULT_URL))
+    url = parse_service_url(texts.get("url", DEFAULT_URL))
     return Settings(
         url=url,
         auth=_make_auth(texts),

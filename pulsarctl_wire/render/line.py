@@ -18,7 +18,7 @@ from pulsarctl_wire.render.text import Origin, Paint, clean, cut_line, human_byt
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, hides_entry
 from pulsarctl_wire.wire.payload import Entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -88,6 +88,18 @@ CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTO
 def command_style(name: str) -> str:
     """Return the style of a command's name."""
     return next((style for style, names in _STYLES.items() if name in names), "bold")
+
+
+def http_style(message: HttpMessage) -> str:
+    """Return the style of a message over HTTP."""
+    return "red" if message.status >= 400 else "bold"
+
+
+def http_fields(message: HttpMessage) -> list[str]:
+    """Return what a request over HTTP asks, or what its answer says."""
+    if not message.status:
+        return [clean(message.target)]
+    return [message.kind, *(f"{name}={_text(str(value))}" for name, value in message.fields.items())]
 
 
 class Clock:
@@ -217,12 +229,27 @@ class LineRenderer:
         )
         if isinstance(event, Gap):
             return f"{prefix}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
+        if isinstance(event, HttpMessage):
+            return prefix + self._web(event)
         assert isinstance(event, Malformed)
         digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
         return (
             f"{prefix}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
             f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
         )
+
+    def _web(self, message: HttpMessage) -> str:
+        """Return what a message over HTTP is, without its time."""
+        title = f"HTTP {message.status or message.method}"
+        parts = [self._paint(http_style(message), title) + " " * max(12 - len(title), 0)]
+        if message.topic is not None:
+            parts.append(self._topic(message.topic)[1:])
+        parts += [*http_fields(message), human_bytes(message.size)]
+        if message.latency_ns is not None:
+            parts.append(human_time(message.latency_ns))
+        if message.partial:
+            parts.append(self._paint("red", "PARTIAL"))
+        return " ".join(parts)
 
     def _command(self, frame: Frame) -> str:
         name = frame.command

@@ -12,7 +12,7 @@ from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 from pulsarctl_wire.wire.session.counts import ALWAYS_ERRORS, damage_of, error_of, latency_of, messages_in
@@ -209,6 +209,8 @@ class Stats:
             cell.empty(self.shift)
 
     def _add_damage(self, event: Event) -> None:
+        if isinstance(event, HttpMessage):
+            return
         if event.time_ns is not None:
             self._span(event.time_ns, event.time_ns)
         self.damage.update(damage_of(event))

@@ -10,6 +10,7 @@ from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.checks.rule import SECOND
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 LOGIN: list[Turn] = [
@@ -26,7 +27,10 @@ class Timeline:
         self.listener = listener  # of the connections that begin from now on
         self._knowledge = Knowledge()
         self._reassembler = Reassembler(
-            self._knowledge, new_state=self.doctor.new_state, on_end=self.doctor.end_connection
+            self._knowledge,
+            new_state=self.doctor.new_state,
+            on_end=self.doctor.end_connection,
+            stream_type=WebStream,
         )
         self._last_ns = 0
         self._packets = 0

@@ -112,6 +112,9 @@ class Api:
         except Exception as error:
             report("".join(traceback.format_exception(error)))
             return _error_response(500, "An unexpected error occurred in the server")
+        if answer.owner is not None and request.secure:  # a redirect stays with TLS
+            plain, secure = answer.owner.http_url, answer.owner.https_url
+            answer.headers["Location"] = answer.headers["Location"].replace(plain, secure, 1)
         return _response(answer)
 
     async def _control(self, request: web.BaseRequest, data: bytes, role: str | None) -> web.Response:

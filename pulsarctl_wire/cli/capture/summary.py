@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.render.text import Paint, count_of, human_bytes, skipped_in_words
 from pulsarctl_wire.wire.commands import BODIES, command_name
-from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.session.counts import damage_of, messages_in
 from pulsarctl_wire.wire.session.ending import EndedConnection, WithoutData, without_data_in_words
@@ -74,7 +74,7 @@ class Summary:
                 self.checksums[event.checksum] += 1
                 totals["sent" if number == 6 else "delivered"] += messages_in(event)
         totals["bytes"] += size
-        self._span([event.time_ns for event in events])
+        self._span([event.time_ns for event in events if event.__class__ is not HttpMessage])
 
     def _span(self, times: list[int | None]) -> None:
         all_times = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]

@@ -95,7 +95,10 @@ class ForwardOptions:
         from pulsarctl_wire.net.settings import gather, make_settings
 
         flags = {"url": self.to, **self.trust.collect_flags()}
-        return make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
+        settings = make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
+        if settings.url.is_web:
+            console.fail(f"--to {settings.url}: a web service; name the brokers by pulsar://…")
+        return settings
 
 
 @dataclass(frozen=True, kw_only=True)

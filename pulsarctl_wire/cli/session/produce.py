@@ -271,7 +271,7 @@ async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None
     if spec is None:
         return None
     if spec == "auto":
-        schema: Schema = (await client.ask("GET_SCHEMA", topic=topic)).body.schema
+        schema: Schema = (await client.get_schema(topic)).schema
         return schema
     return parse_message_schema(spec)
 

@@ -34,8 +34,8 @@ class ConnectOptions:
 
     url: str | None = option(
         "--url -u URL",
-        "Service URL: pulsar://host:port, pulsar+ssl://…; several hosts with commas. "
-        "Default pulsar://localhost:6650.",
+        "Service URL: pulsar://host:port, pulsar+ssl://…, or a web service, http(s)://host:8080; "
+        "several hosts with commas. Default pulsar://localhost:6650.",
         CLUSTER,
     )
     conf: str | None = option("--conf FILE", "A client.conf, as used by Pulsar's own tools.", CLUSTER)

@@ -24,8 +24,8 @@ from pulsarctl_wire.wire.frame import (
     Connection,
     Frame,
     build_frame,
-    read_entry,
 )
+from pulsarctl_wire.wire.frame_entry import read_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ProducerAccessMode, Schema
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
 

@@ -21,6 +21,7 @@ from pulsarctl_wire.wire.frame import (
     Event,
     Frame,
     Gap,
+    HttpMessage,
     Malformed,
     header_at,
 )
@@ -45,7 +46,7 @@ _HARMLESS_HEADERS: Final = frozenset(
 
 def event_spans(event: Event) -> list[Span]:
     """Return the spans of an event's `raw` that are shown only with `--show-secrets`."""
-    if isinstance(event, Gap):
+    if isinstance(event, Gap | HttpMessage):
         return []
     if isinstance(event, Frame):
         return frame_spans(event)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.ledgers import LedgerState
 
@@ -68,7 +69,7 @@ class Follower:
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """Follow a new connection."""
-        streams = FrameStream(connection, False), FrameStream(connection, True)
+        streams = WebStream(connection, False), WebStream(connection, True)
         state = self._new_state(connection, self._knowledge, streams)
         self._open[connection.index] = state, streams
         for sink in self._sinks:
