@@ -86,9 +86,8 @@ class Reassembler:
     Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
     called with the `EndedConnection` of each connection, once its state has seen all its events. A connection
-    that is a copy of another one is left out, unless `keep_duplicates`. `secrets` open TLS records; without
-    them, these are bytes of another protocol. With `WebStream` as `stream_type`, lookups over HTTP are
-    events, too.
+    that is a copy of another one is left out, unless `keep_duplicates`. `secrets` open TLS records. With
+    `WebStream` as `stream_type`, lookups over HTTP are events, too.
     """
 
     def __init__(
@@ -268,14 +267,14 @@ class Reassembler:
             yield from self._close(tcp, OPEN)
         self._halves.clear()
 
-    # -- handing over to a process that continues from here
-
     def retry(self) -> Iterator[list[Event]]:
         """Yield the events in the TLS records that have waited for secrets, after new ones came."""
         for tcp in self._list_connections():
             if tcp.tls is not None and tcp.tls.held_bytes and not tcp.ended:
                 events: list[Event] = []
                 yield from self._collect(tcp, open_pieces(tcp, tcp.tls.retry(), events), events)
+
+    # -- handing over to a process that continues from here
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
         """Return the known connections; indexes of the ended ones, in order (-1: forgotten); the servers."""
@@ -310,8 +309,7 @@ class Reassembler:
         since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
         listeners = self.knowledge.listeners
-        if listeners:
-            connection.listener = listeners.get(ends) or listeners.get(ends[::-1], "")
+        connection.listener = listeners.get(ends) or listeners.get(ends[::-1], "")
         self.connections += 1
         half = Half(self._stream_type(connection, to_broker, from_start=from_start, limit=self._limit))
         peer = Half(self._stream_type(connection, not to_broker, from_start=from_start, limit=self._limit))
@@ -319,9 +317,8 @@ class Reassembler:
         streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
-        if self._secrets is not None:
-            tcp.new_tls = self._secrets.new_tls
-            half.is_plain = peer.is_plain = False
+        half.is_plain = peer.is_plain = self._secrets is None
+        tcp.new_tls = None if self._secrets is None else self._secrets.new_tls
         self._halves[key], self._halves[back] = half, peer
         return tcp
 

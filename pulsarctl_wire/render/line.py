@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.record import Record, notes_of
+from pulsarctl_wire.render.http import http_text, quote
 from pulsarctl_wire.render.plan import ALWAYS, Plan, Step, command_plans, metadata_at, walk, walk_command
 from pulsarctl_wire.render.text import Origin, Paint, clean, cut_line, human_bytes, human_time
 from pulsarctl_wire.wire.commands import BODIES, command_name
@@ -79,7 +80,6 @@ _MAX_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a bat
 _BYTES: Final = 16  # shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
-_MAX_TEXT: Final = 300
 """The first characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
@@ -88,18 +88,6 @@ CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTO
 def command_style(name: str) -> str:
     """Return the style of a command's name."""
     return next((style for style, names in _STYLES.items() if name in names), "bold")
-
-
-def http_style(message: HttpMessage) -> str:
-    """Return the style of a message over HTTP."""
-    return "red" if message.status >= 400 else "bold"
-
-
-def http_fields(message: HttpMessage) -> list[str]:
-    """Return what a request over HTTP asks, or what its answer says."""
-    if not message.status:
-        return [clean(message.target)]
-    return [message.kind, *(f"{name}={_text(str(value))}" for name, value in message.fields.items())]
 
 
 class Clock:
@@ -230,26 +218,13 @@ class LineRenderer:
         if isinstance(event, Gap):
             return f"{prefix}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
         if isinstance(event, HttpMessage):
-            return prefix + self._web(event)
+            return prefix + http_text(event, self._paint, self._topic)
         assert isinstance(event, Malformed)
         digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
         return (
             f"{prefix}{self._paint('red', 'MALFORMED')} {clean(event.reason)} | "
             f"{event.size} bytes: {digits}{'…' if event.size > _BYTES else ''}"
         )
-
-    def _web(self, message: HttpMessage) -> str:
-        """Return what a message over HTTP is, without its time."""
-        title = f"HTTP {message.status or message.method}"
-        parts = [self._paint(http_style(message), title) + " " * max(12 - len(title), 0)]
-        if message.topic is not None:
-            parts.append(self._topic(message.topic)[1:])
-        parts += [*http_fields(message), human_bytes(message.size)]
-        if message.latency_ns is not None:
-            parts.append(human_time(message.latency_ns))
-        if message.partial:
-            parts.append(self._paint("red", "PARTIAL"))
-        return " ".join(parts)
 
     def _command(self, frame: Frame) -> str:
         name = frame.command
@@ -350,7 +325,7 @@ class LineRenderer:
         elif hidden_value is not None and not field.is_repeated:
             hidden = 0  # its size
         if field.type == FieldDescriptor.TYPE_STRING:
-            return Step(field, f" {label}", sized=lambda data: _text(data.decode()), hidden_value=hidden)
+            return Step(field, f" {label}", sized=lambda data: quote(data.decode()), hidden_value=hidden)
         number: Callable[[int], str | None] | None = None
         if field.enum_type is not None:
             number = {value.number: value.name for value in field.enum_type.values}.get
@@ -377,7 +352,7 @@ class LineRenderer:
         if metadata.marker_type:
             parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
         if metadata.partition_key:
-            parts.append(f" key={_text(metadata.partition_key)}")
+            parts.append(f" key={quote(metadata.partition_key)}")
         if metadata.null_value:
             parts.append(" null")
         elif entry is not None and entry.opened is not None:
@@ -420,7 +395,7 @@ def _formatter(field: Any, show_secrets: bool) -> Callable[[Any], str]:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda value: value.hex() if len(value) <= 16 else f"{len(value)} bytes"
     if field.type == FieldDescriptor.TYPE_STRING:
-        return _text
+        return quote
     if field.type == FieldDescriptor.TYPE_BOOL:
         return lambda value: "true" if value else "false"
     return _unsigned_text if field.type == FieldDescriptor.TYPE_UINT64 else str
@@ -457,13 +432,6 @@ def _step_of_metadata(field: Any) -> Step | None:
 
 def _unsigned_text(value: int) -> str:
     return "-1" if value == _ALL_ONES else str(value)
-
-
-def _text(value: str | bytes) -> str:
-    text = clean(as_text(value[:_MAX_TEXT]))
-    if len(value) > _MAX_TEXT:
-        text += "…"
-    return text if text and " " not in text else f'"{text}"'
 
 
 def _join(texts: list[str]) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.record import notes_of
-from pulsarctl_wire.render.line import LineRenderer, command_style, http_fields, http_style
+from pulsarctl_wire.render.http import http_fields, http_style
+from pulsarctl_wire.render.line import LineRenderer, command_style
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.wire.commands import NUMBERS

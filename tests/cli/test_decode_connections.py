@@ -18,7 +18,7 @@ from segments import Tcp, captured, pcap
 
 from pulsarctl_wire.cli.capture.job import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
-from pulsarctl_wire.record import CONNECTION_NAMES
+from pulsarctl_wire.record.connections import CONNECTION_NAMES
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import Knowledge

@@ -13,7 +13,8 @@ import pytest
 from crc32c import crc32c
 
 from pulsarctl_wire.capture import Decoder, Source, open_source
-from pulsarctl_wire.record import Recorder, connection_record
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.record.connections import connection_record
 from pulsarctl_wire.table.builder import TableBuilder
 from pulsarctl_wire.table.rows import parse_address
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, command_name

@@ -23,7 +23,8 @@ from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
-from pulsarctl_wire.record import CONNECTION_NAMES, Record, Recorder, connection_record
+from pulsarctl_wire.record import Record, Recorder
+from pulsarctl_wire.record.connections import CONNECTION_NAMES, connection_record
 from pulsarctl_wire.render.events import Render
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
