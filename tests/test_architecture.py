@@ -42,7 +42,6 @@ MAY_IMPORT = {
     "pytest_plugin": {"testing"},
 }
 ROOMS = {
-    "capture": ["tls", "."],
     "wire": [".", "framing", "session"],
     "net": [".", "session", "proxy", "replay"],
     "pipeline": ["files", "decoding", "storage", "upkeep", "."],

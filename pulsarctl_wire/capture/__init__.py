@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import BinaryIO
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
-from pulsarctl_wire.capture.sources import Decoder, Source, open_source
+from pulsarctl_wire.capture.sources import Decoder, Reading, Source, open_source
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event, Frame
 
@@ -23,7 +23,7 @@ def read_events(
     them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for
     one that breaks off, after all events.
     """
-    decoder = Decoder(max_frame_size=max_frame_size)
+    decoder = Decoder(Reading(max_frame_size))
     damage: list[DamagedCapture] = []
 
     def problem(error: CaptureError) -> None:

@@ -155,24 +155,37 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
         raise until.error
 
 
+class Reading(NamedTuple):
+    """How sources are read, by options that all verbs share.
+
+    `max_frame_size` in bytes (with the length prefix) fixes the limit above which frames get a note; by
+    default it is 5 MiB + 10 KiB or what the broker announces. `keylogs` are files with TLS secrets, besides
+    those in the captures. `keep_duplicates` is as in `Reassembler`.
+    """
+
+    max_frame_size: int | None = None
+    keylogs: tuple[str, ...] = ()
+    keep_duplicates: bool = False
+
+
+_PLAIN: Final = Reading()
+
+
 class Decoder:
     """Turns sources into events. Its counters can be read at any time.
 
-    `max_frame_size` in bytes (with the length prefix) fixes the limit above which frames get a note;
-    by default it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
-    the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
-    called with the number and content of every packet before its events are yielded. With `places`,
-    the `packet` of an event is the packet's place (see `PACKET_OFFSET_BITS`) instead of its number, except in
-    a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
-    gets places, too. `new_state`, `on_end` and `keep_duplicates` are as in `Reassembler`. TLS is opened with
-    the secrets in the files `keylogs` and in the captures; None: TLS is another protocol, about which nothing
-    is known.
+    `join_chunks` False saves the memory for the payloads of chunked messages. `link_answers` fills
+    `knowledge.answers`. `tee`, if given, is called with the number and content of every packet before its
+    events are yielded. With `places`, the `packet` of an event is the packet's place (see
+    `PACKET_OFFSET_BITS`) instead of its number, except in a hex dump. With `sort`, packets are put in the
+    order of their times (see `in_order`); with both, `tee` gets places, too. `new_state` and `on_end` are as
+    in `Reassembler`.
     """
 
     def __init__(
         self,
+        reading: Reading = _PLAIN,
         *,
-        max_frame_size: int | None = None,
         join_chunks: bool = True,
         link_answers: bool = False,
         tee: Callable[[int, RawPacket], None] | None = None,
@@ -180,8 +193,6 @@ class Decoder:
         sort: bool = False,
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
-        keylogs: Iterable[str] | None = (),
-        keep_duplicates: bool = False,
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
@@ -193,9 +204,11 @@ class Decoder:
         """Packets that the kernel dropped, according to the files."""
         self.last_ns = 0
         """The latest time of a TCP segment, ns since the epoch."""
-        self._limit = max_frame_size or MAX_FRAME_SIZE
+        self._limit = reading.max_frame_size or MAX_FRAME_SIZE
         self.knowledge = Knowledge(
-            join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
+            join_chunks=join_chunks,
+            link_answers=link_answers,
+            fixed_limit=reading.max_frame_size is not None,
         )
         self.tee = tee
         self.numbers = PacketNumbers()
@@ -203,7 +216,7 @@ class Decoder:
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
-        self.secrets = None if keylogs is None else Secrets(keylogs)
+        self.secrets = Secrets(reading.keylogs)
         self.skipped = self._dissector.skipped
         """Packets without a TCP segment, by reason."""
         self.reassembler = Reassembler(
@@ -211,7 +224,7 @@ class Decoder:
             limit=self._limit,
             new_state=new_state,
             on_end=on_end,
-            keep_duplicates=keep_duplicates,
+            keep_duplicates=reading.keep_duplicates,
             secrets=self.secrets,
             stream_type=WebStream,
         )
@@ -223,8 +236,7 @@ class Decoder:
         that). Both name the source.
         """
         self.sources.append(source.name)
-        if self.secrets is not None:
-            self.secrets.file = source.name if source.size else None
+        self.secrets.file = source.name if source.size else None
         with prefix_errors(source.name):
             yield from self._read(source.stream)
 
@@ -261,7 +273,7 @@ class Decoder:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
                     position = number if reader is None or self._sort else place | reader.offset
-                    if secrets is not None and (secrets.has_files or blocks):
+                    if secrets.has_files or blocks:
                         yield from self._read_secrets(secrets, blocks)
                     events = reassembler.add(segment, time_ns, position)
                     while events:

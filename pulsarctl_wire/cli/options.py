@@ -30,11 +30,6 @@ MAX_FRAME_SIZE: Final = partial(
     min=16,
     show_default="5 MiB + 10 KiB",
 )
-KEYLOG: Final = partial(
-    several,
-    "--keylog FILE",
-    "Read TLS with the keys in this log, as SSLKEYLOGFILE writes it. Keys inside a pcapng need no option.",
-)
 KEEP_DUPLICATES: Final = partial(
     flag, "--keep-duplicates", "Keep connections that were captured again before or after NAT."
 )
@@ -190,6 +185,25 @@ def take_interface(names: list[str]) -> str | None:
         flags = " ".join(f"-i {name}" for name in names)
         console.fail(f"{flags}: only one interface can be read at a time")
     return names[0] if names else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How captures are read."""
+
+    keylogs: list[str] = several(
+        "--keylog FILE",
+        "Read TLS with the keys in this log (SSLKEYLOGFILE). Keys inside a pcapng need no option.",
+    )
+    max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
+
+    @property
+    def reading(self) -> Any:
+        """The options as the `Reading` of a `Decoder`."""
+        from pulsarctl_wire.capture.sources import Reading
+
+        return Reading(self.max_frame_size, tuple(self.keylogs), self.keep_duplicates)
 
 
 @dataclass(frozen=True, kw_only=True)

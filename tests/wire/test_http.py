@@ -97,7 +97,8 @@ def test_a_lookup_and_its_answer() -> None:
     assert first.to_broker and not second.to_broker  # noqa: PT018
     assert talk.connection.calls is not None and not talk.connection.calls  # noqa: PT018
     talk.end()
-    assert talk.connection.calls is None
+    calls: object = talk.connection.calls
+    assert calls is None
     assert [event.protocol for event in talk.events if isinstance(event, Malformed)] == ["HTTP", "HTTP"]
 
 

@@ -57,9 +57,7 @@ class DoctorJob:
         collect_rarely(every=1_000_000)  # much is remembered for a while
         doctor = self.doctor
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
-            keylogs=self.options.keylogs,
-            keep_duplicates=self.options.keep_duplicates,
+            self.options.read.reading,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
@@ -126,9 +124,7 @@ class DoctorJob:
         """Read the files again; returns their events."""
         options = self.options
         decoder = Decoder(
-            max_frame_size=options.max_frame_size,
-            keylogs=options.keylogs,
-            keep_duplicates=options.keep_duplicates,
+            options.read.reading,
             sort=True,
         )
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
@@ -208,7 +204,7 @@ class DoctorJob:
             if segment is not None and is_wanted(segment[0]):
                 writer.write(packet)
 
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, join_chunks=False, tee=see)
+        decoder = Decoder(self.options.read.reading, join_chunks=False, tee=see)
         for _ in chain(self._sources().read(decoder, say=False), decoder.finish()):
             pass
         return writer.count

@@ -8,13 +8,11 @@ from typing import Literal
 from pulsarctl_wire.cli.findings import CheckOptions, FailOn
 from pulsarctl_wire.cli.options import (
     BUFFER,
-    KEEP_DUPLICATES,
-    KEYLOG,
-    MAX_FRAME_SIZE,
     OUTPUT,
     PRIVATE_KEY,
     SOURCES,
     WIDE,
+    ReadOptions,
     TimeFormat,
     parse_size,
     take_interface,
@@ -45,9 +43,7 @@ class DoctorOptions:
         "--capture-filter BPF", "With -i: packets to capture, such as 'tcp port 6650'.", READ
     )
     buffer: str = BUFFER(READ)
-    keylogs: list[str] = KEYLOG(READ)
-    max_frame_size: int | None = MAX_FRAME_SIZE(READ)
-    keep_duplicates: bool = KEEP_DUPLICATES(READ)
+    read: ReadOptions = group(ReadOptions, READ)
 
     @property
     def interface(self) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulsarctl_wire.capture.numbers import PacketNumbers
-from pulsarctl_wire.capture.sources import Decoder
+from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Evidence, Finding, Sighting
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -33,20 +33,13 @@ class Examination:
 
 
 def examine_beside(
-    stack: ExitStack,
-    paths: list[str],
-    max_frame_size: int | None,
-    keylogs: list[str],
-    *,
-    places: bool = False,
-    keep_duplicates: bool = False,
+    stack: ExitStack, paths: list[str], reading: Reading, *, places: bool = False
 ) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
-    `keylogs`, `places`, `keep_duplicates` are as for `Decoder`. Problems with the files are left to whoever
-    reads them as well.
+    `reading` and `places` are as for `Decoder`. Problems with the files are left to whoever reads them, too.
     """
-    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, keylogs, places, keep_duplicates)
+    future = pool_until(stack, 1).submit(_examine, paths, reading, places)
 
     def wait() -> Examination:
         findings, *rest = future.result()
@@ -56,16 +49,12 @@ def examine_beside(
     return wait
 
 
-def _examine(
-    paths: list[str], max_frame_size: int | None, keylogs: list[str], places: bool, keep_duplicates: bool
-) -> tuple[Any, ...]:
+def _examine(paths: list[str], reading: Reading, places: bool) -> tuple[Any, ...]:
     doctor = Doctor()
     decoder = Decoder(
-        max_frame_size=max_frame_size,
-        keylogs=keylogs,
+        reading,
         join_chunks=False,
         places=places,
-        keep_duplicates=keep_duplicates,
         sort=True,
         new_state=doctor.new_state,
         on_end=doctor.end_connection,

@@ -225,7 +225,7 @@ class DecodeJob:
             return []
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        return plan_inputs(self.sources, options.jobs, options.keylogs)
+        return plan_inputs(self.sources, options.jobs, options.read.keylogs)
 
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
@@ -237,8 +237,8 @@ class DecodeJob:
         counting = CountJob(
             pool.inputs,
             Summary,
-            max_frame_size=options.max_frame_size,
-            keep_duplicates=options.keep_duplicates,
+            max_frame_size=options.read.max_frame_size,
+            keep_duplicates=options.read.keep_duplicates,
             split_size=pool.split_size,
         )
         self.summary = counting.counts
@@ -257,9 +257,7 @@ class DecodeJob:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
         doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
-            keylogs=self.options.keylogs,
-            keep_duplicates=self.options.keep_duplicates,
+            self.options.read.reading,
             join_chunks=False,
             link_answers=self.options.two_pass,
             sort=self.options.doctor,
@@ -310,9 +308,7 @@ class DecodeJob:
     def _decode(self) -> None:
         """Decode and show."""
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
-            keylogs=self.options.keylogs,
-            keep_duplicates=self.options.keep_duplicates,
+            self.options.read.reading,
             join_chunks=self.join_chunks,
             tee=self._make_tee(),
             sort=self.options.doctor,

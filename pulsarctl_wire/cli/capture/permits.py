@@ -10,16 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import (
-    KEEP_DUPLICATES,
-    KEYLOG,
-    MAX_FRAME_SIZE,
-    OUTPUT,
-    SOURCES,
-    WIDE,
-    TimeFormat,
-)
-from pulsarctl_wire.cli.signature import option, several
+from pulsarctl_wire.cli.options import OUTPUT, SOURCES, WIDE, ReadOptions, TimeFormat
+from pulsarctl_wire.cli.signature import group, option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
 if TYPE_CHECKING:
@@ -58,9 +50,7 @@ class PermitsOptions:
         show_default=f"{_TABLE_ROWS} in a table, otherwise 256",
     )
     time_format: TimeFormat = option("-t --time", "Time format, as for decode.", default="utc")
-    keylogs: list[str] = KEYLOG()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
-    keep_duplicates: bool = KEEP_DUPLICATES()
+    read: ReadOptions = group(ReadOptions)
     wide: bool = WIDE()
 
 
@@ -90,9 +80,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
     origin = Origin()
     ledger = Permits(_make_test(options))
     decoder = Decoder(
-        max_frame_size=options.max_frame_size,
-        keylogs=options.keylogs,
-        keep_duplicates=options.keep_duplicates,
+        options.read.reading,
         join_chunks=False,
         new_state=ledger.new_state,
         on_end=ledger.ended,

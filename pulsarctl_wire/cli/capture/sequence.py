@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import (
-    KEEP_DUPLICATES,
-    KEYLOG,
-    MAX_FRAME_SIZE,
     OUTPUT,
     PRIVATE_KEY,
     SOURCES,
     TIME,
     WIDE,
+    ReadOptions,
     SelectOptions,
     TimeFormat,
 )
@@ -54,9 +52,7 @@ class SequenceOptions:
     )
     private_keys: list[str] = PRIVATE_KEY()
     time_format: TimeFormat = TIME()
-    keylogs: list[str] = KEYLOG()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
-    keep_duplicates: bool = KEEP_DUPLICATES()
+    read: ReadOptions = group(ReadOptions)
     wide: bool = WIDE()
 
 
@@ -106,9 +102,7 @@ class SequenceJob:
 
         collect_rarely()
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
-            keylogs=self.options.keylogs,
-            keep_duplicates=self.options.keep_duplicates,
+            self.options.read.reading,
             join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )

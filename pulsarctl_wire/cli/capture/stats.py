@@ -11,8 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import JOBS, KEEP_DUPLICATES, KEYLOG, MAX_FRAME_SIZE, OUTPUT, SOURCES
-from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.cli.options import JOBS, OUTPUT, SOURCES, ReadOptions
+from pulsarctl_wire.cli.signature import flag, group, option, several
 from pulsarctl_wire.render.text import Paint, did_you_mean
 from pulsarctl_wire.stats.rows import NAMES
 
@@ -40,9 +40,7 @@ class StatsOptions:
     top: int = option("--top N", "Rows per group, the largest first; 0: all.", default=10, min=0)
     no_doctor: bool = flag("--no-doctor", "Leave out the findings, which pwire doctor shows in full.")
     jobs: int | None = JOBS()
-    keylogs: list[str] = KEYLOG()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
-    keep_duplicates: bool = KEEP_DUPLICATES()
+    read: ReadOptions = group(ReadOptions)
 
     @property
     def is_examined(self) -> bool:
@@ -105,7 +103,7 @@ class StatsJob:
         """Count the sources, until Ctrl-C."""
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        inputs = plan_inputs(self.options.sources, self.options.jobs, self.options.keylogs)
+        inputs = plan_inputs(self.options.sources, self.options.jobs, self.options.read.keylogs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
         counter, reader, count = self._together(inputs) if inputs else self._alone()
         try:
@@ -122,16 +120,10 @@ class StatsJob:
         from pulsarctl_wire.capture.sources import Decoder
         from pulsarctl_wire.cli.capture.reading import Sources
 
-        limit, keep = self.options.max_frame_size, self.options.keep_duplicates
+        reading = self.options.read.reading
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         if not self.options.is_examined:
-            decoder = Decoder(
-                max_frame_size=limit,
-                join_chunks=False,
-                on_end=self.stats.end,
-                keylogs=self.options.keylogs,
-                keep_duplicates=keep,
-            )
+            decoder = Decoder(reading, join_chunks=False, on_end=self.stats.end)
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
         from pulsarctl_wire.capture.numbers import PacketNumbers
         from pulsarctl_wire.checks.doctor import Doctor
@@ -142,15 +134,7 @@ class StatsJob:
             self.stats.end(ending)
             doctor.end_connection(ending)
 
-        decoder = Decoder(
-            max_frame_size=limit,
-            join_chunks=False,
-            sort=True,
-            new_state=doctor.new_state,
-            on_end=end,
-            keylogs=self.options.keylogs,
-            keep_duplicates=keep,
-        )
+        decoder = Decoder(reading, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end)
         decoder.numbers = PacketNumbers(several=len(self.options.sources) > 1)
 
         def count() -> None:
@@ -168,13 +152,11 @@ class StatsJob:
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats
 
-        limit, keep = self.options.max_frame_size, self.options.keep_duplicates
+        reading = self.options.read.reading
         if self.options.is_examined:
             from pulsarctl_wire.cli.capture.examination import examine_beside
 
-            wait = examine_beside(
-                self.stack, self.options.sources, limit, self.options.keylogs, keep_duplicates=keep
-            )
+            wait = examine_beside(self.stack, self.options.sources, reading)
 
             def find_findings() -> tuple[list[Any], FindPacket]:
                 found = wait()
@@ -183,7 +165,11 @@ class StatsJob:
             self.find_findings = find_findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
         counting = CountJob(
-            pool.inputs, Stats, max_frame_size=limit, keep_duplicates=keep, split_size=pool.split_size
+            pool.inputs,
+            Stats,
+            max_frame_size=reading.max_frame_size,
+            keep_duplicates=reading.keep_duplicates,
+            split_size=pool.split_size,
         )
         self.stats = counting.counts
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+from pulsarctl_wire.capture.sources import Decoder, Reading, collect_rarely
 from pulsarctl_wire.checks.finding import make_rows
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.examination import Examination, examine_beside
@@ -46,6 +46,7 @@ class TableJob:
         self._options = options
         self._out = out
         self._work: Options = options.rows.make_options(SPLIT_SIZE)
+        self._reading = Reading(self._work.max_frame_size, tuple(options.keylogs), self._work.keep_duplicates)
         self._stack = stack
         self._code = 0
         self._tables: dict[str, _Part] = {}
@@ -80,15 +81,7 @@ class TableJob:
 
     def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
-        work = self._work
-        return examine_beside(
-            self._stack,
-            self._options.sources,
-            work.max_frame_size,
-            self._options.keylogs,
-            places=True,
-            keep_duplicates=work.keep_duplicates,
-        )
+        return examine_beside(self._stack, self._options.sources, self._reading, places=True)
 
     def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
@@ -127,9 +120,7 @@ class TableJob:
                 self._write(rows)
 
         decoder = Decoder(
-            max_frame_size=self._work.max_frame_size,
-            keylogs=self._options.keylogs,
-            keep_duplicates=self._work.keep_duplicates,
+            self._reading,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
