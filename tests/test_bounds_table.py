@@ -132,6 +132,21 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "a TCP segment captured before it was split": (
         "capture/test_packets.py::test_no_offloaded_packet_is_this_large",
     ),
+    "TLS records of a connection that wait for a secret or their numbers": (
+        "capture/test_tls_connection.py::test_what_waits_is_bounded",
+        "capture/test_tls_hostile.py::test_records_without_a_handshake_wait_in_bounded_memory",
+    ),
+    "a handshake message of TLS": (
+        "capture/test_tls_hostile.py::test_a_handshake_message_without_end_is_not_kept",
+    ),
+    "secrets of key logs": (
+        "capture/test_tls_keylog.py::test_the_oldest_secrets_are_forgotten",
+        "capture/test_tls_keylog.py::test_labels_of_one_client_random_are_bounded",
+    ),
+    "a line of a key log": ("capture/test_tls_keylog.py::test_an_endless_line_is_dropped",),
+    "record numbers of TLS that are tried": (
+        "capture/test_tls_midway.py::test_the_effort_is_bounded_and_that_is_said",
+    ),
     "IP packets nested in one another": ("capture/test_packets.py::test_ip_packets_in_one_another",),
     "bytes in which scapy looks for an IP packet, of rare link types": (
         "capture/test_packets.py::test_scapy_looks_at_the_first_bytes_alone",
