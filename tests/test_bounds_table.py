@@ -146,6 +146,21 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "capture/test_packets.py::test_ip_packets_in_one_another",
         "capture/test_packets.py::test_tunnels_in_one_another_without_end",
     ),
+    "TLS records of a connection that wait for a secret or their numbers": (
+        "capture/test_tls_connection.py::test_what_waits_is_bounded",
+        "capture/test_tls_hostile.py::test_records_without_a_handshake_wait_in_bounded_memory",
+    ),
+    "a handshake message of TLS": (
+        "capture/test_tls_hostile.py::test_a_handshake_message_without_end_is_not_kept",
+    ),
+    "secrets of key logs": (
+        "capture/test_tls_keylog.py::test_the_oldest_secrets_are_forgotten",
+        "capture/test_tls_keylog.py::test_labels_of_one_client_random_are_bounded",
+    ),
+    "a line of a key log": ("capture/test_tls_keylog.py::test_an_endless_line_is_dropped",),
+    "record numbers of TLS that are tried": (
+        "capture/test_tls_midway.py::test_the_effort_is_bounded_and_that_is_said",
+    ),
     "link types of skipped packets": ("capture/test_packets.py::test_packets_without_tcp_are_skipped",),
     "IP fragments": (
         "capture/test_packets.py::test_fragments_of_a_datagram_take_64_kib_at_most",

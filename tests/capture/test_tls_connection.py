@@ -223,3 +223,21 @@ def test_the_direction_may_be_named_wrongly() -> None:
 )
 def test_tls_is_recognized(head: bytes, is_tls: bool | None) -> None:
     assert TlsConnection.looks_like_tls(head) is is_tls
+
+
+@pytest.mark.parametrize("version", [V12, V13])
+@given(place=st.integers(0, 100))
+def test_a_secret_may_come_after_its_records_were_given_up(version: ssl.TLSVersion, place: int) -> None:
+    source = said(version)
+    log = KeyLog()
+    connection = TlsConnection(log, limit=0)
+    pieces = []
+    for packet, (from_client, data) in enumerate(source.wire):
+        if packet * 100 >= place * len(source.wire):
+            log.feed(source.keys)
+        pieces += connection.take(from_client, data, None, packet)
+    received = b"".join(piece.data for piece in pieces + connection.end())
+    plain = b"".join(data for _, data in source.plain)
+    assert plain.endswith(received)
+    if place < 50:
+        assert received

@@ -86,7 +86,7 @@ class TlsConnection:
             was_lost, lost_bytes = reader.is_lost, reader.lost_bytes
             records = reader.take(data)
             if was_lost and reader.lost_bytes > lost_bytes:
-                self._mark_hole(side, reader.lost_bytes - lost_bytes, is_cut=False, pieces=pieces)
+                self._mark_hole(side, reader.lost_bytes - lost_bytes, pieces)
             if records:
                 self._take_records(side, records, time_ns, packet, pieces)
             if was_lost or not reader.is_lost:
@@ -94,7 +94,7 @@ class TlsConnection:
             if not records and not side.facts.records and is_old_hello(data):
                 for each in (self._client, self._server):
                     self._opening.close(each, _OLD_HELLO)
-            self._mark_hole(side, 0, is_cut=False, pieces=pieces)
+            self._mark_hole(side, 0, pieces)
             data = b""
 
     def gap(self, from_client: bool, size: int, time_ns: int | None, packet: int) -> list[Piece]:
@@ -102,11 +102,11 @@ class TlsConnection:
         side = self._client if from_client else self._server
         pieces: list[Piece] = []
         self._last = time_ns, packet
-        cut = side.reader.skip(size)
-        if side.reader.is_lost:
-            self._mark_hole(side, size, is_cut=False, pieces=pieces)
-        elif cut:
-            self._mark_hole(side, cut, is_cut=True, pieces=pieces)
+        records, rest = side.reader.skip(size)
+        if records:
+            self._take_records(side, records, time_ns, packet, pieces)
+        if rest:
+            self._mark_hole(side, rest, pieces)
         return pieces
 
     def retry(self) -> list[Piece]:
@@ -131,8 +131,9 @@ class TlsConnection:
         self, side: Side, records: list[Record], time_ns: int | None, packet: int, pieces: list[Piece]
     ) -> None:
         parts: list[bytes] = []
+        holes = side.reader.take_holes() if side.reader.holes else []
         for header, body in records:
-            opener = side.opener
+            opener = None if holes else side.opener
             if opener is not None and side.is_placed and not self._queue and header[0] == APPLICATION_DATA:
                 plain = opener.open(side.number, header, body)  # the usual case
                 if plain is not None:
@@ -149,7 +150,9 @@ class TlsConnection:
             if parts:
                 self._put(side, b"".join(parts), time_ns, packet, pieces)
                 parts = []
-            self._add(side, Entry(side.from_client, header, body, time_ns, packet), pieces)
+            entry = Entry(side.from_client, header, body, time_ns, packet)
+            entry.holes, holes = holes, []
+            self._add(side, entry, pieces)
         if parts:
             self._put(side, b"".join(parts), time_ns, packet, pieces)
 
@@ -160,12 +163,11 @@ class TlsConnection:
             pieces.append(Piece(side.from_client, data, side.missing, time_ns, packet))
             side.missing = 0
 
-    def _mark_hole(self, side: Side, size: int, *, is_cut: bool, pieces: list[Piece]) -> None:
-        """Note that one record of `size` bytes is lost, or that it is not known which records were there."""
+    def _mark_hole(self, side: Side, size: int, pieces: list[Piece]) -> None:
+        """Note that it is not known which records come next, and that `size` bytes of them are lost."""
         time_ns, packet = self._last
         entry = Entry(side.from_client, b"", b"", time_ns, packet)
         entry.missing = size
-        entry.is_cut = is_cut
         side.holes += 1
         self._add(side, entry, pieces)
 
@@ -190,11 +192,10 @@ class TlsConnection:
             entry = queue.popleft()
             self._queue_bytes -= entry.size
             side = self._client if entry.from_client else self._server
-            if entry.data:
-                side.facts.plain_bytes += len(entry.data)
-                pieces.append(
-                    Piece(entry.from_client, entry.data, entry.missing, entry.time_ns, entry.packet)
-                )
+            for missing, data in ((entry.missing, entry.data), *entry.more):
+                if data:
+                    side.facts.plain_bytes += len(data)
+                    pieces.append(Piece(entry.from_client, data, missing, entry.time_ns, entry.packet))
 
     def _advance_side(self, side: Side) -> int:
         """Open the records of a side up to the first one that must wait; return their number."""

@@ -39,6 +39,8 @@ class DirectionFacts:
     """Bytes of application data in them."""
     closed_records: int = 0
     """Records that were not opened: also those of a handshake or early data whose secret is missing."""
+    unproven_records: int = 0
+    """Records of which bytes are missing: what is left of them was opened, but their tags prove nothing."""
     failed_tags: int = 0
     """Those of them for which there was a key, whose tag did not fit."""
     lost_bytes: int = 0

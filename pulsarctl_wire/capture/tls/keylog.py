@@ -1,6 +1,7 @@
 """Keeps the secrets of NSS key logs (SSLKEYLOGFILE), by client random and label; follows a growing file.
 
-A line is `LABEL client-random secret`, both in hexadecimal digits. What is not understood is counted, never
+A line is `LABEL client-random secret`, both in hexadecimal digits. Netty and agents for Java write the master
+secrets of TLS 1.2 by session ids instead, Netty in lines of a log. What is not understood is counted, never
 an error. Memory is bounded: a line has at most `MAX_LINE` bytes, and the secrets of the `MAX_SESSIONS` newest
 client randoms are kept.
 """
@@ -18,6 +19,8 @@ MAX_LINE: Final = 1_024
 MAX_SESSIONS: Final = 131_072
 MAX_LABELS: Final = 16
 """Secrets kept for a client random."""
+_SESSION: Final = b"session "
+"""Begins the keys of secrets that are known by session ids; client randoms have 32 bytes."""
 MASTER: Final = "CLIENT_RANDOM"
 """The label of a TLS 1.2 master secret."""
 _USED: Final = re.compile(
@@ -26,6 +29,9 @@ _USED: Final = re.compile(
 _LINE: Final = re.compile(
     rb"^([A-Z][A-Z0-9_]{0,63})[ \t]+((?:[0-9A-Fa-f]{2}){1,64})[ \t]+((?:[0-9A-Fa-f]{2}){1,256})[ \t\r]*$",
     re.M,
+)
+_BY_SESSION: Final = re.compile(
+    rb"^.{0,400}?RSA Session-ID:((?:[0-9A-Fa-f]{2}){1,32})[ \t]+Master-Key:([0-9A-Fa-f]{96})[ \t\r]*$", re.M
 )
 _IGNORED: Final = re.compile(rb"^[ \t\r]*(?:#.*)?$", re.M)
 _BOM: Final = b"\xef\xbb\xbf"
@@ -102,6 +108,11 @@ class KeyLog:
             understood += 1
             self._add(match[1], match[2], match[3])
         if understood != lines:
+            for match in _BY_SESSION.finditer(text):
+                understood += 1
+                self._keep(
+                    _SESSION + bytes.fromhex(match[1].decode()), MASTER, bytes.fromhex(match[2].decode())
+                )
             body = text[:-1]  # else an empty line would follow the last line feed
             bad = lines - understood - sum(1 for _ in _IGNORED.finditer(body))
             if bad > 0:
@@ -112,7 +123,7 @@ class KeyLog:
     def _find_bad(self, text: bytes) -> int:
         """Return the number of the first line that is not understood."""
         for number, line in enumerate(text.split(b"\n"), self._lines + 1):
-            if not _LINE.match(line) and not _IGNORED.match(line):
+            if not (_LINE.match(line) or _IGNORED.match(line) or _BY_SESSION.match(line)):
                 return number
         return self._lines + 1
 
@@ -125,9 +136,9 @@ class KeyLog:
         if not _USED.fullmatch(label) or len(client_random) != 64 or len(secret) // 2 not in _SIZES:
             self.other_labels += 1
             return
-        name = label.decode()
-        value = bytes.fromhex(secret.decode())
-        key = bytes.fromhex(client_random.decode())
+        self._keep(bytes.fromhex(client_random.decode()), label.decode(), bytes.fromhex(secret.decode()))
+
+    def _keep(self, key: bytes, name: str, value: bytes) -> None:
         labels = self._sessions.get(key)
         if labels is None:
             if len(self._sessions) >= MAX_SESSIONS:
@@ -144,6 +155,12 @@ class KeyLog:
     def secrets_of(self, client_random: bytes) -> Mapping[str, bytes]:
         """Return the secrets of a client random by label; none if the log has none."""
         return self._sessions.get(client_random, {})
+
+    def identify(self, client_random: bytes, session_id: bytes) -> None:
+        """Give a client random the master secret that the log has for its session."""
+        labels = self._sessions.get(_SESSION + session_id)
+        if labels is not None and client_random not in self._sessions:
+            self._keep(client_random, MASTER, labels[MASTER])
 
     def find_traffic_secrets(self) -> Iterator[tuple[bytes, str, bytes]]:
         """Yield client random, label and secret of TLS 1.3's application data; those of unused ones first."""

@@ -164,10 +164,10 @@ class Search:
 
     def find(self, records: list[Sealed], span: int) -> Found | None:
         """Try about `span` numbers: the lower ones with each key first."""
-        records = choose_records(records)
         keys = list(islice(self._list_keys(), span // _BLOCK))
         self.keys = len(keys)
         self.is_exhausted = span < _BLOCK
+        records = choose_records(records)
         if not keys:
             return None
         whole = sum(key.weight for key in keys)

@@ -30,7 +30,7 @@ class Negotiation:
         self._keylog = keylog
         self._sides = client, server  # as the caller names them
         self._server_random = b""
-        self._session_id = b""  # that the client named
+        self._server_session_id = b""
         self._has_ticket = False
         self._offers_early_data = False
         self._is_hello_done = False  # of the server's messages, since its hello
@@ -108,7 +108,6 @@ class Negotiation:
         self.client_random = hello.random
         self.facts.client_random = hello.random.hex()
         self.facts.server_name = hello.server_name or self.facts.server_name
-        self._session_id = hello.session_id
         self._has_ticket = hello.has_ticket
         self._offers_early_data = hello.has_early_data
 
@@ -123,6 +122,7 @@ class Negotiation:
         self.version = hello.version
         self.suite = suite_of(hello.suite)
         self._server_random = hello.random
+        self._server_session_id = hello.session_id
         self._is_hello_done = False
         self._finished = 0
         facts = self.facts
@@ -175,6 +175,8 @@ class Negotiation:
 
     def find_key(self, side: Side) -> bool:
         """Give a side the key for its next record; return whether the key log has it."""
+        if self._server_session_id and not self.is_13:
+            self._keylog.identify(self.client_random, self._server_session_id)
         secrets = self._keylog.secrets_of(self.client_random)
         suite = self.suite
         if not secrets or suite is None:

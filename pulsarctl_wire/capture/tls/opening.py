@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from pulsarctl_wire.capture.tls import handshake
+from pulsarctl_wire.capture.tls import handshake, sides
+from pulsarctl_wire.capture.tls.cut import begins_frame, split_parts, strip_kind
 from pulsarctl_wire.capture.tls.facts import Alert, TlsFacts
 from pulsarctl_wire.capture.tls.handshake import CLOSE_NOTIFY, BadMessage
 from pulsarctl_wire.capture.tls.keylog import KeyLog
@@ -46,6 +47,8 @@ _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
 """Types of handshake messages."""
+_TICKET: Final = b"\x04\0"
+"""The beginning of a NewSessionTicket of TLS 1.3."""
 _MIDWAY_12: Final = (
     "joined midway with TLS 1.2: the handshake is not in the capture,"
     " and its keys cannot be derived without it"
@@ -73,7 +76,9 @@ class Opening:
         if not entry.header:
             self._pass_hole(side, entry)
             return True
-        if side.is_closed or side.number < 0:
+        if side.is_closed:
+            return self._leave_closed(side, entry)
+        if side.number < 0:
             side.number += 1
             return self._leave_closed(side, entry)
         kind = entry.header[0]
@@ -84,12 +89,14 @@ class Opening:
                 return False
         elif self.negotiation.is_13 and kind != APPLICATION_DATA:
             return self._take_clear(side, kind, entry)
-        if not self._prepare(side):
+        if not self._prepare(side, entry):
             return False
         if entry.is_done:
             return True
         if side.is_closed or side.opener is None or side.number < 0:
             return self.step(side, entry)
+        if entry.holes:
+            return self._open_cut(side, side.opener, entry)
         plain = side.opener.open(side.number, entry.header, entry.body)
         if plain is None:
             return self._fail(side, entry)
@@ -146,7 +153,9 @@ class Opening:
     def _take_clear(self, side: Side, kind: int, entry: Entry) -> bool:
         negotiation = self.negotiation
         if kind == HANDSHAKE:
-            negotiation.take(side, entry.body)
+            negotiation.take(side, entry.body[: entry.holes[0][0]] if entry.holes else entry.body)
+            if entry.holes:
+                side.messages.clear()
         elif kind == ALERT:
             self._take_alert(side, entry.body, entry.time_ns, entry.packet)
         elif kind == CHANGE_CIPHER_SPEC and not negotiation.is_13:
@@ -159,7 +168,7 @@ class Opening:
 
     # -- keys
 
-    def _prepare(self, side: Side) -> bool:
+    def _prepare(self, side: Side, entry: Entry) -> bool:
         """See that a side has the key and number of its next record, or is closed; return whether it is."""
         negotiation = self.negotiation
         if reason := negotiation.find_reason():
@@ -172,8 +181,11 @@ class Opening:
                 return False
             self._close_without_secret(side)
             return True
+        if not side.is_placed and entry.holes:
+            side.number += 1
+            return self._leave_closed(side, entry)
         if not side.is_placed:
-            self._find_place(side)
+            self._find_place(side, entry)
         return True
 
     def _close_without_secret(self, side: Side) -> None:
@@ -204,7 +216,8 @@ class Opening:
     def _leave_closed(self, side: Side, entry: Entry) -> bool:
         """Count a record that is not opened."""
         side.facts.closed_records += 1
-        side.missing += len(entry.body)
+        if side.stage != sides.HANDSHAKE:
+            side.missing += max(len(entry.body) - (side.opener.overhead if side.opener else 0), 0)
         side.lost_bytes += HEADER_SIZE + len(entry.body)
         entry.is_done = True
         return True
@@ -216,33 +229,62 @@ class Opening:
             side.facts.closed_records += 1
             entry.is_done = True
             return True
-        side.facts.failed_tags += 1
         if side.opened:
-            self._leave_closed(side, entry)
-            side.number += 1
             side.lose_place(0)
-            return True
+            self._find_place(side, entry)  # damage may have hidden another key, or records that were lost
+            side.facts.failed_tags += entry.is_done
+            return entry.is_done or self.step(side, entry)
+        side.facts.failed_tags += 1
         name = _shorten(self.negotiation.client_random)
         self.close(side, f"the secret for client random {name} does not fit: the tag of a record is wrong")
         return self._leave_closed(side, entry)
 
     # -- after a hole
 
+    def _open_cut(self, side: Side, opener: Opener, entry: Entry) -> bool:
+        """Open what is left of a record of which bytes are missing: its tag proves nothing."""
+        entry.is_done = True
+        if side.stage == sides.HANDSHAKE:
+            opener = self._pass_handshake(side, opener, entry)
+        plain = opener.open_unproven(side.number, entry.body)
+        side.number += 1
+        side.messages.clear()
+        is_believed = side.stage == APPLICATION and (side.opened or begins_frame(plain or b""))
+        if plain is None or not is_believed:
+            return self._leave_closed(side, entry)
+        parts, end = split_parts(plain, entry.holes, opener.offset)
+        kind = entry.header[0]
+        if opener.is_13 and not end:  # the last byte is there, which tells what it is
+            parts, kind = strip_kind(parts)
+        elif opener.is_13 and plain.startswith(_TICKET) and side is self.negotiation.server:
+            kind = HANDSHAKE
+        side.facts.unproven_records += 1
+        if kind == APPLICATION_DATA and parts:
+            entry.missing, entry.data = side.missing + parts[0][0], parts[0][1]
+            entry.more = parts[1:]
+            side.missing = end - 1 if opener.is_13 and end else end
+        return True
+
+    def _pass_handshake(self, side: Side, opener: Opener, entry: Entry) -> Opener:
+        """Return the key of a cut record of TLS 1.3: the next one, if the handshake's end was cut, too."""
+        secret = self.negotiation.application_secret(side)
+        if secret is not None:
+            later = open_13(opener.suite, secret)
+            if begins_frame(later.open_unproven(0, entry.body) or b""):
+                side.enter(APPLICATION)
+                side.use(later)
+                return later
+        return opener
+
     def _pass_hole(self, side: Side, entry: Entry) -> None:
         """Go on after a hole; whatever was in it is missing."""
         entry.is_done = True
         side.holes -= 1
         side.facts.lost_bytes += entry.missing
-        if entry.is_cut:
-            side.number += 1
-            side.missing += entry.missing
-            side.messages.clear()
-        else:
-            side.lose_place(entry.missing)
+        side.lose_place(entry.missing)
 
-    def _find_place(self, side: Side) -> None:
+    def _find_place(self, side: Side, entry: Entry) -> None:
         """Find the number of the next record after a hole, or leave it closed."""
-        entry = side.waiting[0]
         count = side.lost_bytes // MIN_RECORD + _SLACK
         record = 0, entry.header, entry.body
         numbers = Numbers(self._keylog)
@@ -281,6 +323,8 @@ class Opening:
         if opener is not side.opener:
             if side.stage == APPLICATION:
                 side.facts.key_updates += 1
+            elif number == 0:
+                side.missing = 0  # only of the handshake
             side.stage = APPLICATION
         side.place(opener, number)
 
@@ -318,29 +362,32 @@ class Opening:
             only=negotiation.client_random,
             suite=negotiation.suite,
         )
-        sealed = self._list_sealed(side)
-        fresh = sealed if self.is_final else sealed[side.tried :]
-        side.tried = len(sealed)
+        sealed, count = self._list_sealed(side)
+        fresh = [record for record in sealed if record[0] >= side.tried or self.is_final]
+        side.tried = count
         found = search.find(fresh or sealed, span)
         if found is not None:
             self._join(side, found)
             return True
-        if self.is_final or search.is_exhausted or len(sealed) >= _SPANS[0][0]:
+        if self.is_final or search.is_exhausted or count >= _SPANS[0][0]:
             self._close_midway(side, search)
             return True
         if side.holes:  # what comes after it is another try
-            side.number = -len(sealed)
+            side.number = -count
             side.tried = 0
         return side.holes > 0
 
-    def _list_sealed(self, side: Side) -> list[Sealed]:
-        """Return the records that wait before the first hole, as many as are searched."""
+    def _list_sealed(self, side: Side) -> tuple[list[Sealed], int]:
+        """Return the whole records that wait before the first hole, and how many wait there."""
         sealed: list[Sealed] = []
+        count = 0
         for entry in side.waiting:
-            if not entry.header or len(sealed) >= _SPANS[0][0]:
+            if not entry.header or count >= _SPANS[0][0]:
                 break
-            sealed.append((len(sealed), entry.header, entry.body))
-        return sealed
+            if not entry.holes:
+                sealed.append((count, entry.header, entry.body))
+            count += 1
+        return sealed, count
 
     def _span(self, side: Side) -> int:
         """Return how many numbers are to be tried now; 0: none."""

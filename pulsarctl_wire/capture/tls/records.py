@@ -66,12 +66,13 @@ def find_record(data: bytes, start: int = 0) -> tuple[int, bool]:
 class RecordReader:
     """Takes the bytes of one direction and returns whole records."""
 
-    __slots__ = ("_buffer", "_needed", "_skip", "is_lost", "lost_bytes")
+    __slots__ = ("_buffer", "_needed", "holes", "is_lost", "lost_bytes")
 
     def __init__(self) -> None:
         self._buffer = b""
         self._needed = 0  # bytes in the buffer that make a record whole
-        self._skip = 0  # bytes of a record of which others are missing
+        self.holes: list[tuple[int, int]] = []
+        """Where bytes are missing in the body of the next record."""
         self.is_lost = False
         """Whether it is not known where the next record begins."""
         self.lost_bytes = 0
@@ -87,11 +88,6 @@ class RecordReader:
 
         If what follows them is no record, that ends the list and sets `is_lost`: call it again.
         """
-        if self._skip:
-            cut = min(self._skip, len(data))
-            self._skip -= cut
-            self.lost_bytes += cut
-            data = data[cut:]
         if self._buffer:
             data = self._buffer + data  # at most a record's size, which a few segments complete
             if len(data) < self._needed:
@@ -127,19 +123,27 @@ class RecordReader:
         self._buffer = data[start:]
         return records
 
-    def skip(self, size: int) -> int:
-        """Note that `size` bytes are missing. Return the size of the one record that this cuts.
+    def skip(self, size: int) -> tuple[list[Record], int]:
+        """Note that `size` bytes are missing.
 
-        It is 0 if that record is cut already; or if `is_lost`: it is not known where the next one begins.
+        Return the record that this makes whole, with zeros for them, and the number of bytes that are missing
+        after it: if there are any, it is not known where the next record begins (`is_lost`).
         """
         held = len(self._buffer)
-        cut = self._needed if held >= HEADER_SIZE and not self.is_lost else 0
-        rest = self._skip or cut - held  # of the record
-        self.lost_bytes += held
-        self._buffer = b""
-        self._needed = 0
-        self._skip = max(rest - size, 0)
-        if size <= rest:
-            return cut
-        self.is_lost = True
-        return 0
+        if held < HEADER_SIZE or self.is_lost:
+            self.lost_bytes += held
+            self._buffer = b""
+            self._needed = 0
+            self.is_lost = True
+            return [], size
+        cut = min(size, self._needed - held)
+        self.holes.append((held - HEADER_SIZE, held - HEADER_SIZE + cut))
+        records = self.take(bytes(cut))
+        self.is_lost = size > cut
+        return records, size - cut
+
+    def take_holes(self) -> list[tuple[int, int]]:
+        """Return where bytes are missing in the body of the first record that was returned last."""
+        holes = self.holes
+        self.holes = []
+        return holes

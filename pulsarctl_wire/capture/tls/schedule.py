@@ -65,9 +65,14 @@ class Opener:
         return self._iv.to_bytes(_IV_SIZE, "big")
 
     @property
+    def offset(self) -> int:
+        """Bytes of a record's body before what is sealed in it."""
+        return EXPLICIT_SIZE if self._salt else 0
+
+    @property
     def overhead(self) -> int:
         """Bytes that a record's body is longer than what is in it (padding aside)."""
-        return self._tag_size + (1 if self.is_13 else EXPLICIT_SIZE if self._salt else 0)
+        return self._tag_size + (1 if self.is_13 else self.offset)
 
     def open(self, number: int, header: bytes, body: bytes) -> bytes | None:
         """Return what is in record `number`, or None if it was not sealed with this key and number.
@@ -86,6 +91,26 @@ class Opener:
             return self._aead.decrypt(nonce, body, number.to_bytes(8, "big") + header[:3] + size)  # type: ignore[no-any-return]
         except Exception:  # the tag does not fit; or what cannot be a record at all, in many ways
             return None
+
+    def open_unproven(self, number: int, body: bytes) -> bytes | None:
+        """Return what is in a record of which bytes are missing, so that no tag can prove it.
+
+        Where the body has other bytes than those that were sent, so has what is returned. None: the cipher
+        does not allow it.
+        """
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        nonce = (self._iv ^ number).to_bytes(_IV_SIZE, "big") if not self._salt else b""
+        if self._salt:
+            nonce = self._salt + body[:EXPLICIT_SIZE]
+            body = body[EXPLICIT_SIZE:]
+        if len(nonce) != _IV_SIZE or len(body) < self._tag_size or self.suite.mode == CCM:
+            return None
+        if self.suite.mode == GCM:
+            aes = Cipher(algorithms.AES(self.key), modes.CTR(nonce + b"\0\0\0\x02"))
+            return aes.decryptor().update(body[: -self._tag_size])
+        chacha = Cipher(algorithms.ChaCha20(self.key, b"\x01\0\0\0" + nonce), None)
+        return chacha.decryptor().update(body[: -self._tag_size])
 
 
 def _make_aead(suite: Suite, key: bytes) -> Any:

@@ -22,11 +22,11 @@ ENTRY_COST: Final = 512
 class Entry:
     """A record that waits for its turn: for a secret, or for earlier ones of the other direction.
 
-    Without a header it is a hole: one record (`is_cut`), or records of which not even the number is known.
+    Without a header it is a hole: records of which not even the number is known.
     """
 
     __slots__ = (
-        *("body", "data", "from_client", "header", "is_cut", "is_done", "missing"),
+        *("body", "data", "from_client", "header", "holes", "is_done", "missing", "more"),
         *("packet", "size", "time_ns"),
     )
 
@@ -41,7 +41,8 @@ class Entry:
         self.is_done = False
         self.data = b""  # what was in it, as far as that is application data
         self.missing = 0  # bytes lost before that
-        self.is_cut = False
+        self.holes: list[tuple[int, int]] = []  # where bytes of the body are missing
+        self.more: list[tuple[int, bytes]] = []  # the same as these two after a hole
         self.size = len(body) + ENTRY_COST  # in memory
 
 
@@ -90,6 +91,7 @@ class Side:
         self.skips = skips
         self.number = self.opened = 0
         self.opener = None
+        self.is_placed = True
 
     def use(self, opener: Opener, number: int = 0) -> None:
         """Open the next records with this key, from this number on."""
