@@ -137,6 +137,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "capture/test_packets.py::test_ip_packets_in_one_another",
         "capture/test_packets.py::test_tunnels_in_one_another_without_end",
     ),
+    "connections of which a new one may be a copy": (
+        "capture/test_copies.py::test_connections_that_are_remembered_are_bounded",
+        "capture/test_copies.py::test_a_connection_that_begins_much_later_is_none",
+    ),
+    "copies of a connection": ("capture/test_copies.py::test_more_copies_than_anybody_has",),
     "link types of skipped packets": ("capture/test_packets.py::test_packets_without_tcp_are_skipped",),
     "IP fragments": (
         "capture/test_packets.py::test_fragments_of_a_datagram_take_64_kib_at_most",

@@ -151,7 +151,7 @@ class Decoder:
     called with the number and content of every packet before its events are yielded. With `places`,
     the `packet` of an event is the packet's place (see `PACKET_OFFSET_BITS`) instead of its number, except in
     a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
-    gets places, too. `new_state`, `on_end` and `keep_duplicates` are as in `Reassembler`.
+    gets places, too. `new_state` and `on_end` are as in `Reassembler`.
     """
 
     def __init__(
@@ -165,7 +165,6 @@ class Decoder:
         sort: bool = False,
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
-        keep_duplicates: bool = False,
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
@@ -185,13 +184,7 @@ class Decoder:
         self._dissector = Dissector()
         self.skipped = self._dissector.skipped
         """Packets without a TCP segment, by reason."""
-        self.reassembler = Reassembler(
-            self.knowledge,
-            limit=self._limit,
-            new_state=new_state,
-            on_end=on_end,
-            keep_duplicates=keep_duplicates,
-        )
+        self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.

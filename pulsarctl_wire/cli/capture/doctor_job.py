@@ -51,12 +51,12 @@ class DoctorJob:
         doctor = self.doctor
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
-            keep_duplicates=self.options.keep_duplicates,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
             on_end=doctor.end_connection,
         )
+        decoder.reassembler.copies.keep = self.options.keep_duplicates
         try:
             for events in self._batches(decoder):
                 if self.origin.time_ns is None and events:
@@ -113,10 +113,8 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        options = self.options
-        decoder = Decoder(
-            max_frame_size=options.max_frame_size, keep_duplicates=options.keep_duplicates, sort=True
-        )
+        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
+        decoder.reassembler.copies.keep = self.options.keep_duplicates
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 

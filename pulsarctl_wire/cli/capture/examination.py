@@ -37,8 +37,8 @@ def examine_beside(
 ) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
-    `places` and `keep_duplicates` are as for `Decoder`. Problems with the files are left to whoever reads
-    them as well.
+    `places` is as for `Decoder`; `keep_duplicates`: copies are connections of their own. Problems with the
+    files are left to whoever reads them as well.
     """
     future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places, keep_duplicates)
 
@@ -58,11 +58,11 @@ def _examine(
         max_frame_size=max_frame_size,
         join_chunks=False,
         places=places,
-        keep_duplicates=keep_duplicates,
         sort=True,
         new_state=doctor.new_state,
         on_end=doctor.end_connection,
     )
+    decoder.reassembler.copies.keep = keep_duplicates
     with ExitStack() as stack:
         for _ in Sources(paths, stack, bar=False).read(decoder, say=False):
             pass

@@ -248,13 +248,13 @@ class DecodeJob:
         doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
-            keep_duplicates=self.options.keep_duplicates,
             join_chunks=False,
             link_answers=self.options.two_pass,
             sort=self.options.doctor,
             new_state=ExchangeState if doctor is None else doctor.new_state,
             on_end=None if doctor is None else doctor.end_connection,
         )
+        decoder.reassembler.copies.keep = self.options.keep_duplicates
         for _ in self._batches(decoder, say=False):
             pass
         if doctor is None:
@@ -300,13 +300,13 @@ class DecodeJob:
         """Decode and show."""
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
-            keep_duplicates=self.options.keep_duplicates,
             join_chunks=self.join_chunks,
             tee=self._make_tee(),
             sort=self.options.doctor,
             new_state=self._choose_state(),
             on_end=self._end,
         )
+        decoder.reassembler.copies.keep = self.options.keep_duplicates
         batches = self._batches(decoder)
         try:
             if self.listing is not None:

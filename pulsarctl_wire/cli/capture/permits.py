@@ -82,11 +82,11 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
     ledger = Permits(_make_test(options))
     decoder = Decoder(
         max_frame_size=options.max_frame_size,
-        keep_duplicates=options.keep_duplicates,
         join_chunks=False,
         new_state=ledger.new_state,
         on_end=ledger.ended,
     )
+    decoder.reassembler.copies.keep = options.keep_duplicates
     with ExitStack() as stack:
         sources = Sources(options.sources, stack, bar=console.is_terminal(sys.stderr))
         try:

@@ -103,10 +103,10 @@ class SequenceJob:
         collect_rarely()
         decoder = Decoder(
             max_frame_size=self.options.max_frame_size,
-            keep_duplicates=self.options.keep_duplicates,
             join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )
+        decoder.reassembler.copies.keep = self.options.keep_duplicates
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         try:
             self._add(chain(sources.read(decoder), decoder.finish()))

@@ -121,9 +121,8 @@ class StatsJob:
         limit, keep = self.options.max_frame_size, self.options.keep_duplicates
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         if not self.options.is_examined:
-            decoder = Decoder(
-                max_frame_size=limit, join_chunks=False, on_end=self.stats.end, keep_duplicates=keep
-            )
+            decoder = Decoder(max_frame_size=limit, join_chunks=False, on_end=self.stats.end)
+            decoder.reassembler.copies.keep = keep
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
         from pulsarctl_wire.checks.doctor import Doctor
 
@@ -134,13 +133,9 @@ class StatsJob:
             doctor.end_connection(ending)
 
         decoder = Decoder(
-            max_frame_size=limit,
-            join_chunks=False,
-            sort=True,
-            new_state=doctor.new_state,
-            on_end=end,
-            keep_duplicates=keep,
+            max_frame_size=limit, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end
         )
+        decoder.reassembler.copies.keep = keep
 
         def count() -> None:
             self._add(sources.read(decoder))

@@ -127,12 +127,12 @@ class TableJob:
 
         decoder = Decoder(
             max_frame_size=self._work.max_frame_size,
-            keep_duplicates=self._work.keep_duplicates,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
             on_end=end,
         )
+        decoder.reassembler.copies.keep = self._work.keep_duplicates
         builder = new_builder(self._work, decoder.sources)
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
