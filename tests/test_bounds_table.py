@@ -161,6 +161,11 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "record numbers of TLS that are tried": (
         "capture/test_tls_midway.py::test_the_effort_is_bounded_and_that_is_said",
     ),
+    "connections of which a new one may be a copy": (
+        "capture/test_copies.py::test_connections_that_are_remembered_are_bounded",
+        "capture/test_copies.py::test_a_connection_that_begins_much_later_is_none",
+    ),
+    "copies of a connection": ("capture/test_copies.py::test_more_copies_than_anybody_has",),
     "link types of skipped packets": ("capture/test_packets.py::test_packets_without_tcp_are_skipped",),
     "IP fragments": (
         "capture/test_packets.py::test_fragments_of_a_datagram_take_64_kib_at_most",

@@ -30,15 +30,16 @@ _MADE_UP: Final = 1 << 18  # lower sequence numbers are hardly random: somebody 
 
 
 class Copies:
-    """The copies of connections that are known, and what is needed to recognize others, unless `keep`."""
+    """The copies of connections that are known, and what is needed to recognize others."""
 
-    def __init__(self, keep: bool = False) -> None:
+    def __init__(self) -> None:
+        self.keep = False
+        """Whether copies are connections of their own."""
         self.total = 0
         """Packets that were captured again."""
         self.originals: dict[bytes, Tcp] = {}
         """Key of a copy's segments -> the connection that it is a copy of."""
         self._openings: dict[int | bytes, tuple[Opening, Tcp]] = {}
-        self._keep = keep
 
     @property
     def openings(self) -> list[tuple[Opening, Tcp]]:
@@ -62,7 +63,7 @@ class Copies:
                 del self.originals[copy]
                 original.copies.remove(copy)
             original = None
-        if original is None and not self._keep:
+        if original is None and not self.keep:
             original = self._recognize(segment, time_ns)
         if original is not None:
             self.count(original, 1)

@@ -86,7 +86,7 @@ class Reassembler:
     Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
     called with the `EndedConnection` of each connection, once its state has seen all its events. A connection
-    that is a copy of another one is left out, unless `keep_duplicates`. `secrets` open TLS records. With
+    that is a copy of another one is left out, unless `copies.keep`. `secrets` open TLS records. With
     `WebStream` as `stream_type`, lookups over HTTP are events, too.
     """
 
@@ -98,7 +98,6 @@ class Reassembler:
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
         secrets: Secrets | None = None,
-        keep_duplicates: bool = False,
         stream_type: type[FrameStream] = FrameStream,
     ) -> None:
         self.connections = 0
@@ -116,7 +115,7 @@ class Reassembler:
         self._unreported: list[Tcp] = []  # ended connections for `on_end`
         self._servers: set[bytes] = set()
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
-        self.copies = Copies(keep_duplicates)
+        self.copies = Copies()
         self._held = 0  # bytes held since `MAX_HELD` was last checked
 
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:

@@ -160,7 +160,7 @@ class Reading(NamedTuple):
 
     `max_frame_size` in bytes (with the length prefix) fixes the limit above which frames get a note; by
     default it is 5 MiB + 10 KiB or what the broker announces. `keylogs` are files with TLS secrets, besides
-    those in the captures. `keep_duplicates` is as in `Reassembler`.
+    those in the captures. `keep_duplicates`: copies of connections are connections of their own.
     """
 
     max_frame_size: int | None = None
@@ -224,10 +224,10 @@ class Decoder:
             limit=self._limit,
             new_state=new_state,
             on_end=on_end,
-            keep_duplicates=reading.keep_duplicates,
             secrets=self.secrets,
             stream_type=WebStream,
         )
+        self.reassembler.copies.keep = reading.keep_duplicates
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.

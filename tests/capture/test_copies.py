@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,10 +52,11 @@ def session(ends: Ends, late_ns: int = 0, options: bool = True) -> list[RawPacke
 
 
 def decode(
-    packets: Iterable[RawPacket], **options: Any
+    packets: Iterable[RawPacket], *, keep: bool = False
 ) -> tuple[Decoder, list[bytes], list[EndedConnection]]:
     endings: list[EndedConnection] = []
-    decoder = Decoder(on_end=endings.append, **options)
+    decoder = Decoder(on_end=endings.append)
+    decoder.reassembler.copies.keep = keep
     frames = [
         event.raw
         for events in (*decoder.read_packets(packets), *decoder.finish())
@@ -121,7 +121,7 @@ def test_a_connection_before_and_after_nat(changed: str, order: str) -> None:
             f"{'.'.join(map(str, server))}:{server_port}",
         ),
     )
-    assert decode(packets, keep_duplicates=True)[0].reassembler.connections == 2
+    assert decode(packets, keep=True)[0].reassembler.connections == 2
 
 
 def test_without_timestamps_the_port_of_the_client_must_be_the_same() -> None:

@@ -161,7 +161,8 @@ class _SplitDecoder:
         self.packets = self.cut = 0
         self.rest: int | None = None
         self.dissector = Dissector(split.waiting)
-        self.reassembler = settings.reassembler(PartState, keep_duplicates=True)  # the stitcher knows
+        self.reassembler = settings.reassembler(PartState)
+        self.reassembler.copies.keep = True  # the process that joins the splits recognizes copies
         self._stand_in = settings.stand_in
         self._base = 0
         self._is_merged = split.is_merged

@@ -50,9 +50,7 @@ class Settings(NamedTuple):
     options: Options = Options()
     stand_in: str = token_hex(16)
 
-    def reassembler(
-        self, new_state: NewState, on_end: OnEnd | None = None, *, keep_duplicates: bool
-    ) -> Reassembler:
+    def reassembler(self, new_state: NewState, on_end: OnEnd | None = None) -> Reassembler:
         """Return a new reassembler, which does not join chunks or keep schemas."""
         limit = self.options.max_frame_size
         return Reassembler(
@@ -60,7 +58,6 @@ class Settings(NamedTuple):
             limit=limit or MAX_FRAME_SIZE,
             new_state=new_state,
             on_end=on_end,
-            keep_duplicates=keep_duplicates,
         )
 
 

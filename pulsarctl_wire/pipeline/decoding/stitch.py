@@ -90,9 +90,8 @@ class Stitcher:
         self._due: list[tuple[int, int, Callable[[], object]]] = []  # (turn, number, what to do then)
         self._numbers = count()
         self._shift = 0
-        self.reassembler = settings.reassembler(
-            self._session, on_end, keep_duplicates=settings.options.keep_duplicates
-        )
+        self.reassembler = settings.reassembler(self._session, on_end)
+        self.reassembler.copies.keep = settings.options.keep_duplicates
         self.knowledge = self.reassembler.knowledge
 
     def state(self) -> StitcherState:
