@@ -1,5 +1,6 @@
 """What people paste: texts that tools, languages and logs print, back to the frames that they show."""
 
+import contextlib
 import io
 import json
 from base64 import b64encode, urlsafe_b64encode
@@ -9,14 +10,20 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pulsarctl_wire.capture import Decoder, Source
-from pulsarctl_wire.errors import CaptureError
+from pulsarctl_wire.capture import Decoder, Source, read_frames
+from pulsarctl_wire.capture.text.forms import FORMS
+from pulsarctl_wire.capture.text.lines import split_lines
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import command_name
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.frame import Event, Frame, Gap
 
 TEXTS = Path(__file__).parent / "texts"
 """What the tools printed for a CONNECT and a SEND, and for short sessions with these."""
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 
 DATA = bytes(byte & 255 for byte in json.loads((TEXTS / "java-arr.txt").read_text()))
 CONNECT, SEND = DATA[:45], DATA[45:]
@@ -131,7 +138,7 @@ def decimal(data: bytes, separator: str = ", ") -> str:
 def octal(data: bytes) -> str:
     """Escape bytes as strace does."""
     text = ""
-    for byte, following in zip(data, [*data[1:], 0], strict=True):
+    for byte, following in zip(data, data[1:] + b"\0", strict=False):
         if byte in b'"\\':
             text += "\\" + chr(byte)
         elif 32 <= byte < 127:
@@ -221,8 +228,7 @@ FORMS_BY_NAME: dict[str, Callable[[bytes], str]] = {
     "strace of sendmsg": lambda data: (
         f"17 10:11:12.000001 sendmsg(5, {{msg_name=NULL, msg_namelen=0, msg_iov=[{{iov_base="
         f'"{octal(data[:4])}", iov_len=4}}, {{iov_base="{octal(data[4:])}", iov_len={len(data) - 4}}}], '
-        "msg_iovlen=2, "
-        f"msg_controllen=0, msg_flags=0}}, MSG_NOSIGNAL) = {len(data)}"
+        f"msg_iovlen=2, msg_controllen=0, msg_flags=0}}, MSG_NOSIGNAL) = {len(data)}"
     ),
     "Netty": lambda data: (
         f"{LOG}[id: 0x1c2d3e4f, L:/10.0.0.1:5000 - R:b/10.0.0.2:6650] WRITE: {len(data)}B\n{netty_dump(data)}"
@@ -288,3 +294,254 @@ def test_what_people_write(write: Callable[[bytes], str]) -> None:
     events, decoder = decode(f"What is this?\n\n{write(DATA)}\n\nThanks, Ada\n", 100)
     assert [event.raw for event in events if isinstance(event, Frame)] == [CONNECT, SEND]
     assert len(decoder.forms) == 1
+
+
+ALL_FRAMES = [frame.raw for frame in read_frames(SAMPLES / "python-simple.pcap")]
+
+
+@pytest.mark.parametrize("write", FORMS_BY_NAME.values(), ids=FORMS_BY_NAME)
+@given(raws=st.lists(st.sampled_from(ALL_FRAMES), min_size=1, max_size=4), size=st.integers(1, 3000))
+@settings(max_examples=12, deadline=None)
+def test_any_frames_in_any_chunks(write: Callable[[bytes], str], raws: list[bytes], size: int) -> None:
+    events, _ = decode(write(b"".join(raws)), size)
+    assert [event.raw for event in events if isinstance(event, Frame)] == raws
+    assert count(events).keys().isdisjoint({"Malformed", "Gap", "partial"})
+
+
+def test_utf_16() -> None:
+    text = FORMS_BY_NAME["Format-Hex"](DATA)
+    for coding in ("utf-16", "utf-16-be"):
+        mark = b"\xfe\xff" if coding == "utf-16-be" else b""
+        assert count(decode(mark + text.encode(coding), 7)[0]) == TWO
+
+
+def test_colours() -> None:
+    text = FORMS_BY_NAME["Netty"](DATA).replace("DEBUG", "\x1b[32mDEBUG\x1b[0;39m")
+    assert count(decode(text)[0]) == TWO
+
+
+# ---- Logs ----
+
+
+def netty(channel: str, time: str, kind: str, data: bytes, *, ends: str = "", size: int | None = None) -> str:
+    """Return what Netty logs of bytes; the dump has only `size` of them."""
+    where = f"[id: 0x{channel}{', ' + ends if ends else ''}]"
+    dump = netty_dump(data if size is None else data[:size])
+    return f"{time} [io-1] DEBUG LoggingHandler - {where} {kind}: {len(data)}B\n{dump}\n"
+
+
+FIRST = "L:/10.0.0.1:5000 - R:pulsar/10.0.0.2:6650"
+SECOND = "L:/10.0.0.2:6650 - R:/10.0.0.9:7000"
+"""A channel of a client, and one of a broker."""
+
+
+def test_channels_that_are_mixed_in_a_log() -> None:
+    text = (
+        netty("00000001", "10:11:12.000", "WRITE", CONNECT[:20], ends=FIRST)
+        + netty("00000002", "10:11:12.001", "READ", CONNECT, ends=SECOND)
+        + "10:11:12.002 [main] INFO something else [id: 0x00000001]\n"
+        + netty("00000001", "10:11:12.003", "WRITE", CONNECT[20:], ends=FIRST)
+        + netty("00000001", "10:11:12.004", "READ", CONNECTED, ends=FIRST)
+        + netty("00000002", "10:11:12.005", "WRITE", CONNECTED, ends=SECOND)
+        + netty("00000002", "10:11:12.006", "READ", SEND)
+    )
+    frames = frames_of(text)
+    day_ms = ((10 * 60 + 11) * 60 + 12) * 1000
+    assert [
+        (
+            str(frame.connection),
+            command_name(frame.type),
+            frame.to_broker,
+            (frame.time_ns or 0) // 10**6 - day_ms,
+        )
+        for frame in frames
+    ] == [
+        ("10.0.0.9:7000-10.0.0.2:6650", "CONNECT", True, 1),
+        ("10.0.0.1:5000-10.0.0.2:6650", "CONNECT", True, 3),
+        ("10.0.0.1:5000-10.0.0.2:6650", "CONNECTED", False, 4),
+        ("10.0.0.9:7000-10.0.0.2:6650", "CONNECTED", False, 5),
+        ("10.0.0.9:7000-10.0.0.2:6650", "SEND", True, 6),
+    ]
+    assert [frame.packet for frame in frames][:2] == [8, 17]  # the lines
+
+
+def test_addresses_that_are_used_again_are_another_connection() -> None:
+    text = netty("00000001", "10:11:12.000", "WRITE", CONNECT, ends=FIRST) + netty(
+        "00000002", "10:11:13.000", "WRITE", CONNECT, ends=FIRST
+    )
+    assert len({frame.connection.index for frame in frames_of(text)}) == 2
+
+
+def test_a_dump_that_is_cut_is_a_gap() -> None:
+    text = "".join(
+        netty("00000001", "10:11:12.000", "WRITE", data, size=64) for data in (CONNECT, SEND, CONNECT)
+    )
+    events, _ = decode(text)
+    assert count(events) == {"partial": 1, "Gap": 1, "CONNECT": 2}
+    assert [event.size for event in events if isinstance(event, Gap)] == [len(SEND) - 64]
+
+
+def test_the_direction_follows_from_the_commands_if_there_are_no_ports() -> None:
+    text = netty("00000001", "10:11:12.000", "READ", CONNECTED) + netty(
+        "00000001", "10:11:13.000", "WRITE", SEND
+    )
+    assert [frame.to_broker for frame in frames_of(text)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "time_ns"),
+    [
+        ("2026-11-20 10:11:12,345", 1_795_169_472_345_000_000),
+        ("2026-11-20T10:11:12.345Z", 1_795_169_472_345_000_000),
+        ("2026-11-20T12:11:12.345678901+02:00", 1_795_169_472_345_678_901),
+        ("2026/11/20 10:11:12", 1_795_169_472_000_000_000),
+        ("1795169472.345", 1_795_169_472_345_000_000),
+        ("1795169472345", 1_795_169_472_345_000_000),
+        ("10:11:12.345", ((10 * 60 + 11) * 60 + 12) * 10**9 + 345_000_000),
+        ("[main] 10:11:12", ((10 * 60 + 11) * 60 + 12) * 10**9),
+        ("2026-02-31 10:11:12", None),
+        ("DEBUG", None),
+    ],
+)
+def test_times(stamp: str, time_ns: int | None) -> None:
+    (frame,) = frames_of(netty("00000001", stamp, "WRITE", CONNECT))
+    assert frame.time_ns == time_ns
+    (frame,) = frames_of(f"{stamp} sent [{signed(CONNECT)}]")
+    assert frame.time_ns == time_ns
+
+
+def strace(call: str, fd: str, data: bytes, *, size: int | None = None, result: int | None = None) -> str:
+    """Return a call of strace, which shows only `size` bytes."""
+    shown = octal(data if size is None else data[:size])
+    dots = "" if size is None or size >= len(data) else "..."
+    return f'{call}({fd}, "{shown}"{dots}, 4096) = {len(data) if result is None else result}\n'
+
+
+def test_descriptors_from_connect_to_close() -> None:
+    connect = 'connect(5, {sa_family=AF_INET, sin_port=htons(6650), sin_addr=inet_addr("10.0.0.2")}, 16) = '
+    name = (
+        'getsockname(5, {sa_family=AF_INET, sin_port=htons(%d), sin_addr=inet_addr("10.0.0.1")}, [16]) = 0\n'
+    )
+    text = (
+        'openat(AT_FDCWD, "/etc/hosts", O_RDONLY) = 5\n'
+        + strace("read", "5", b"127.0.0.1\tlocalhost\n")
+        + "close(5) = 0\n"
+        + connect
+        + "-1 EINPROGRESS (Operation now in progress)\n"
+        + name % 5000
+        + strace("write", "5", CONNECT)
+        + strace("read", "5", b"", result=-1)
+        + strace("read", "5", CONNECTED)
+        + "close(5) = 0\n"
+        + connect
+        + "0\n"
+        + name % 5001
+        + strace("write", "5", CONNECT)
+        + strace("write", "1", b"done\n")
+    )
+    assert [(command_name(frame.type), str(frame.connection)) for frame in frames_of(text)] == [
+        ("CONNECT", "10.0.0.1:5000-10.0.0.2:6650"),
+        ("CONNECTED", "10.0.0.1:5000-10.0.0.2:6650"),
+        ("CONNECT", "10.0.0.1:5001-10.0.0.2:6650"),
+    ]
+
+
+def test_calls_that_are_resumed_later() -> None:
+    text = (
+        "[pid 11] 10:11:12.000001 recvfrom(5,  <unfinished ...>\n"
+        f'[pid 12] 10:11:12.000002 sendto(5, "{octal(CONNECT)}", 45, 0, NULL, 0 <unfinished ...>\n'
+        f'[pid 11] 10:11:12.000003 <... recvfrom resumed>"{octal(CONNECTED)}", 4096, 0, NULL, NULL) = 33\n'
+        "[pid 12] 10:11:12.000004 <... sendto resumed>) = 45\n"
+    )
+    assert [command_name(frame.type) for frame in frames_of(text)] == ["CONNECTED", "CONNECT"]
+
+
+def test_strings_that_are_cut_are_gaps() -> None:
+    text = "".join(strace("write", "5", data, size=60) for data in (CONNECT, SEND, CONNECT))
+    events, _ = decode(text)
+    assert count(events) == {"partial": 1, "Gap": 1, "CONNECT": 2}
+    vector = (
+        f'[{{iov_base="{octal(SEND[:8])}"..., iov_len=18}}, {{iov_base="{octal(SEND[18:])}", iov_len=85}}]'
+    )
+    events, _ = decode(f"writev(5, {vector}, 2) = 103\n" + strace("write", "5", CONNECT))
+    assert [event.size for event in events if isinstance(event, Gap)] == [10]
+
+
+def test_a_call_that_wrote_less_than_its_string() -> None:
+    text = strace("write", "5", SEND, result=30) + strace("write", "5", SEND[30:])
+    assert [frame.raw for frame in frames_of(text)] == [SEND]
+
+
+def test_octal_escapes_that_are_not_padded() -> None:
+    short = "".join(
+        "\\" + chr(byte) if byte in b'"\\' else chr(byte) if 32 <= byte < 127 else f"\\{byte:o}"
+        for byte in DATA
+    )
+    assert [frame.raw for frame in frames_of(f'write(5, "{short}", 148) = 148')] == [CONNECT, SEND]
+
+
+# ---- What is no frame, or almost ----
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Dear reader,\nthis is a letter.\n", "nor Pulsar frames$"),
+        (
+            netty_dump(CONNECT).replace("|00000010|", "|00000011|"),
+            "a hex dump; line 4: .*offset 0x11 of line 5",
+        ),
+        (
+            netty("00000001", "10:00:00", "WRITE", CONNECT).replace("|00000010|", "|00000011|"),
+            "a log of Netty's LoggingHandler; line 6: the offset is 00000011, expected 00000010",
+        ),
+        (f"[{decimal(CONNECT[:30])}, 3x1, 8, 9]", "lists of bytes; line 1: the list ends at '3x1'"),
+        (f"[{decimal(bytes(range(100, 200)))}]", r"lists of bytes, but its bytes \(last in line 1\) are no"),
+        ('x = b"\\x00\\x00', "bytes literals; line 1: the string is not closed"),
+        ("0x5550: 0x61 0x62 0x63 0x64\n0x5554: 0x65 0x66 0x67 0x68\n", "rows of numbers, but its bytes"),
+    ],
+)
+def test_what_a_text_almost_is(text: str, message: str) -> None:
+    with pytest.raises(CaptureError, match=message):
+        decode(text)
+
+
+def test_a_typo_after_frames_ends_the_text_there() -> None:
+    text = "\n".join(f"{at:08x}: {row.hex(' ')}" for at, row in rows(DATA)) + "\n"
+    broken = text * 2 + text.replace("00000020", "00000021")
+    batches = Decoder().read(Source("text", io.BytesIO(broken.encode())))
+    raws = [event.raw for event in next(batches) + next(batches) if isinstance(event, Frame)]
+    assert raws == [CONNECT, SEND] * 2
+    with pytest.raises(DamagedCapture, match="line 22"):
+        list(batches)
+
+
+def test_a_text_begins_late() -> None:
+    noise = "2026-11-20 10:11:12,345 [main] INFO nothing of interest here: [1, 2] and 0x1f\n"
+    for name in ("Netty", "a list in a log", "base64 in a log", "strace", "hex in a log"):
+        events, _ = decode(noise * 15_000 + FORMS_BY_NAME[name](DATA) + "\n" + noise)
+        assert count(events) == TWO
+
+
+MARKS = """[ ] { } < > ( ) " ' \\ | : , * = - << >> b' \\x \\u ... <Buffer 00 0x0 -1, ) = 7 = -1 EAGAIN
+connect(5, write(5, " 0000000 0x0010: 00000010 |00000000| [id: 0x00000001] READ: 9B ... 3 more items
+<repeats 9 times> peer: 1
+data: !!binary | AAAA +-----+ recvfrom resumed> {iov_base= Node 0: a:1 char peer0_0[] = {
+$1 = Follow: tcp,ascii"""
+ITEMS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from([*MARKS.split(" "), *MARKS.split("\n"), "\n", "\r\n", "\t", "      "]),
+    st.sampled_from([write(DATA) for write in FORMS_BY_NAME.values()]),
+)
+
+
+@given(st.lists(st.tuples(ITEMS, st.integers(0, 300), st.integers(0, 300))), st.integers(1, 500))
+@settings(deadline=None)
+def test_no_text_gives_anything_but_events_and_errors(items: list[tuple[str, int, int]], size: int) -> None:
+    text = "".join(item[start : start + length] for item, start, length in items)
+    with contextlib.suppress(CaptureError):
+        decode(text, size)
+    for form in FORMS:
+        with contextlib.suppress(CaptureError):
+            for _ in form.parse(split_lines([text.encode("utf-8", "replace")])):
+                pass

@@ -9,7 +9,7 @@ from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.capture.text.times import time_in
 
-_WHOLE: Final = re.compile(r"\s*[\"']?([A-Za-z0-9+/_-]{4,}={0,2})[\"']?[,;]?\s*(?:\\n)?$")
+_WHOLE: Final = re.compile(r"\s*[\"']?([A-Za-z0-9+/_-]{2,}={0,2})[\"']?[,;]?\s*(?:\\n)?$")
 _TOKEN: Final = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/_-]{12,}={0,2})")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 

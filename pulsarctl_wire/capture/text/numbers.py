@@ -34,7 +34,11 @@ _TOKEN: Final = re.compile(
     |(?P<word>[\w.:=+-]+|.)""",
     re.VERBOSE,
 )
-_HINT: Final = re.compile(r"""[\[({<]\|?\s*(?:["(-]|[0-9A-Fa-f]{1,4}(?:\b|[uUi])|0x|$)|<Buffer""")
+_VALUE: Final = r"""(?:\([A-Za-z_0-9 ]{2,12}\)\s*)?"?-?(?:0[xX])?[0-9A-Fa-f]{1,4}(?:[ui]8|[uU]y?|L)?"?"""
+_HINT: Final = re.compile(
+    rf"[\[({{<]\|?\s*(?:(?:{_VALUE}\s*(?:[,;:]\s*|\s|$)){{3}}|(?:{_VALUE}\s*[,;:]\s*){{0,3}}$)|<Buffer|<repeats"
+)
+"""What the line has where a list of bytes begins."""
 _BARE: Final = re.compile(r"[\s,;0-9-]*")
 
 

@@ -24,6 +24,7 @@ _MIN_BYTES: Final = 4
 _EMBEDDED: Final = re.compile(
     r"(?<![\w-])(?:0[xX]|\\+x)?((?:[0-9A-Fa-f]{2}[ :-]?){7,}[0-9A-Fa-f]{2})(\.{3}|\u2026)?(?!\w)"
 )
+_ROW_BEFORE: Final = re.compile(r"(?:^|[\s|])(?:0[xX])?[0-9A-Fa-f]{4,16}[:|]?\s+$")
 
 
 def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
@@ -64,6 +65,8 @@ def parse_embedded_hex(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Parse the hex digits of at least 8 bytes in the lines of a log, a record each."""
     for number, line in join_pieces(lines):
         for match in _EMBEDDED.finditer(line):
+            if _ROW_BEFORE.search(line, max(match.start() - 24, 0), match.start()):
+                break  # a row of a hex dump, which is read as such or not at all
             digits = re.sub("[ :-]", "", match[1])
             missing = -1 if match[2] else 0
             yield Dumped(bytes.fromhex(digits), time_in(line), missing=missing, line=number)

@@ -9,7 +9,7 @@ A descriptor is a connection from connect() or accept() to close(). Descriptors 
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 from typing import Final
 
@@ -53,7 +53,7 @@ _RESUMED: Final = re.compile(
 )
 _UNFINISHED: Final = re.compile(r"\s*<unfinished \.\.\.>\s*$")
 _RESULT: Final = re.compile(r"\) *= (-?[0-9]+|0x[0-9a-f]+)(?:<(?P<note>[^>]*(?:->[^>]*)?)>)?[^\"]*$")
-_STRING: Final = re.compile(r'(?:(?:(?<=^, )|iov_base=|\{)")')
+_STRING: Final = re.compile(r'(?:(?:(?<=^,) *|iov_base=|\{)")')
 _LENGTH: Final = re.compile(r"(?:, (?:iov_len=)?)([0-9]{1,10})")
 _ENDS: Final = re.compile(r"<(?:TCP|TCPv6):\[(\S+)->(\S+)\]>")
 _PORT: Final = re.compile(r"sin6?_port=htons\(([0-9]{1,5})\)")
@@ -226,24 +226,24 @@ def _reread(text: str, size: int) -> bytes | None:
     count = size - len(read_escapes(text, 0, '"', 0)[0]) - len(sure)
     if count < 0 or comb(len(doubtful), count) > _MAX_TRIES:
         return None
+    fallback = None
     for choice in combinations(doubtful, count):
-        parts = list[str]()
-        last = 0
-        for at in sorted([*sure, *choice]):
-            parts.append(text[last:at])
-            last = at
-        pieces = [*parts, text[last:]]
-        data = b"".join(read_escapes(piece, 0, '"', 0)[0] for piece in pieces)
-        if len(data) == size and _is_whole(data):
+        cuts = [0, *sorted([*sure, *choice]), len(text)]
+        data = b"".join(read_escapes(text[start:end], 0, '"', 0)[0] for start, end in pairwise(cuts))
+        checksums = _checksums(data) if len(data) == size else None
+        if checksums is not None and "absent" not in checksums:
             return data
-    return None
+        fallback = fallback or (data if checksums is not None else None)
+    return fallback
 
 
-def _is_whole(data: bytes) -> bool:
-    """Return whether bytes are frames with nothing in between and at the end."""
+def _checksums(data: bytes) -> set[str | None] | None:
+    """Return the kinds of checksums of frames; None if there is something else, or a wrong checksum."""
     stream = FrameStream(Connection(0), True)
     stream.certain = False
-    events = [*stream.feed(data), *stream.close()]
-    return all(
-        isinstance(event, Frame) and not event.partial and event.checksum != "invalid" for event in events
-    )
+    checksums = set[str | None]()
+    for event in [*stream.feed(data), *stream.close()]:
+        if not isinstance(event, Frame) or event.partial or event.checksum == "invalid":
+            return None
+        checksums.add(event.checksum)
+    return checksums
