@@ -1,7 +1,6 @@
 """Private keys in files, which open payloads that are encrypted end to end."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.errors import SettingsError
@@ -15,12 +14,7 @@ _MAX_KEY: Final = 1024 * 1024  # bytes of a file that are read
 
 def read_private_keys(paths: Sequence[str]) -> KeyRing | None:
     """Read the private keys in these files; None if there are none. Raises SettingsError."""
-    return _read_all(tuple(paths)) if paths else None
-
-
-@lru_cache(maxsize=4)  # a process that decodes many splits reads them once, and keeps its data keys
-def _read_all(paths: tuple[str, ...]) -> KeyRing:
-    return KeyRing([_read(path) for path in paths])
+    return KeyRing(map(_read, paths)) if paths else None
 
 
 def _read(path: str) -> "PrivateKey":

@@ -191,6 +191,7 @@ def test_the_tap_of_the_proxy_and_recordings_are_opened(
     ("words", "reason"),
     [
         (["-ekn", "a"], "-ekn and -ekv belong together"),
+        (["-ekn", "", "-ekv", KEYS / "rsa.pub"], "-ekn needs a name"),
         (["-ekn", "a", "-ekv", KEYS / "rsa.pem"], "a private key; give an RSA or EC public key in PEM"),
         (
             ["-ekn", "a", "-ekv", "data:x;base64,=secret="],

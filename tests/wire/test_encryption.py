@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsarctl_wire import read_events
-from pulsarctl_wire.net.session.encryption import LIFE, Encryptor, Recipient, load_public_key
+from pulsarctl_wire.net.session.encryption import Encryptor, Recipient, load_public_key
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.wire import encryption
 from pulsarctl_wire.wire.chunks import ChunkJoiner
@@ -194,18 +194,6 @@ def test_the_overhead_of_encryption() -> None:
     payload = encryptor.encrypt(metadata, b"secret", 0)
     overhead = metadata.ByteSize() - size + len(payload) - len(b"secret")
     assert encryptor.overhead - 2 * len(names) * 2 <= overhead <= encryptor.overhead
-
-
-def test_a_data_key_is_used_for_four_hours() -> None:
-    encryptor, frames = Encryptor([recipient("rsa")]), []
-    for now in (5, LIFE + 4, LIFE + 5, LIFE + 6):
-        metadata = new_metadata()
-        frames.append(sent(metadata, encryptor.encrypt(metadata, b"secret", now)))
-    first, second, third, fourth = (read_seal(frame.metadata) for frame in frames)
-    assert first.recipients == second.recipients != third.recipients == fourth.recipients
-    assert len({seal.nonce for seal in (first, second, third, fourth)}) == 4
-    keys = ring("rsa")
-    assert [open_entry(frame, keys=keys).messages[0].payload for frame in frames] == [b"secret"] * 4
 
 
 def chunks(*encryptors: Encryptor | None) -> list[Frame]:

@@ -160,6 +160,8 @@ class ProduceOptions:
 
         if len(self.key_names) != len(self.key_values):
             console.fail("produce: -ekn and -ekv belong together: give both for each key")
+        if "" in self.key_names:
+            console.fail("produce: -ekn needs a name: consumers find their private key by it")
         keys = [load_key(uri, load_public_key) for uri in self.key_values]
         return [*map(Recipient, self.key_names, keys)]
 
