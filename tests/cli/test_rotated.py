@@ -99,7 +99,7 @@ def test_hosts_are_read_side_by_side(tmp_path: Path) -> None:
 def _is_there(record: dict[str, Any]) -> bool:
     """Whether the packet that a record names is in its file, with the record's time."""
     seconds, fraction, *_ = Pcap.read(record["file"]).packets[record["wireshark"] - 1]
-    return seconds * 1_000_000_000 + fraction * 1_000 == record["time_ns"]
+    return bool(seconds * 1_000_000_000 + fraction * 1_000 == record["time_ns"])
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])

@@ -10,10 +10,11 @@ from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
-from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.comments import Commenter, describe_doctor, describe_findings
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -170,20 +171,25 @@ class DoctorJob:
         connections |= {str(entry.sighting.connection) for finding in findings for entry in finding.evidence}
         try:
             with open(path, "wb") as stream:
-                count = self._copy(connections, stream)
+                count = self._copy(connections, stream, findings)
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
         text = f"{count_of(count, 'packet')} of {count_of(len(connections), 'connection')}"
         console.warn(f"{text} written to {path}")
 
-    def _copy(self, connections: set[str], stream: BinaryIO) -> int:
-        writer, dissector = PcapngWriter(stream), Dissector()
+    def _copy(self, connections: set[str], stream: BinaryIO, findings: list[Finding]) -> int:
+        about = describe_doctor(self.options.checks, self.options.sources)
+        writer, dissector = EventWriter(stream, about, describe_findings(findings)), Dissector()
+        writer.begin()
+        comment = Commenter(Recorder(), self.clock)
         decisions: dict[bytes, bool] = {}
+
+        def is_named(client: str, server: str) -> bool:  # or the other way round
+            return f"{client}-{server}" in connections or f"{server}-{client}" in connections
 
         def is_wanted(key: bytes) -> bool:
             if key not in decisions:
-                client, server = address_of(key), address_of(reverse(key))  # or the other way round
-                decisions[key] = f"{client}-{server}" in connections or f"{server}-{client}" in connections
+                decisions[key] = is_named(address_of(key), address_of(reverse(key)))
                 bound(decisions, MAX_PENDING)
             return decisions.get(key, False)
 
@@ -191,9 +197,12 @@ class DoctorJob:
             _, link, data, length = packet
             segment = dissector.segment(link, data, length)
             if segment is not None and is_wanted(segment[0]):
-                writer.write(packet)
+                writer.see(number, packet)
+                writer.select(number)
 
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, join_chunks=False, tee=see)
-        for _ in chain(self._sources().read(decoder, say=False), decoder.finish()):
-            pass
+        decoder = Decoder(max_frame_size=self.options.max_frame_size, join_chunks=False, sort=True, tee=see)
+        for event in chain.from_iterable(chain(self._sources().read(decoder, say=False), decoder.finish())):
+            if is_named(event.connection.client, event.connection.server):
+                writer.take(event, comment(event))
+        writer.close()
         return writer.count
