@@ -150,15 +150,16 @@ class EventWriter:
         self._selected[number] = _Selected(packet, self._comments.get(number, ()))
         return True
 
-    def take(self, event: Event, comment: str = "") -> None:
-        """Select the packets of `event` that were not selected yet; without a comment, write them."""
+    def take(self, event: Event, *comments: str) -> None:
+        """Select the packets of `event` that were not selected yet; without comments, write them."""
         for number in event.packets or (event.packet,):
             is_known = self.select(number) or number in self._selected or number in self._last_written
             self.lost += number > 0 and not is_known
-        if not comment:
+        if not comments:
             self.close()
         elif event.packet in self._selected:
-            self._selected[event.packet].add(comment)
+            for comment in comments:
+                self._selected[event.packet].add(comment)
         else:
             self.uncommented += event.packet in self._last_written
 

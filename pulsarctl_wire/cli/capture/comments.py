@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pulsarctl_wire import __version__
-from pulsarctl_wire.capture.comments import About
+from pulsarctl_wire.capture.comments import About, describe_route
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.findings import CheckOptions
@@ -15,20 +15,31 @@ from pulsarctl_wire.render.findings import subject_text
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 from pulsarctl_wire.wire.frame import Event
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 
 _MAX_WIDTH: Final = 500  # cells of a comment
 _MAX_SOURCES: Final = 8
 
 
 class Commenter:
-    """Makes the comments on events: each a line, as `-o line` shows it. `clock` formats its time."""
+    """Makes the comments on events: each a line, as `-o line` shows it. `clock` formats its time.
+
+    The first one of a connection that our proxy carried also gets the comment which says so in recordings.
+    """
 
     def __init__(self, recorder: Recorder, clock: Clock) -> None:
+        self._described: dict[int, None] = {}
         self._render = renderer("line", recorder, Paint(False), clock, width=lambda: _MAX_WIDTH)
 
-    def __call__(self, event: Event) -> str:
-        """Return the comment on an event."""
-        return b"".join(self._render([event])).decode("utf-8", "replace").strip()
+    def __call__(self, event: Event) -> list[str]:
+        """Return the comments on an event."""
+        connection = event.connection
+        comments = [b"".join(self._render([event])).decode("utf-8", "replace").strip()]
+        if connection.listener and connection.index not in self._described:
+            self._described[connection.index] = None
+            bound(self._described, MAX_PENDING)
+            comments.append(describe_route(connection.client, connection.listener, connection.server))
+        return comments
 
 
 def describe_findings(findings: Iterable[Finding]) -> dict[int, list[str]]:

@@ -203,6 +203,6 @@ class DoctorJob:
         decoder = Decoder(max_frame_size=self.options.max_frame_size, join_chunks=False, sort=True, tee=see)
         for event in chain.from_iterable(chain(self._sources().read(decoder, say=False), decoder.finish())):
             if is_named(event.connection.client, event.connection.server):
-                writer.take(event, comment(event))
+                writer.take(event, *comment(event))
         writer.close()
         return writer.count

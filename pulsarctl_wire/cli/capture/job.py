@@ -351,7 +351,7 @@ class DecodeJob:
                 self.out.writelines(self.render(matches))
             if self.writer is not None:
                 for event in matches:
-                    self.writer.take(event, self.comment(event))
+                    self.writer.take(event, *self.comment(event))
             if remaining == 0:
                 return
 
