@@ -261,6 +261,12 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_stats_live.py::test_connections_that_ended_are_kept_for_a_while",
     ),
     "files read side by side": ("capture/test_series.py::test_no_more_files_are_open_than_may_be",),
+    "comments on a packet of `--write`; cells of each; packets that wait for more": (
+        "capture/test_writer.py::test_comments_are_bounded",
+        "capture/test_writer.py::test_an_event_that_comes_when_its_packet_was_written_is_counted",
+        "capture/test_writer.py::test_selected_packets_that_wait_are_bounded",
+        "cli/test_decode_write.py::test_a_long_comment_is_cut",
+    ),
     "stretches of packets in a row of one file, for `wireshark`": (
         "test_bounds_table.py::test_stretches_of_packets",
     ),
@@ -575,7 +581,7 @@ def test_comments_on_many_connections() -> None:
     file = io.BytesIO()
     writer = PcapngWriter(file)
     for number in range(MAX_PENDING + 1):
-        writer.write((START_NS, RAW_IP, b"", 0), describe_route(str(number), "here", "there"))
+        writer.write((START_NS, RAW_IP, b"", 0), [describe_route(str(number), "here", "there")])
     reader = read_packets(b"", io.BytesIO(file.getvalue()).read)
     assert len(list(reader)) == MAX_PENDING + 1
     assert len(reader.listeners) == MAX_PENDING // 2 + 1

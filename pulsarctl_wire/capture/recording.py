@@ -43,7 +43,7 @@ class _Side:
         self.key = self.addresses + struct.pack(">HH", source[1], target[1])
         self.pseudo = sum_words(self.addresses) + _TCP  # of the pseudo-header, without the length
         self.next = self.acked = isn  # sequence numbers: of the next byte; acknowledged up to here
-        self.comment = ""  # on the next packet of either side; only the client's is used
+        self.comments: tuple[str, ...] = ()  # on the next packet of either side; only the client's are used
 
 
 _Sides = tuple[_Side, _Side]  # broker, client: indexed by `to_broker`
@@ -87,9 +87,8 @@ class SessionWriter:
     def _comment(self, index: int) -> None:
         """Let the next packet of a connection say where its client came to."""
         server, client = self._open[index]
-        client.comment = describe_route(
-            address_of(client.key), self._listeners[index], address_of(server.key)
-        )
+        ends = address_of(client.key), self._listeners[index], address_of(server.key)
+        client.comments = (describe_route(*ends),)
 
     def _sides_of(self, connection: Connection, time_ns: int) -> _Sides:
         """Return the sides of a connection; open it if necessary."""
@@ -171,8 +170,8 @@ class SessionWriter:
         header = start + struct.pack(">HH", -total % 0xFFFF, 0) + options
         packet = b"".join((_ip(side.addresses, size), header, payload))
         side.next = (side.next + len(payload) + bool(flags & (SYN | FIN))) & _MASK
-        self._writer.write((time_ns, RAW_IP, packet, len(packet)), sides[1].comment)
-        sides[1].comment = ""
+        self._writer.write((time_ns, RAW_IP, packet, len(packet)), sides[1].comments)
+        sides[1].comments = ()
 
 
 def _ip(addresses: bytes, size: int) -> bytes:

@@ -59,9 +59,12 @@ def parse_host(address: str) -> str:
 
 
 def find_client_host(connection: Connection) -> str:
-    """Return the client's host; "" if it is the server's own, which may have many addresses."""
+    """Return the client's host; "" if it is the server's own, which may have many addresses.
+
+    A client of our proxy is never the broker's host: it did not connect to the broker.
+    """
     client = parse_host(connection.client)
-    return "" if client == parse_host(connection.server) else client
+    return "" if client == parse_host(connection.server) and not connection.listener else client
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

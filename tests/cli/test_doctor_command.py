@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from proxied import Proxied
 from pwire_run import SAMPLES, Pcap, Run, decode, pwire
-from segments import build, conversation, send
+from segments import build, conversation, packet_comments, pcapng_options, send
 
 from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_OUTPUT, EXIT_SOURCE, EXIT_USAGE
@@ -239,6 +239,27 @@ def test_the_written_packets_show_the_same(tmp_path: Path) -> None:
     before = decode("-o", "json", "--connections", FENCED).records
     numbers = dict.fromkeys(("connection", "packet", "wireshark"), 0)
     assert {**written, **numbers} in [{**each, **numbers} for each in before]
+
+
+def test_the_written_packets_have_comments(tmp_path: Path) -> None:
+    path = tmp_path / "found.pcapng"
+    run = doctor("-w", path, "-o", "json", FENCED)
+    data = path.read_bytes()
+    (_, section), (_, interface), *_ = pcapng_options(data)
+    choice = "-T 30 -A 90 -R 30"
+    names = f"the packets of all connections that findings name: pwire doctor {choice} {SAMPLES / FENCED}"
+    assert section[1] == (1, names)
+    assert interface[-1] == (1, f"selected by pwire doctor: {choice}")
+    comments = packet_comments(data)
+    rows = {
+        f"{finding['id']} ({finding['certainty']})": row["number"]
+        for finding in run.records
+        for row in finding["evidence"]
+    }
+    for head, number in rows.items():
+        (texts,) = [each for each in comments if any(text.startswith(f"{number} ") for text in each)]
+        assert any(text.startswith(head) for text in texts)
+    assert [] in comments  # of packets without frames
 
 
 def _without_numbers(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, fra
 from segments import PING, PONG, Turn, build, conversation, receipt, send
 from test_decode_terminal import EVIL
 
+from pulsarctl_wire.capture import read_frames
 from pulsarctl_wire.cli.console import EXIT_OUTPUT, EXIT_USAGE
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "json.schema.json"
@@ -126,8 +127,13 @@ def test_the_doctor_knows_the_addresses_of_the_proxy_in_the_record(tmp_path: Pat
                 assert named.encode() not in receive(session.client, size)
         assert proxy.stop() == 0
         assert "nothing found in 2 connections" in proxy.err.text
-        found = run("doctor", record, home=proxy.home)
-        assert (found.returncode, found.stdout) == (0, "")
+        part = tmp_path / "part.pcapng"
+        assert run("decode", "-q", "-w", part, record, home=proxy.home).returncode == 0
+        for file in (record, part):
+            found = run("doctor", file, home=proxy.home)
+            assert (found.returncode, found.stdout) == (0, "")
+        listeners = [frame.connection.listener for frame in read_frames(part)]
+        assert set(listeners) == {f"127.0.0.1:{proxy.port}"}
 
 
 def test_without_tap_nothing_is_shown() -> None:

@@ -173,11 +173,12 @@ def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
 
     For a connection through our proxy, the address of the proxy comes too.
     """
-    client, server = connection.client, connection.server
+    opening = connection
     if connection.flipped:
-        client, server = server, client
-    host = find_client_host(Connection(connection.index, client, server))
-    return [(host, address) for address in (server, connection.listener) if address]
+        opening = Connection(connection.index, connection.server, connection.client)
+        opening.listener = connection.listener
+    host = find_client_host(opening)
+    return [(host, address) for address in (opening.server, opening.listener) if address]
 
 
 class AdvertisedAddressUnreachable(Rule):

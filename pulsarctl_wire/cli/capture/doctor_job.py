@@ -11,10 +11,11 @@ from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
 from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
-from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.comments import Commenter, describe_doctor, describe_findings
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -38,7 +39,6 @@ class DoctorJob:
         self.keys = read_private_keys(options.private_keys)
         self.stack = stack
         self.code = 0
-        self.tls_secrets = b""  # that have opened records, as lines of a key log
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
@@ -71,8 +71,6 @@ class DoctorJob:
         except KeyboardInterrupt:
             self.code = 0 if self.options.interface else console.EXIT_INTERRUPTED
         doctor.conclude(decoder.last_ns, decoder.finish())
-        if decoder.secrets is not None:
-            self.tls_secrets = decoder.secrets.take_used()
         self.stack.close()  # removes the progress bar
         if self.code == console.EXIT_SOURCE and not doctor.connection_counts["connections"]:
             return self.code
@@ -180,21 +178,25 @@ class DoctorJob:
         connections |= {str(entry.sighting.connection) for finding in findings for entry in finding.evidence}
         try:
             with open(path, "wb") as stream:
-                count = self._copy(connections, stream)
+                count = self._copy(connections, stream, findings)
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
         text = f"{count_of(count, 'packet')} of {count_of(len(connections), 'connection')}"
         console.warn(f"{text} written to {path}")
 
-    def _copy(self, connections: set[str], stream: BinaryIO) -> int:
-        writer, dissector = PcapngWriter(stream), Dissector()
-        writer.write_secrets(self.tls_secrets)
+    def _copy(self, connections: set[str], stream: BinaryIO, findings: list[Finding]) -> int:
+        about = describe_doctor(self.options.checks, self.options.sources)
+        writer, dissector = EventWriter(stream, about, describe_findings(findings)), Dissector()
+        writer.begin()
+        comment = Commenter(Recorder(), self.clock)
         decisions: dict[bytes, bool] = {}
+
+        def is_named(client: str, server: str) -> bool:  # or the other way round
+            return f"{client}-{server}" in connections or f"{server}-{client}" in connections
 
         def is_wanted(key: bytes) -> bool:
             if key not in decisions:
-                client, server = address_of(key), address_of(reverse(key))  # or the other way round
-                decisions[key] = f"{client}-{server}" in connections or f"{server}-{client}" in connections
+                decisions[key] = is_named(address_of(key), address_of(reverse(key)))
                 bound(decisions, MAX_PENDING)
             return decisions.get(key, False)
 
@@ -202,9 +204,13 @@ class DoctorJob:
             _, link, data, length = packet
             segment = dissector.segment(link, data, length)
             if segment is not None and is_wanted(segment[0]):
-                writer.write(packet)
+                writer.see(number, packet)
+                writer.select(number)
 
-        decoder = Decoder(self.options.read.reading, join_chunks=False, tee=see)
-        for _ in chain(self._sources().read(decoder, say=False), decoder.finish()):
-            pass
+        decoder = Decoder(self.options.read.reading, join_chunks=False, sort=True, tee=see)
+        writer.secrets = decoder.secrets
+        for event in chain.from_iterable(chain(self._sources().read(decoder, say=False), decoder.finish())):
+            if is_named(event.connection.client, event.connection.server):
+                writer.take(event, *comment(event))
+        writer.close()
         return writer.count

@@ -16,6 +16,7 @@ from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
+from pulsarctl_wire.cli.capture.comments import Commenter, describe_decode, describe_findings
 from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -115,9 +116,11 @@ class DecodeJob:
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
         self.numbers = PacketNumbers(several=len(options.sources) > 1)
         self.keys = read_private_keys(options.display.private_keys)
+        schema = schema_of(options.display.schema)
+        show_secrets = options.display.show_secrets
         recorder = Recorder(
-            show_secrets=options.display.show_secrets,
-            schema=schema_of(options.display.schema),
+            show_secrets=show_secrets,
+            schema=schema,
             answers=options.two_pass,
             budget=self.budget,
             find_packet=self.numbers.find,
@@ -133,6 +136,8 @@ class DecodeJob:
             prefix = None if self.first_error is None else self.first_error.prefix
             self.render = console.make_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
         self.listing = self._make_listing() if options.list_connections else None
+        self.comment = Commenter(Recorder(show_secrets=show_secrets, schema=schema), self.clock)
+        self.comments: dict[int, list[str]] = {}  # on findings, by packet
         self.writer = None if options.write is None else self._make_writer(options.write)
         # chunks are kept in memory until they can be joined: only where messages are shown
         self.join_chunks = not options.list_connections and (
@@ -192,9 +197,12 @@ class DecodeJob:
             raise FilterError("--write -: stdout shows the frames; name a file")
         console.refuse_source("--write", path, self.sources)
         try:
-            return EventWriter(self.stack.enter_context(open(path, "ab")))
+            stream = self.stack.enter_context(open(path, "ab"))  # noqa: SIM115
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
+        writer = EventWriter(stream, describe_decode(self.options), self.comments)
+        self.stack.callback(writer.close)
+        return writer
 
     # -- the run
 
@@ -272,6 +280,7 @@ class DecodeJob:
         else:
             doctor.conclude(decoder.last_ns, decoder.finish())
             self.findings = doctor.map_frames_to_rules()
+            self.comments |= describe_findings(doctor.findings.values())
             self.verdict = summarize(doctor)
         self.answers = decoder.knowledge.answers
 
@@ -300,8 +309,8 @@ class DecodeJob:
         """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
-        shows_frames = self.render is not None or self.expression is not None or self.first_error is not None
-        if shows_frames or self.options.two_pass:
+        looked_at = self.render, self.expression, self.first_error, self.writer
+        if any(each is not None for each in looked_at) or self.options.two_pass:
             return ExchangeState
         return TopicState if self.options.selection.topics else State
 
@@ -352,7 +361,7 @@ class DecodeJob:
                 self.out.writelines(self.render(matches))
             if self.writer is not None:
                 for event in matches:
-                    self.writer.take(event)
+                    self.writer.take(event, *self.comment(event))
             if remaining == 0:
                 return
 
@@ -460,3 +469,6 @@ class DecodeJob:
             console.warn("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:
             console.warn(f"--write: {self.writer.lost} packets were no longer in memory and were not written")
+        if self.writer is not None and self.writer.uncommented:
+            count = count_of(self.writer.uncommented, "frame")
+            console.warn(f"--write: {count} without comment, as the packet had been written before")
