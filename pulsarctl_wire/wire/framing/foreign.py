@@ -12,8 +12,7 @@ _SIGNATURES: Final = (
     (re.compile(rb"SSH-"), "SSH"),
 )
 
-QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")
-"""Matches what may hold credentials in the first line of an HTTP request."""
+_QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")  # may hold credentials
 
 SIGNATURE_SIZE: Final = 16
 """Bytes that suffice to recognise each of the protocols."""
@@ -33,7 +32,7 @@ def recognise(head: bytes) -> tuple[str, str]:
         if signature.match(head):
             if name == "TLS":
                 return name, f"TLS {_TLS_RECORDS[head[0]]} record"
-            line = QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
+            line = _QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
             return name, f"{name}: {line.decode('latin-1')}"
     return "", ""
 
