@@ -22,6 +22,7 @@ __all__ = ["kept", "movable"]
 
 def web_url(proxy: Proxy) -> str:
     """Where it answers lookups over HTTP."""
+    proxy.says("for clients: http")
     match = re.search(r"for clients: (http://\S+)", proxy.said)
     assert match
     return match[1]
@@ -88,9 +89,9 @@ def test_clients_behind_the_proxy(
 
 def check_record(pwire: Pwire, record: Path) -> int:
     """Find nothing wrong in a record; return the number of answers over HTTP in it."""
-    doctor = pwire("doctor", record, "-o", "json")
+    doctor = pwire("doctor", record, "-o", "json", url="")
     assert (doctor.returncode, doctor.stdout) == (0, ""), doctor.stdout
-    shown: list[dict[str, Any]] = records(done(pwire("decode", "-o", "json", record)))
+    shown: list[dict[str, Any]] = records(done(pwire("decode", "-o", "json", record, url="")))
     return sum("http" in each and each["http"]["status"] is not None for each in shown)
 
 
