@@ -48,6 +48,9 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_http.py::test_answers",
         "wire/test_http.py::test_requests_that_wait_are_bounded",
     ),
+    "connections for lookups over HTTP, of the proxy": (
+        "net/test_proxy_web.py::test_connections_are_bounded",
+    ),
     "an answer of a web service to us": ("net/test_net_web.py::test_an_answer_that_is_too_large",),
     "work of searches for the next frame in a direction": (
         "wire/test_stream.py::test_a_search_gives_up_large_candidates_before_it_takes_for_ever",

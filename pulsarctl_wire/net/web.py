@@ -70,7 +70,7 @@ class WebCaller:
     """Makes calls of the web services of a cluster; `close` it.
 
     `numbers` gives each connection its number for `tap`. `allowed`, if given, says which addresses may be
-    dialled.
+    dialled, and `dials` maps addresses to those that are dialled instead.
     """
 
     def __init__(
@@ -80,11 +80,13 @@ class WebCaller:
         tap: Tap | None = None,
         numbers: Iterator[int] | None = None,
         allowed: Allowed | None = None,
+        dials: Mapping[Address, Address] | None = None,
     ) -> None:
         self._settings = settings
         self._tap = tap
         self._numbers = numbers or count()
         self._allowed = allowed
+        self._dials = dials or {}
         self._context = settings.tls_context() if settings.url.tls else None
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -134,9 +136,11 @@ class WebCaller:
 
     async def get(self, address: Address, target: str, headers: Mapping[str, str]) -> Reply:
         """Make a GET request. Raises Unreachable, RequestTimeout, LinkClosed."""
-        if self._allowed is not None and _is_ip(address.host) and not self._allowed(*2 * (address.host,)):
-            raise Unreachable(f"{address.host}: {NOT_ALLOWED}")
-        url = f"{self._settings.url.scheme}://{address}{target}"
+        target_address = self._dials.get(address, address)
+        host = target_address.host
+        if self._allowed is not None and _is_ip(host) and not self._allowed(host, host):
+            raise Unreachable(f"{host}: {NOT_ALLOWED}")
+        url = f"{self._settings.url.scheme}://{target_address}{target}"
         start, start_ns = time.time_ns(), time.perf_counter_ns()
         try:
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:

@@ -10,6 +10,7 @@ Older names have a cluster between tenant and namespace. Source: reference of th
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
@@ -36,6 +37,19 @@ _SHOWN: Final = frozenset(
 )
 """Parameters whose values are shown; others may be credentials."""
 
+_ANSWERS: Final = frozenset(
+    {
+        *("brokerUrl", "brokerUrlTls", "brokerUrlSsl", "httpUrl", "httpUrlTls", "nativeUrl"),
+        *("partitions", "deleted", "reason"),
+    }
+)
+"""Fields of answers without credentials."""
+
+_USER: Final = re.compile(r"(?<=//)[^\s/@]+(?=@)")
+_QUERY: Final = re.compile(r"\?\S*")
+_PAIR: Final = re.compile(r"[^&\s]+")
+_NAME: Final = re.compile(r"[A-Za-z_-]{1,32}")
+
 _ERRORS: Final = {
     401: "AuthenticationError",
     403: "AuthorizationError",
@@ -60,7 +74,7 @@ class Call(NamedTuple):
 def parse_target(target: str) -> Call | None:
     """Return the call that the target of a GET request is; None for all other requests."""
     path = re.sub(r"^https?://[^/]*", "", target.partition("?")[0])
-    if len(path) > MAX_NAME_LENGTH:
+    if len(path) > MAX_NAME_LENGTH or ".." in unquote(path).split("/"):
         return None
     for kind, pattern in _PATHS.items():
         match = pattern.fullmatch(path)
@@ -76,18 +90,31 @@ def parse_target(target: str) -> Call | None:
     return None
 
 
+def find_url_secrets(line: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of a line with a URL that may be credentials: a user, and most values of the query."""
+    for match in _USER.finditer(line):
+        yield match.span()
+    query = _QUERY.search(line)
+    for pair in _PAIR.finditer(line, query.start() + 1, query.end()) if query is not None else ():
+        name, equals, _ = pair[0].partition("=")
+        if name in _SHOWN and equals:
+            continue
+        start = pair.start() + (len(name) + 1 if equals and _NAME.fullmatch(name) else 0)
+        if start < pair.end():
+            yield start, pair.end()
+
+
 def hide_credentials(target: str) -> str:
-    """Return a target or URL without what may be credentials: a user, and most values of the query."""
-    path, mark, query = re.sub(r"^((?:\w+:)?//)?[^/]*@", r"\1", target).partition("?")
-    pairs = (pair.partition("=") for pair in query.split("&"))
-    return (
-        path
-        + mark
-        + "&".join(
-            f"{name}{equals}{value if name in _SHOWN or not value else '[redacted]'}"
-            for name, equals, value in pairs
-        )
-    )
+    """Return a target or URL with `[redacted]` for what may be credentials."""
+    for start, stop in sorted(find_url_secrets(target), reverse=True):
+        target = f"{target[:start]}[redacted]{target[stop:]}"
+    return target
+
+
+def is_harmless_answer(body: bytes) -> bool:
+    """Return whether a body is certainly the answer to a call, which has no credentials."""
+    value = parse_json(body) if b"@" not in body else None
+    return isinstance(value, dict) and _ANSWERS.issuperset(value)
 
 
 def is_authoritative(target: str) -> bool:

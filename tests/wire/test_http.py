@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import deque
 from typing import Any
 
 import pytest
@@ -95,10 +96,9 @@ def test_a_lookup_and_its_answer() -> None:
     assert second.request is first
     assert second.latency_ns == 1000
     assert first.to_broker and not second.to_broker  # noqa: PT018
-    assert talk.connection.calls is not None and not talk.connection.calls  # noqa: PT018
+    assert talk.connection.calls == deque()
     talk.end()
-    calls: object = talk.connection.calls
-    assert calls is None
+    assert not talk.connection.calls
     assert [event.protocol for event in talk.events if isinstance(event, Malformed)] == ["HTTP", "HTTP"]
 
 
@@ -119,6 +119,7 @@ def test_a_lookup_and_its_answer() -> None:
         ("/admin/v2/schemas/a/b/c/schema/7", "schema", "persistent://a/b/c"),
         ("/admin/v2/persistent/a/b/c/stats", "", ""),
         ("/lookup/v2/topic/persistent/a/b/c/bundle", "lookup", "persistent://a/b/c/bundle"),
+        ("/admin/v2/persistent/a/b/%2e%2E/partitions", "", ""),
         ("/metrics", "", ""),
         ("*", "", ""),
         ("", "", ""),
@@ -133,7 +134,7 @@ def test_what_is_a_call(target: str, kind: str, subject: str) -> None:
 @given(st.text(min_size=1), st.text(min_size=1), st.text(st.characters(codec="utf-8"), min_size=1))
 def test_what_we_ask_is_understood(tenant: str, namespace: str, name: str) -> None:
     topic = f"persistent://{tenant}/{namespace}/{name}".encode("utf-8", "replace").decode()
-    if topic.count("/") != 4 or len(rest.make_lookup_target(topic)) > 2000:
+    if topic.count("/") != 4 or ".." in topic or len(rest.make_lookup_target(topic)) > 2000:
         return
     made = (
         rest.make_lookup_target(topic, "out"),
@@ -151,10 +152,10 @@ def test_what_we_ask_is_understood(tenant: str, namespace: str, name: str) -> No
     ("text", "shown"),
     [
         (f"{LOOKUP}?token=abc&authoritative=true", f"{LOOKUP}?token=[redacted]&authoritative=true"),
-        (f"{LOOKUP}?abc", f"{LOOKUP}?abc"),
+        (f"{LOOKUP}?abc", f"{LOOKUP}?[redacted]"),
         (f"{LOOKUP}?a=b?c=d", f"{LOOKUP}?a=[redacted]"),
-        ("http://me:pw@b:8080/x?y=1", "http://b:8080/x?y=[redacted]"),
-        ("//me:pw@b/x", "//b/x"),
+        ("http://me:pw@b:8080/x?y=1", "http://[redacted]@b:8080/x?y=[redacted]"),
+        ("//me:pw@b/x", "//[redacted]@b/x"),
     ],
 )
 def test_credentials_are_hidden(text: str, shown: str) -> None:
@@ -165,7 +166,7 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
     ("target", "answer", "status", "fields"),
     [
         (LOOKUP, tell(307, b"", "Location: http://me:pw@c:1/x?authoritative=true&t=1"), 307,
-         {"location": "http://c:1/x?authoritative=true&t=[redacted]"}),
+         {"location": "http://[redacted]@c:1/x?authoritative=true&t=[redacted]"}),
         (LOOKUP, tell(404, {"reason": "Namespace not found"}), 404, {"reason": "Namespace not found"}),
         (LOOKUP, tell(503, b"<html>"), 503, {}),
         (LOOKUP, chunked(FOUND, 1, 7), 200, {"brokerUrl": "pulsar://b:6650", "httpUrl": "http://b:8080"}),

@@ -49,6 +49,15 @@ class ForwardOptions:
     drain: float = option(
         "--drain SECONDS", "At the end: time limit for forwarding the rest.", WHERE, default=5.0, min=0
     )
+    http_listen: str | None = option(
+        "--http-listen HOST:PORT", "Also answer lookups over HTTP, for clients with an http:// URL.", WHERE
+    )
+    http_to: str | None = option(
+        "--http-to URL",
+        "Web service for --http-listen: http://host:8080, https://…. "
+        "Default: the hosts of --to, with port 8080, or 8443 for TLS.",
+        WHERE,
+    )
     proxy_header_in: bool = flag("--proxy-protocol", "Expect a PROXY header (HAProxy) from clients.", WHERE)
     proxy_header_out: int = option(
         "--send-proxy-protocol 1|2", "Send a PROXY header to brokers.", WHERE, default=0, min=0, max=2

@@ -12,8 +12,7 @@ _SIGNATURES: Final = (
     (re.compile(rb"SSH-"), "SSH"),
 )
 
-QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")
-"""Matches what may hold credentials in the first line of an HTTP request."""
+_QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")  # may hold credentials
 
 SIGNATURE_SIZE: Final = 16
 """Bytes that suffice to recognise each of the protocols."""
@@ -35,7 +34,7 @@ def recognise(head: bytes, tls: Any = None) -> tuple[str, str]:
             if name == "TLS":
                 about = "" if tls is None else f" ({tls.describe()})"
                 return name, f"TLS {_TLS_RECORDS[head[0]]} record{about}"
-            line = QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
+            line = _QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
             return name, f"{name}: {line.decode('latin-1')}"
     return "", ""
 

@@ -7,7 +7,7 @@ To watch something else, write another sink. docs/extending.md shows how.
 
 from collections.abc import Callable, Sequence
 
-from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.frame import Connection, Event, HttpMessage
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -118,6 +118,8 @@ class Follower:
         """End a connection: pass on its last events."""
         state, streams = self._open.pop(index)
         events = [event for stream in streams for event in stream.close()]
+        if streams[0].protocol == streams[1].protocol == "HTTP":  # as both sides know: nothing is malformed
+            events = [event for event in events if isinstance(event, HttpMessage)]
         self._hand_on(state, events)
         state.end()
 
