@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "views": {"errors", "wire"},
     "record": {"wire", "views"},
     "capture": {"errors", "wire"},
+    "sanitize": {"errors", "wire", "capture"},
     "stats": {"errors", "wire", "capture"},
     "table": {"errors", "wire", "capture"},
     "pipeline": {"errors", "wire", "capture", "table"},
@@ -36,7 +37,7 @@ MAY_IMPORT = {
     "render": {"errors", "wire", "views", "record", "stats", "checks", "__version__"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
-        *("net", "faults", "broker", "checks", "manual", "reports", "data"),
+        *("net", "faults", "broker", "checks", "manual", "reports", "data", "sanitize"),
     },
     "testing": {"errors", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},

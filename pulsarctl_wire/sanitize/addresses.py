@@ -28,11 +28,17 @@ _GROUP_BIT: Final = 0x01
 
 
 class AddressMap:
-    """Replaces addresses; `draw` returns a number for a text. With `keep` they all stay."""
+    """Replaces addresses; `draw` returns a number for a text. With `keep` they all stay.
 
-    def __init__(self, draw: Callable[[bytes], int], keep: bool = False) -> None:
+    `replaced` is told of each address, as text, and of what replaces it.
+    """
+
+    def __init__(
+        self, draw: Callable[[bytes], int], *, keep: bool, replaced: Callable[[bytes, bytes], object]
+    ) -> None:
         self._draw = draw
         self._keep = keep
+        self._replaced = replaced
         self._known: dict[bytes, bytes] = {}
 
     def replace(self, packed: bytes) -> bytes:
@@ -45,10 +51,11 @@ class AddressMap:
                 self._known.clear()  # it is a cache
             replacement = self._make4(packed) if len(packed) == 4 else self._make6(packed)
             self._known[packed] = replacement
+            self._replaced(*(str(ip_address(address)).encode() for address in (packed, replacement)))
         return replacement
 
     def replace_text(self, text: bytes) -> bytes | None:
-        """Return what replaces an address in text; None if it is no address, or is not written in the usual way."""
+        """Return what replaces an address in text; None if it is none, or is written in an unusual way."""
         try:
             address = ip_address(text.decode())
         except ValueError:

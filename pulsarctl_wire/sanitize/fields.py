@@ -1,7 +1,7 @@
 """Messages of the protocol with replaced texts: the same fields, sizes and numbers.
 
-A message is walked as a parser does. Every text and every stretch of bytes is replaced, by its kind, unless it
-is known to say nothing about its user. What cannot be walked becomes noise.
+A message is walked as a parser does. Every text and every stretch of bytes is replaced, by its kind, unless
+it is known to say nothing about its user. What cannot be walked becomes noise.
 """
 
 import json
@@ -100,6 +100,7 @@ class FieldRewriter:
             return self._replace_credentials(text)
         kind = self._kind_of(schema)
         if kind is None:
+            self._pseudonyms.replaced(Kind.NAMES, text, text)
             return text
         if kind is Kind.PAYLOADS:
             return self._noise.like(text)
@@ -137,10 +138,10 @@ class FieldRewriter:
         return urlsafe_b64encode(replacement).rstrip(b"=")[: len(part)]
 
     def _replace_schema(self, text: bytes) -> bytes:
-        """Return what replaces the definition of a schema: JSON, or the two of a KeyValue with their sizes."""
+        """Return what replaces the definition of a schema: JSON, or the two of a KeyValue."""
         if Kind.SCHEMAS in self._pseudonyms.keep or not text:
             return text
-        if text[:1] in b"{[\"" or text.isalpha():
+        if text[:1] in b'{["' or text.isalpha():
             return self._pseudonyms.replace(Kind.SCHEMAS, text)
         size = int.from_bytes(text[:4], "big")
         second = 8 + size

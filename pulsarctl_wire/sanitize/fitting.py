@@ -1,8 +1,8 @@
 """Compressed payloads of a given size: new contents that a codec compresses to just as many bytes as the old.
 
 A part of the content is free: payloads, where any bytes will do. The more of them are random, the larger the
-result. The number of random bytes that gives the wanted size is searched; where the size jumps over it, in how
-many stretches they come and which ones they are is varied, too.
+result. The number of random bytes that gives the wanted size is searched; where the size jumps over it, in
+how many stretches they come and which ones they are is varied, too.
 """
 
 import zlib
@@ -56,7 +56,7 @@ class _Variants:
         self._noise: dict[int, bytes] = {}
 
     def make(self, count: int, stretches: int = 1, number: int = 0) -> bytes:
-        """Return the variant whose free bytes are random up to `count`, in some stretches; the others equal."""
+        """Return the variant with `count` random bytes, in some stretches; the other free bytes are equal."""
         content = self.content
         noise = self._noise.get(number)
         if noise is None:

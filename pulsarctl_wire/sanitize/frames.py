@@ -1,4 +1,4 @@
-"""Frames with other names and payloads: the same sizes, and checksums that are right where they were right."""
+"""Frames with other names and payloads: the same sizes, and checksums that are right where they were."""
 
 import zlib
 from collections.abc import Hashable
@@ -83,18 +83,19 @@ def _adjust_checksum(old: bytes, out: bytearray, parts: FrameLayout, missing: in
     `missing` bytes at the end were not captured.
     """
     start, stop = parts.checksum
-    stored = old[start:stop]
     before, after = old[stop:], bytes(out[stop:])
-    if parts.stored == 0 and parts.computed != 0:
-        return
-    if stored == crc32c(before).to_bytes(4, "little"):
-        out[start:stop] = crc32c(after).to_bytes(4, "little")
-    elif int.from_bytes(stored, "big") == zlib.crc32(before):
-        out[start:stop] = zlib.crc32(after).to_bytes(4, "big")
+    assert parts.stored is not None
+    if parts.stored == parts.computed:
+        checksum = crc32c(after)
+    elif not parts.stored:
+        checksum = 0
+    elif parts.stored == zlib.crc32(before):
+        checksum = zlib.crc32(after)
+    elif old[start:stop] == crc32c(before).to_bytes(4, "little"):
+        checksum = int.from_bytes(crc32c(after).to_bytes(4, "little"), "big")
+    elif parts.stored == crc32c(before[4:]):  # without METADATA_SIZE
+        checksum = crc32c(after[4:])
     else:
-        skipped = 4 if stored == crc32c(before[4:]).to_bytes(4, "big") else 0  # without METADATA_SIZE
-        change = crc32c(before[skipped:]) ^ crc32c(after[skipped:])
-        if missing > 0:
-            tail = bytes(missing)
-            change = crc32c(tail, crc32c(before)) ^ crc32c(tail, crc32c(after))
-        out[start:stop] = (int.from_bytes(stored, "big") ^ change).to_bytes(4, "big")
+        tail = bytes(max(missing, 0))
+        checksum = parts.stored ^ crc32c(tail, crc32c(before)) ^ crc32c(tail, crc32c(after))
+    out[start:stop] = checksum.to_bytes(4, "big")

@@ -1,6 +1,7 @@
 """Pseudonyms: texts replaced by others of the same size and shape, always in the same way.
 
-    letters        by letters, digits by digits; four or more in a row by consonants, so that they form no word
+    letters        by letters; four or more in a row by consonants, so that they form no word
+    digits         by consonants, so that a name that only differs in a number does not become another one
     a public word, separators, -partition-N, __change_events and other marks: unchanged
     an address     by another one of its kind, with as many digits; loopback stays
 
@@ -12,7 +13,7 @@ compression needs it.
 
 import re
 from collections.abc import Callable
-from enum import StrEnum
+from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -25,27 +26,26 @@ MIN_CHECKED: Final = 4
 
 _SHORT: Final = MIN_CHECKED - 1
 _LOWER: Final = b"abcdefghijklmnopqrstuvwxyz"
-_DIGITS: Final = b"0123456789"
 _CONSONANTS: Final = b"bcdfghjklmnpqrstvwxyz"
 _ALPHABETS: Final = {
     "lower": (_LOWER, _CONSONANTS + b"JQXZW"),
     "upper": (_LOWER.upper(), _CONSONANTS.upper() + b"jqxzw"),
-    "digit": (_DIGITS, _CONSONANTS),
+    "digit": (b"0123456789", _CONSONANTS),
 }
-"""Class of characters -> the characters, and what replaces them in long runs."""
+"""Class of characters -> the characters, and what replaces them in runs of letters that are long."""
 _NO_TEXT: Final = range(0xF8, 0x100)  # bytes that UTF-8 never has
 _WIDE: Final = {2: range(0x100, 0x180), 3: range(0x4E00, 0x9000), 4: range(0x20000, 0x2A000)}
 """Bytes of a character in UTF-8 -> the characters that replace those of this size."""
 
 _ADDRESS: Final = rb"(?<![0-9.])(?P<ipv4>[0-9]{1,3}(?:\.[0-9]{1,3}){3})(?![0-9.])"
-_ADDRESS_6: Final = rb"(?P<ipv6>(?<![0-9A-Za-z:])(?=[0-9A-Fa-f]*:[0-9A-Fa-f]*:)[0-9A-Fa-f:.]{2,45}(?![0-9A-Za-z]))"
+_ADDRESS_6: Final = (
+    rb"(?P<ipv6>(?<![0-9A-Za-z:])(?=[0-9A-Fa-f]*:[0-9A-Fa-f]*:)[0-9A-Fa-f:.]{2,45}(?![0-9A-Za-z]))"
+)
 _RUNS: Final = rb"(?P<run>[A-Za-z]+|[0-9]+)|(?P<wide>[\x80-\xff]+)"
 _PHRASES: Final = b"(?P<kept>" + vocabulary.PHRASES.pattern + b")"
 _PORT: Final = rb"(?P<port>(?<=[0-9A-Za-z\]]):[0-9]{1,5}(?![0-9A-Za-z]|\.[0-9]))"
 _NUMBER: Final = rb"""(?P<number>(?<![\w./"'-])[0-9]+(?![\w"'-]|\.\w|/\w)|0x[0-9a-f]+)"""
-_INNER: Final = (
-    rb"(?P<name>(?:non-)?persistent://[^\s'\"()\[\],;]+|(?<!\w)'[^'\n]{1,300}'(?!\w)|(?<!\w)[\w-]*[-/_0-9][\w/-]*)"
-)
+_INNER: Final = rb"(?P<name>(?:non-)?persistent://[^\s'\"()\[\],;]+|(?<!\w)'[^'\n]{1,300}'(?!\w)|(?<!\w)[\w-]*[-/_0-9][\w/-]*)"
 """Matches a name in an error text: a topic, what is in quotes, or what has a digit or one of - _ / in it."""
 _NAME: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _RUNS)))
 _URL: Final = re.compile(b"|".join((_ADDRESS, _ADDRESS_6, _PORT, _RUNS)))
@@ -54,7 +54,7 @@ _ERROR: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _ADDRESS_6, _PORT, _NU
 _RUN: Final = re.compile(_RUNS)
 
 
-class Kind(StrEnum):
+class Kind(str, Enum):
     """What can be replaced, or kept with `--keep`."""
 
     TOPICS = "topics"
@@ -78,19 +78,23 @@ _FORMS: Final = {
 """Kind -> what is looked for in its texts, and the words that stay; other kinds are names."""
 
 Replaced = Callable[[Kind, bytes, bytes], object]
-"""Takes the kind of a text, the text and what replaces it."""
+"""Takes the kind of a text, the text and what replaces it (the same if it is kept)."""
 
 
 class Pseudonyms:
-    """Makes pseudonyms from `secret`. Texts of the kinds in `keep` stay; `replaced` is told of all others."""
+    """Makes pseudonyms from `secret`. Texts of the kinds in `keep` stay; `replaced` is told of all texts."""
 
     def __init__(
         self, secret: bytes, keep: frozenset[Kind] = frozenset(), replaced: Replaced = lambda *_: None
     ) -> None:
-        self.addresses = AddressMap(lambda text: self.draw(b"address", text), Kind.ADDRESSES in keep)
         self.keep = keep
+        self.replaced = replaced
+        self.addresses = AddressMap(
+            lambda text: self.draw(b"address", text),
+            keep=Kind.ADDRESSES in keep,
+            replaced=lambda text, other: replaced(Kind.ADDRESSES, text, other),
+        )
         self._secret = blake2b(secret, digest_size=32).digest()
-        self._replaced = replaced
         self._replace_run = lru_cache(65_536)(self._make_run)
 
     def draw(self, label: bytes, text: bytes) -> int:
@@ -103,18 +107,17 @@ class Pseudonyms:
 
     def replace(self, kind: Kind, text: bytes) -> bytes:
         """Return what replaces a text of this kind: as many bytes."""
-        if kind in self.keep:
-            return text
-        pattern, words = _FORMS.get(kind, (_NAME, vocabulary.NAMES))
-        return self._record(kind, text, self._substitute(text, pattern, words))
+        replacement = text
+        if kind not in self.keep:
+            pattern, words = _FORMS.get(kind, (_NAME, vocabulary.NAMES))
+            replacement = self._substitute(text, pattern, words)
+        self.replaced(kind, text, replacement)
+        return replacement
 
     def replace_words(self, text: bytes, words: frozenset[bytes]) -> bytes:
         """Return what replaces running text, in which these words and numbers stay."""
-        return self._record(Kind.ERRORS, text, self._substitute(text, _TEXT, words))
-
-    def _record(self, kind: Kind, text: bytes, replacement: bytes) -> bytes:
-        if replacement != text:
-            self._replaced(kind, text, replacement)
+        replacement = self._substitute(text, _TEXT, words)
+        self.replaced(Kind.ERRORS, text, replacement)
         return replacement
 
     def _substitute(self, text: bytes, pattern: re.Pattern[bytes], words: frozenset[bytes]) -> bytes:
@@ -143,7 +146,7 @@ class Pseudonyms:
             name = "digit" if char <= 0x39 else "upper" if char <= 0x5A else "lower"
             source, target = _ALPHABETS[name]
             draw = self.draw(b"long" if is_long else b"short", run[:index])
-            if is_long:
+            if is_long or name == "digit":
                 out.append(target[(source.index(char) + draw) % len(target)])
             else:  # never itself
                 out.append(source[(source.index(char) + 1 + draw % (len(source) - 1)) % len(source)])

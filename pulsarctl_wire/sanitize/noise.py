@@ -9,7 +9,9 @@ from typing import Final
 
 from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 
-_PIECE: Final = 16 * 1024  # bytes after which noise repeats itself at the latest, within the window of all codecs
+_PIECE: Final = (
+    16 * 1024
+)  # bytes after which noise repeats itself at the latest, within the window of all codecs
 _SAMPLE: Final = 64 * 1024
 _CONSONANTS: Final = b"bcdfghjklmnpqrstvwxyz"
 _TEXT: Final = bytes(_CONSONANTS[byte % 21] if byte % 8 else 0x20 for byte in range(256))
@@ -20,15 +22,21 @@ _ALL: Final = bytes(range(256))
 
 
 class Noise:
-    """Makes noise. What is to be kept is its own noise."""
+    """Makes noise. A payload that is to be kept is its own noise."""
 
     def __init__(self, pseudonyms: Pseudonyms) -> None:
         self._pseudonyms = pseudonyms
 
     def like(self, content: bytes, *, secret: bool = False) -> bytes:
         """Return noise like `content`: text or not, and as easy to compress unless it is a `secret`."""
-        if not content or (not secret and Kind.PAYLOADS in self._pseudonyms.keep):
+        if not content:
             return content
+        kind = Kind.CREDENTIALS if secret else Kind.PAYLOADS
+        noise = content if kind in self._pseudonyms.keep else self._make(content, secret)
+        self._pseudonyms.replaced(kind, content, noise)
+        return noise
+
+    def _make(self, content: bytes, secret: bool) -> bytes:
         is_printable = is_text(content)
         size = len(content)
         unique = size

@@ -2,8 +2,8 @@
 
 Where a TCP segment is in a packet is found by what the dissector says of it: its ports, numbers and addresses
 are searched in the packet's bytes. So every tunnel that the dissector opens is understood. Before the
-segment's IP packet stay a usual link layer, and one outer IP packet with the header of a tunnel; a packet with
-anything else there is made anew, as raw IP.
+segment's IP packet stay a usual link layer, and one outer IP packet with the header of a tunnel; a packet
+with anything else there is made anew, as raw IP.
 """
 
 import struct
@@ -173,13 +173,13 @@ class PacketRewriter:
         out[options] = bytes(len(data[options]))
         checksum = int.from_bytes(data[pos + 10 : pos + 12], "big")
         if checksum:  # 0: left to the network card
-            change = sum_words(data[pos + 12 : end]) - sum_words(out[pos + 12 : end])
+            change = sum_words(data[pos + 12 : end]) - sum_words(memoryview(out)[pos + 12 : end])
             out[pos + 10 : pos + 12] = _adjust(checksum, change)
 
     @staticmethod
     def _measure_addresses(data: bytes, ip: int, out: bytearray) -> int:
         at, size = (ip + 8, 32) if data[ip] >> 4 == 6 else (ip + 12, 8)
-        return sum_words(data[at : at + size]) - sum_words(out[at : at + size])
+        return sum_words(data[at : at + size]) - sum_words(memoryview(out)[at : at + size])
 
     @staticmethod
     def _adjust_tcp(

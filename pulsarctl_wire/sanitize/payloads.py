@@ -1,10 +1,10 @@
 """Payloads of entries with other contents: the same sizes, the same messages, the same compression.
 
-    plain        noise like it
-    batch        the sizes and fields of its messages stay; names are replaced, and payloads are noise
-    compressed   it is opened, replaced, and compressed to just as many bytes (`fitting.py`)
-    chunks       of a compressed message: the parts of a block that is made of the sizes in the metadata alone
-    encrypted, or not what its metadata says: noise that is just as unreadable
+plain        noise like it
+batch        the sizes and fields of its messages stay; names are replaced, and payloads are noise
+compressed   it is opened, replaced, and compressed to just as many bytes (`fitting.py`)
+chunks       of a compressed message: the parts of a block that is made of the sizes in the metadata alone
+encrypted, or not what its metadata says: noise that is just as unreadable
 """
 
 import struct
@@ -127,7 +127,7 @@ class PayloadRewriter:
         return fitted[1]
 
     def _open(self, codec: int, payload: bytes, size: int) -> bytes | None:
-        """Return a payload decompressed, whatever its metadata says of its size; None if it cannot be read."""
+        """Return a payload decompressed, whatever its metadata says of its size; None if that fails."""
         self.budget.read(len(payload))
         if not self.budget.spend(min(size, MAX_PAYLOAD)):
             return None
@@ -170,7 +170,9 @@ class PayloadRewriter:
     def _make_block(self, metadata: Any, first: bytes) -> bytes:
         """Return a block of the size, and with the decompressed size, that the metadata of a chunk says."""
         codec, size, total = metadata.compression, metadata.uncompressed_size, metadata.total_chunk_msg_size
-        if not (0 < size <= MAX_PAYLOAD and len(first) <= total <= MAX_PAYLOAD) or not self.budget.spend(size):
+        if not (0 < size <= MAX_PAYLOAD and len(first) <= total <= MAX_PAYLOAD) or not self.budget.spend(
+            size
+        ):
             return b""
         label = f"{codec} {size} {total} {metadata.uuid}".encode("utf-8", "replace")
         key = self._pseudonyms.key_of(label)

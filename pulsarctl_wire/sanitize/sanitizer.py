@@ -40,7 +40,7 @@ _COST: Final = 512  # memory for a packet that waits, besides its bytes
 
 @dataclass(slots=True)
 class _Waiting:
-    """A packet, and what is known of its segment; `stream` is None if it has no bytes to be replaced."""
+    """A packet, and where its segment's bytes are; `stream` is None if it has none that can be followed."""
 
     packet: RawPacket
     segment: Segment | None
@@ -48,12 +48,12 @@ class _Waiting:
     stream: Stream | None = None
     start: int = 0
 
-    @property
     def is_ready(self) -> bool:
-        """Whether all its bytes were replaced, or never will be."""
-        if self.stream is None or self.half is None or self.segment is None or self.half.closed:
+        """Replace its bytes as far as they are known, and return whether more will not be known."""
+        if self.stream is None or self.half is None or self.segment is None:
             return True
-        return self.start + len(self.segment[4]) <= self.stream.resolved
+        self.stream.resolve([], is_last=self.half.closed)
+        return self.half.closed or self.start + len(self.segment[4]) <= self.stream.resolved
 
 
 class _Followed(ExchangeState):
@@ -71,7 +71,9 @@ class _Followed(ExchangeState):
 
 
 class Sanitizer:
-    """Writes the packets that its `decoder` reads to `stream` as pcapng: call `take` with the events, then `finish`.
+    """Writes the packets that its `decoder` reads to `stream` as pcapng.
+
+    Call `take` with all events of the decoder, then `finish`.
 
     `unread` counts packets that were filled with noise, as their frames were incomplete for too long, and
     `blanked` those without a TCP segment, of which only headers are left.
@@ -130,9 +132,7 @@ class Sanitizer:
             time_ns, link, _, _ = self._current
             self._writer.write_statistics(link, time_ns or 0, self.count, self.decoder.dropped_packets)
 
-    def _follow(
-        self, connection: Connection, knowledge: Knowledge, decoders: Iterable[FrameStream]
-    ) -> State:
+    def _follow(self, connection: Connection, knowledge: Knowledge, decoders: Iterable[FrameStream]) -> State:
         """Return the state of a new connection."""
         decoders = tuple(decoders)
         state = _Followed(connection, knowledge, decoders)
@@ -180,12 +180,12 @@ class Sanitizer:
         """Write the packets that are ready, and others until at most `limit` bytes wait."""
         while self._waiting:
             waiting = self._waiting[0]
-            if not waiting.is_ready and waiting.stream is not None:
-                waiting.stream.resolve([])
-            if not waiting.is_ready and self._waiting_bytes <= limit:
+            is_ready = waiting.is_ready()
+            if not is_ready and self._waiting_bytes <= limit:
                 return
             self._waiting.popleft()
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
+            self.unread += not is_ready
             self._writer.write(self._rewrite(waiting))
 
     def _rewrite(self, waiting: _Waiting) -> RawPacket:
@@ -195,9 +195,7 @@ class Sanitizer:
             return self._packets.blank(packet)
         payload = segment[4]
         if waiting.stream is not None:
-            is_late = not waiting.is_ready
-            payload, _ = waiting.stream.read(waiting.start, payload)
-            self.unread += is_late
+            payload = waiting.stream.read(waiting.start, payload)
         elif payload:
             payload = self._noise.like(payload)
         return self._packets.rewrite(packet, segment, find_segment(packet[2], segment), payload)

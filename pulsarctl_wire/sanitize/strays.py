@@ -1,8 +1,8 @@
 """Bytes that are no frames, replaced so that what is said about them stays the same.
 
-    other protocols        the structure of TLS records, HTTP and PROXY headers stays, names in them are replaced
-    meant to be a frame    sizes, tags and numbers stay, as far as they can be read
-    anything else          noise, which begins no frame
+other protocols        the structure of TLS records, HTTP and PROXY headers stays, names in them are replaced
+meant to be a frame    sizes, tags and numbers stay, as far as they can be read
+anything else          noise, which begins no frame
 """
 
 import struct
@@ -71,9 +71,7 @@ class StrayRewriter:
         size = _PROXY_ADDRESSES.get(data[13] >> 4)
         if size is None or len(data) < 16 + 2 * size:
             return data[:16] + self._noise.like(data[16:])
-        addresses = [
-            self._pseudonyms.addresses.replace(data[pos : pos + size]) for pos in (16, 16 + size)
-        ]
+        addresses = [self._pseudonyms.addresses.replace(data[pos : pos + size]) for pos in (16, 16 + size)]
         ports = 16 + 2 * size
         return b"".join((data[:16], *addresses, data[ports : ports + 4], self._noise.like(data[ports + 4 :])))
 

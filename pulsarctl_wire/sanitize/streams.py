@@ -1,7 +1,7 @@
 """The bytes of one direction of a connection and what replaces them, by their offset in the stream.
 
-A packet's bytes can be replaced only once the frame that they belong to is complete. So the original bytes are
-kept until then, and the new ones for a while after, in case a packet repeats them.
+A packet's bytes can be replaced only once the frame that they belong to is complete. So the original bytes
+are kept until then, and the new ones for a while after, in case a packet repeats them.
 """
 
 from bisect import bisect_right
@@ -47,12 +47,17 @@ class History:
 class Stream:
     """One direction of a connection.
 
-    `resolved` is the offset up to which all bytes are replaced. Call `add` with the bytes of each packet, then
-    `resolve` with the events that it completed.
+    `resolved` is the offset up to which all bytes are replaced. Call `add` with the bytes of each packet,
+    then `resolve` with the events that it completed.
     """
 
     def __init__(
-        self, decoder: FrameStream, frames: FrameRewriter, strays: StrayRewriter, noise: Noise, history: History
+        self,
+        decoder: FrameStream,
+        frames: FrameRewriter,
+        strays: StrayRewriter,
+        noise: Noise,
+        history: History,
     ) -> None:
         self.resolved = 0
         self.starts: list[int] = []
@@ -140,10 +145,10 @@ class Stream:
             del self.starts[: self._forgotten]
             self._forgotten = 0
 
-    def read(self, start: int, original: bytes) -> tuple[bytes, bool]:
-        """Return what replaces the bytes of a packet at `start`, and whether it is known of all of them.
+    def read(self, start: int, original: bytes) -> bytes:
+        """Return what replaces the bytes of a packet at `start`.
 
-        The others become zeros; if none is known, all become noise.
+        Where that is not known, they become zeros; if it is known of none, noise.
         """
         stop = start + len(original)
         out = bytearray(len(original))
@@ -157,6 +162,4 @@ class Stream:
                 out[low - start : high - start] = span[low - begin : high - begin]
                 known += high - low
             index += 1
-        if known == len(original):
-            return bytes(out), True
-        return (bytes(out) if known else self._noise.like(original)), False
+        return bytes(out) if known else self._noise.like(original)

@@ -18,9 +18,11 @@ _CERTIFICATE: Final = 11
 _TYPES: Final = {0, 1, 2, 4, 8, 11, 12, 13, 14, 15, 16, 20}
 _TEXT: Final = re.compile(rb"[A-Za-z0-9.*_-]{4,}")
 _PUBLIC: Final = re.compile(rb"http/1\.[01]|h2|spdy/3")  # ALPN
-_STRINGS: Final = {0x0C, 0x13, 0x14, 0x16, 0x1A, 0x1E, *range(0x81, 0x88)}
+_STRINGS: Final = {0x0C, 0x13, 0x14, 0x16, 0x1A, 0x1E, 0x81, 0x82, 0x86}
 """Tags of texts in DER: strings, and alternative names."""
-_OPAQUE: Final = {0x02, 0x03, 0x04}  # numbers, and strings of bits and of bytes
+_OPAQUE: Final = {0x02, 0x03, 0x04, 0x80}
+"""Tags of numbers, strings of bits and bytes, and identifiers of keys in DER."""
+_IP_ADDRESS: Final = 0x87
 _SMALL: Final = 8  # bytes of a number that may stay
 _MAX_DEPTH: Final = 32
 
@@ -104,10 +106,12 @@ class TlsRewriter:
             value = data[at:end]
             if tag in _STRINGS:
                 out[at:end] = self._pseudonyms.replace(Kind.ADDRESSES, value)
+            elif tag == _IP_ADDRESS and size in (4, 16):
+                out[at:end] = self._pseudonyms.addresses.replace(value)
             elif tag in _OPAQUE and value[:1] == b"\x30" and tag == 0x04:
                 self._rewrite_der(data, at, end, out, depth + 1)  # of an extension
             elif tag in _OPAQUE and size > _SMALL:
-                out[at + 1 : end] = self._noise.like(value[1:])
+                out[at + 1 : end] = self._noise.like(value[1:])  # the sign, or unused bits, stay
             elif tag & 0x20:
                 self._rewrite_der(data, at, end, out, depth + 1)
             pos = end
