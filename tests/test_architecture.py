@@ -55,7 +55,9 @@ ROOMS = {
 NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
 """Rooms of a part that do not import each other either."""
 ONLY_IN = {
-    "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"},
+    "google": {
+        *("wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual", "sanitize"),
+    },
     "scapy": {"capture"},
     "typer": {"cli"},
     "rich": {"render", "cli"},

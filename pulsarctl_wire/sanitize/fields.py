@@ -68,8 +68,8 @@ class FieldRewriter:
         has_numbers = False  # the value of this property is no name
         for field in fields(data, start, stop):
             if field.problem:
-                first = field.at if field.wire == SIZED and field.at > field.start else field.start
-                self._blank(data, min(first + _BROKEN_VARINT * (first == field.start), stop), stop, out)
+                first = field.at if field.wire == SIZED and field.value else field.at + _BROKEN_VARINT
+                self._blank(data, min(first, stop), stop, out)
                 return
             if field.wire != SIZED:
                 continue
@@ -123,19 +123,19 @@ class FieldRewriter:
             return text
         parts = text.split(b".")
         if len(parts) == 3:
-            try:
-                claims = [self._replace_claims(part) for part in parts[:2]]
-            except ValueError:
-                return self._noise.like(text, secret=True)
-            return b".".join((*claims, self._noise.like(parts[2], secret=True)))
+            return b".".join(map(self._replace_part, parts))
         return self._noise.like(text, secret=True)
 
-    def _replace_claims(self, part: bytes) -> bytes:
-        """Return what replaces a part of a token. Raises ValueError if it is not JSON in base64."""
-        claims = urlsafe_b64decode(part + b"=" * (-len(part) % 4))
-        json.loads(claims)
+    def _replace_part(self, part: bytes) -> bytes:
+        """Return what replaces a part of a token."""
+        try:
+            claims = urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+            json.loads(claims)
+        except ValueError:
+            return self._noise.like(part, secret=True)
         replacement = self._pseudonyms.replace_words(claims, vocabulary.CLAIMS)
-        return urlsafe_b64encode(replacement).rstrip(b"=")[: len(part)]
+        encoded = urlsafe_b64encode(replacement)[: len(part)]
+        return encoded if len(encoded) == len(part) else self._noise.like(part, secret=True)
 
     def _replace_schema(self, text: bytes) -> bytes:
         """Return what replaces the definition of a schema: JSON, or the two of a KeyValue."""

@@ -88,6 +88,7 @@ class Sanitizer:
             max_frame_size=max_frame_size,
             join_chunks=False,
             tee=self._see,
+            sort=True,
             new_state=self._follow,
             on_end=lambda ending: self._ended.append(ending.connection.index),
         )
@@ -102,10 +103,11 @@ class Sanitizer:
         self._dissector = Dissector()
         self._states: dict[int, _Followed] = {}
         self._ended: deque[int] = deque()
-        self._current: RawPacket | None = None
+        self._current: tuple[int, RawPacket] | None = None
         self._events: dict[Stream, list[Event]] = {}  # of the current packet
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: dict[int, _Waiting] = {}  # by the packet's number
         self._waiting_bytes = 0
+        self._next = 1  # number of the packet to be written next
 
     @property
     def count(self) -> int:
@@ -129,7 +131,7 @@ class Sanitizer:
                 stream.resolve([], is_last=True)
         self._write(0)
         if self.decoder.dropped_packets and self._current is not None:
-            time_ns, link, _, _ = self._current
+            time_ns, link, _, _ = self._current[1]
             self._writer.write_statistics(link, time_ns or 0, self.count, self.decoder.dropped_packets)
 
     def _follow(self, connection: Connection, knowledge: Knowledge, decoders: Iterable[FrameStream]) -> State:
@@ -148,13 +150,13 @@ class Sanitizer:
 
     def _see(self, number: int, packet: RawPacket) -> None:
         self._settle()
-        self._current = packet
+        self._current = number, packet
 
     def _settle(self) -> None:
         """Let the current packet, whose events were taken, wait until it can be written."""
-        packet = self._current
-        if packet is None:
+        if self._current is None:
             return
+        number, packet = self._current
         segment = self._dissector.segment(*packet[1:])
         waiting = _Waiting(packet, segment)
         if segment is not None and segment[4]:
@@ -167,7 +169,7 @@ class Sanitizer:
                 self._events.setdefault(stream, [])
                 waiting = _Waiting(packet, segment, half, stream, start)
         self._resolve()
-        self._waiting.append(waiting)
+        self._waiting[number] = waiting
         self._waiting_bytes += len(packet[2]) + _COST
         self._write(MAX_WAITING)
 
@@ -178,12 +180,13 @@ class Sanitizer:
 
     def _write(self, limit: int) -> None:
         """Write the packets that are ready, and others until at most `limit` bytes wait."""
-        while self._waiting:
-            waiting = self._waiting[0]
+        while self._next in self._waiting:
+            waiting = self._waiting[self._next]
             is_ready = waiting.is_ready()
             if not is_ready and self._waiting_bytes <= limit:
                 return
-            self._waiting.popleft()
+            del self._waiting[self._next]
+            self._next += 1
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
             self.unread += not is_ready
             self._writer.write(self._rewrite(waiting))
