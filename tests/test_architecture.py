@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "views": {"errors", "wire"},
     "record": {"wire", "views"},
     "capture": {"errors", "wire"},
+    "sanitize": {"errors", "wire", "capture"},
     "stats": {"errors", "wire", "capture"},
     "table": {"errors", "wire", "capture"},
     "pipeline": {"errors", "wire", "capture", "table"},
@@ -36,7 +37,7 @@ MAY_IMPORT = {
     "render": {"errors", "wire", "views", "record", "stats", "checks", "__version__"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
-        *("net", "faults", "broker", "checks", "manual", "reports", "data"),
+        *("net", "faults", "broker", "checks", "manual", "reports", "data", "sanitize"),
     },
     "testing": {"errors", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
@@ -54,7 +55,9 @@ ROOMS = {
 NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
 """Rooms of a part that do not import each other either."""
 ONLY_IN = {
-    "google": {"wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"},
+    "google": {
+        *("wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual", "sanitize"),
+    },
     "scapy": {"capture"},
     "typer": {"cli"},
     "rich": {"render", "cli"},

@@ -38,6 +38,13 @@ def kinds(incomplete: str) -> list[str]:
     return _last_of_list(NAMES, incomplete)
 
 
+def kept_kinds(incomplete: str) -> list[str]:
+    """Complete values of `--keep`."""
+    from pulsarctl_wire.sanitize.names import Kind
+
+    return _last_of_list(Kind, incomplete)
+
+
 def reports(incomplete: str) -> list[tuple[str, str]]:
     """Complete names of reports; return them with their descriptions."""
     from pulsarctl_wire.reports import REPORTS

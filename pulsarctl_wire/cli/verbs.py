@@ -23,6 +23,7 @@ _CAPTURES: Final = {
     "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
     "permits": "Show each consumer's permits, deliveries, acknowledgements and redeliveries over time.",
     "table": "Write captured traffic as Parquet tables: of frames, gaps and connections.",
+    "sanitize": "Replace names, payloads and addresses in captures, so that they may leave the house.",
 }
 _DATA: Final = {
     "analyze": "Turn captures into one table of frames (Parquet) with Spark; a rerun adds what is new.",

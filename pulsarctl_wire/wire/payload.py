@@ -301,12 +301,21 @@ def decompressed_size(codec: int, data: bytes) -> int | None:
 
     At most `MAX_PAYLOAD` + 1, which stands for all above. Raises MemoryError.
     """
+    output = decompress_all(codec, data)
+    return None if output is None else len(output)
+
+
+def decompress_all(codec: int, data: bytes) -> bytes | None:
+    """Decompress `data` to whatever size it has, without its uncompressed_size; None if the codec cannot.
+
+    The result has at most `MAX_PAYLOAD` + 1 bytes, which stand for all above. Raises MemoryError.
+    """
     try:
         if codec == CompressionType.SNAPPY:
             size = read_varint(data, 0, min(len(data), 5))[0]
-            return len(_snappy(data, size)) if size <= MAX_PAYLOAD else None
+            return _snappy(data, size) if size <= MAX_PAYLOAD else None
         limit = min(MAX_PAYLOAD, 255 * len(data)) if codec == CompressionType.LZ4 else MAX_PAYLOAD
-        return len(_CODECS[codec](data, limit))
+        return _CODECS[codec](data, limit)
     except MemoryError:
         raise
     except Exception:

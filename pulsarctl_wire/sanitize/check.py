@@ -1,0 +1,144 @@
+"""Proves that nothing which was replaced is left: searches the output for the original texts.
+
+Searched are the bytes of all packets, the frames that are spread over several, and the messages that are
+compressed. Texts shorter than four bytes are not searched, and nor are public words.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import BinaryIO, Final, NamedTuple
+
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.sources import Decoder, Source
+from pulsarctl_wire.sanitize import vocabulary
+from pulsarctl_wire.sanitize.names import MIN_CHECKED, Kind
+from pulsarctl_wire.sanitize.noise import is_text
+from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.payload import Budget, open_entry
+
+MAX_TEXTS: Final = 1_000_000
+"""Texts that are remembered for the check."""
+
+_HEAD: Final = MIN_CHECKED
+_WORD: Final = re.compile(rb"[A-Za-z]{4,}")
+_TOKEN: Final = re.compile(rb"[A-Za-z]+|[0-9]+|[\x80-\xff]+")
+_WITHOUT_WORDS: Final = {Kind.ERRORS, Kind.CREDENTIALS}
+_MAX_TEXT, _MAX_BINARY = 256, 32  # bytes of a payload that are searched
+_MIN_DISTINCT: Final = 12  # different ones among these
+
+
+class Leftover(NamedTuple):
+    """A text that should be gone: its kind, and the number of the packet that has it (0: not known)."""
+
+    text: bytes
+    kind: Kind
+    packet: int
+
+
+class Originals:
+    """The texts that were replaced, with what replaces them, and those that stay.
+
+    `unchecked` counts those that are not remembered, as they are too many.
+    """
+
+    def __init__(self) -> None:
+        self.unchecked = 0
+        self.kept: dict[bytes, None] = {}
+        self._texts: dict[bytes, Kind] = {}
+
+    def add(self, kind: Kind, text: bytes, replacement: bytes) -> bool:
+        """Remember a text; return whether it is a new one that is replaced."""
+        if kind is Kind.PAYLOADS:
+            text = _shorten(text)
+        texts = self.kept if replacement == text else self._texts
+        if text in texts or len(text) < MIN_CHECKED:
+            return False
+        if len(texts) >= MAX_TEXTS:
+            self.unchecked += 1
+            return False
+        texts[text] = kind  # type: ignore[assignment]
+        return texts is self._texts
+
+    def make_search(self) -> "Search":
+        """Return a search for them."""
+        texts = dict(self._texts)
+        for text, kind in self._texts.items():
+            if kind not in _WITHOUT_WORDS:
+                texts.update(dict.fromkeys(_WORD.findall(text), kind))
+        public = b"\n".join(self.kept)
+        return Search(
+            {text: kind for text, kind in texts.items() if not _is_public(text) and text not in public}
+        )
+
+
+def _shorten(payload: bytes) -> bytes:
+    """Return what is searched of a payload; nothing if it may be anywhere by chance."""
+    if is_text(payload):
+        return payload[:_MAX_TEXT]
+    sample = payload[:_MAX_BINARY]
+    return sample if len(set(sample)) >= _MIN_DISTINCT else b""
+
+
+def _is_public(text: bytes) -> bool:
+    """Return whether a text has nothing but public words, numbers of them and punctuation."""
+    rest = vocabulary.PHRASES.sub(b"", text)
+    return all(map(vocabulary.is_public, _TOKEN.findall(rest)))
+
+
+class Search:
+    """Searches bytes for texts, by their first four bytes."""
+
+    def __init__(self, texts: dict[bytes, Kind]) -> None:
+        self.count = len(texts)
+        self._kinds = texts
+        self._by_head: dict[bytes, list[bytes]] = {}
+        for text in texts:
+            self._by_head.setdefault(text[:_HEAD], []).append(text)
+        first = b"".join(re.escape(bytes([byte])) for byte in sorted({head[0] for head in self._by_head}))
+        self._starts = re.compile(b"[" + first + b"]" if first else b"(?!)")
+
+    def find(self, data: bytes) -> Iterator[tuple[bytes, Kind]]:
+        """Yield the texts that are in `data`, and their kinds."""
+        by_head = self._by_head
+        for match in self._starts.finditer(data):
+            start = match.start()
+            for text in by_head.get(data[start : start + _HEAD], ()):
+                if data.startswith(text, start):
+                    yield text, self._kinds[text]
+
+
+def check_output(stream: BinaryIO, search: Search) -> Iterator[Leftover]:
+    """Yield what should be gone from a capture, and is not. Raises CaptureError if it cannot be read."""
+    budget = Budget()
+    found: list[Leftover] = []
+
+    def look(data: bytes, packet: int) -> None:
+        found.extend([Leftover(text, kind, packet) for text, kind in search.find(data)])
+
+    def see(number: int, packet: RawPacket) -> None:
+        budget.read(len(packet[2]))
+        look(packet[2], number)
+
+    decoder = Decoder(tee=see)
+    for events in chain(decoder.read(Source("the output", stream)), decoder.finish()):
+        for event in events:
+            if isinstance(event, Frame):
+                for data in _list_hidden(event, budget):
+                    look(data, event.packet)
+        yield from found
+        found.clear()
+    yield from found
+
+
+def _list_hidden(frame: Frame, budget: Budget) -> Iterator[bytes]:
+    """Yield the bytes of a frame that are in no packet as they are: spread over several, or compressed."""
+    if len(frame.packets) > 1:
+        yield frame.raw
+    metadata = frame.metadata
+    if metadata is None or not metadata.compression:
+        return
+    for message in open_entry(frame, budget).messages:
+        yield message.payload or b""
+        if message.index is not None:
+            yield message.metadata.SerializePartialToString()

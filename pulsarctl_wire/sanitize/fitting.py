@@ -1,0 +1,191 @@
+"""Compressed payloads of a given size: new contents that a codec compresses to just as many bytes as the old.
+
+A part of the content is free: payloads, where any bytes will do. The more of them are random, the larger the
+result. The number of random bytes that gives the wanted size is searched; where the size jumps over it, in
+how many stretches they come and which ones they are is varied, too.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.sanitize.noise import Noise
+from pulsarctl_wire.wire.payload import SNAPPY_FRAMING
+from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
+
+_FILL: Final = {True: b"x", False: b"\0"}
+_NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
+_VARIANTS: Final = 4
+_LARGE: Final = 1024 * 1024  # bytes of a content for which fewer variants are tried
+_STRETCHES: Final = (1, 2, 3, 5, 8, 13)
+
+Encode = Callable[[bytes], bytes]
+
+
+class Content(NamedTuple):
+    """What is compressed: bytes, of which those in the `free` spans may be anything.
+
+    `key` chooses the random bytes; `is_printable`: these are text.
+    """
+
+    data: bytes
+    free: list[tuple[int, int]]
+    key: bytes
+    is_printable: bool
+
+
+def fit(content: Content, size: int, encoders: list[Encode]) -> tuple[bytes, bytes] | None:
+    """Return a variant of `content`, and it compressed to exactly `size` bytes; None if none was found.
+
+    The first encoder is the usual one; later ones compress better, for a content that is too large otherwise.
+    """
+    for is_printable in dict.fromkeys((content.is_printable, False)):
+        for encode in encoders:
+            variant = _search(_Variants(content._replace(is_printable=is_printable)), size, encode)
+            if variant is not None:
+                return variant
+    return None
+
+
+class _Variants:
+    """Makes variants of a content."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.free = sum(stop - start for start, stop in content.free)
+        self._noise: dict[int, bytes] = {}
+
+    def make(self, count: int, stretches: int = 1, number: int = 0) -> bytes:
+        """Return the variant with `count` random bytes, in some stretches; the other free bytes are equal."""
+        content = self.content
+        noise = self._noise.get(number)
+        if noise is None:
+            key = content.key + bytes([number])
+            noise = self._noise[number] = Noise.draw(key, self.free, content.is_printable, every=True)
+        fill = _FILL[content.is_printable]
+        if stretches == 1:
+            random = noise[:count] + fill * (self.free - count)
+        else:
+            part, gap = count // stretches, (self.free - count) // stretches
+            random = b"".join(
+                noise[index * part : (index + 1) * part] + fill * gap for index in range(stretches)
+            )
+            random += noise[part * stretches : count]
+            random += fill * (self.free - len(random))
+        out = bytearray(content.data)
+        pos = 0
+        for start, stop in content.free:
+            out[start:stop] = random[pos : pos + stop - start]
+            pos += stop - start
+        return bytes(out)
+
+
+def _search(variants: _Variants, size: int, encode: Encode) -> tuple[bytes, bytes] | None:
+    low, high = 0, variants.free
+    whole = variants.make(high)
+    block = encode(whole)
+    if len(block) == size:
+        return whole, block
+    if len(block) > size:
+        while high - low > 1:
+            middle = (low + high) // 2
+            data = variants.make(middle)
+            block = encode(data)
+            if len(block) == size:
+                return data, block
+            low, high = (middle, high) if len(block) < size else (low, middle)
+    for data in _neighbours(variants, low, high):
+        block = encode(data)
+        if len(block) == size:
+            return data, block
+    return None
+
+
+def _neighbours(variants: _Variants, low: int, high: int) -> Iterator[bytes]:
+    """Yield variants with about as many random bytes as the search ended at."""
+    is_large = len(variants.content.data) > _LARGE
+    for number in range(1 if is_large else _VARIANTS):
+        for stretches in _STRETCHES[:2] if is_large else _STRETCHES:
+            for distance in range(_NEAR):
+                for count in {low - distance, high + distance}:
+                    if 0 <= count <= variants.free:
+                        yield variants.make(count, stretches, number)
+
+
+# -- codecs
+
+
+def encoders_like(codec: int, block: bytes, is_known: bool = True) -> list[Encode]:
+    """Return functions that compress as `block` was, the usual one first, then ones that compress better.
+
+    `is_known` is False if the beginning of the block, which shows the format, is not known.
+    """
+    if codec == CompressionType.LZ4:
+        return [_lz4, _lz4_high]
+    if codec == CompressionType.ZLIB:
+        return [_zlib(level, _ends_with_flush(block) and is_known) for level in (6, 9)]
+    if codec == CompressionType.ZSTD:
+        return [_zstd(level, block) for level in (3, 1, 19)]
+    if block.startswith(SNAPPY_FRAMING):
+        return [_snappy_framed]
+    return [_snappy]
+
+
+def _lz4(data: bytes) -> bytes:
+    import lz4.block
+
+    return bytes(lz4.block.compress(data, store_size=False))
+
+
+def _lz4_high(data: bytes) -> bytes:
+    import lz4.block
+
+    return bytes(lz4.block.compress(data, mode="high_compression", compression=12, store_size=False))
+
+
+def _zlib(level: int, is_flushed: bool) -> Encode:
+    def encode(data: bytes) -> bytes:
+        compressor = zlib.compressobj(level)
+        return compressor.compress(data) + compressor.flush(
+            zlib.Z_SYNC_FLUSH if is_flushed else zlib.Z_FINISH
+        )
+
+    return encode
+
+
+def _ends_with_flush(block: bytes) -> bool:
+    """Return whether a stream of zlib ends with a flush, as Java's do, and not with a checksum."""
+    decompressor = zlib.decompressobj()
+    try:
+        while block and not decompressor.eof:
+            decompressor.decompress(block, 1024 * 1024)
+            block = decompressor.unconsumed_tail
+    except zlib.error:
+        return False
+    return not decompressor.eof
+
+
+def _zstd(level: int, block: bytes) -> Encode:
+    import zstandard
+
+    try:
+        frame: Any = zstandard.get_frame_parameters(block)
+        has_size, has_checksum = frame.content_size < 1 << 62, bool(frame.has_checksum)
+    except zstandard.ZstdError:
+        has_size, has_checksum = True, False
+    compressor = zstandard.ZstdCompressor(
+        level=level, write_content_size=has_size, write_checksum=has_checksum
+    )
+    return compressor.compress
+
+
+def _snappy(data: bytes) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def _snappy_framed(data: bytes) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.snappy.compress(data))

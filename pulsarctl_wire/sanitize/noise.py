@@ -1,0 +1,67 @@
+"""Bytes without meaning, of the size and roughly the compressibility of others.
+
+What the noise is depends on the bytes it replaces and on the secret: the same payload becomes the same noise.
+"""
+
+import zlib
+from hashlib import shake_128
+from typing import Final
+
+from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
+
+_PIECE: Final = (
+    16 * 1024
+)  # bytes after which noise repeats itself at the latest, within the window of all codecs
+_SAMPLE: Final = 64 * 1024
+_CONSONANTS: Final = b"bcdfghjklmnpqrstvwxyz"
+_TEXT: Final = bytes(_CONSONANTS[byte % 21] if byte % 8 else 0x20 for byte in range(256))
+_BINARY: Final = bytes(0x80 | byte if chr(byte) in "aeiouAEIOU" else byte for byte in range(256))
+_RATIO_OF_TEXT: Final = 0.65  # to which this text can be compressed
+_PRINTABLE: Final = bytes([*range(0x20, 0x7F), 9, 10, 13])
+_ALL: Final = bytes(range(256))
+
+
+class Noise:
+    """Makes noise. A payload that is to be kept is its own noise."""
+
+    def __init__(self, pseudonyms: Pseudonyms) -> None:
+        self._pseudonyms = pseudonyms
+
+    def like(self, content: bytes, *, secret: bool = False) -> bytes:
+        """Return noise like `content`: text or not, and as easy to compress unless it is a `secret`."""
+        if not content:
+            return content
+        kind = Kind.CREDENTIALS if secret else Kind.PAYLOADS
+        noise = content if kind in self._pseudonyms.keep else self._make(content, secret)
+        self._pseudonyms.replaced(kind, content, noise)
+        return noise
+
+    def _make(self, content: bytes, secret: bool) -> bytes:
+        is_printable = is_text(content)
+        size = len(content)
+        unique = size
+        if size > 64 and not secret:
+            sample = content[:_SAMPLE]
+            ratio = len(zlib.compress(sample, 1)) / len(sample)
+            ratio /= _RATIO_OF_TEXT if is_printable else 1
+            unique = max(min(int(size * ratio), size), 16)
+        key = self._pseudonyms.key_of(content)
+        if unique == size:
+            return self.draw(key, size, is_printable=is_printable)
+        pieces = []
+        for start in range(0, size, _PIECE):
+            piece = min(_PIECE, size - start)
+            source = self.draw(key + start.to_bytes(8, "big"), max(unique * piece // size, 1), is_printable)
+            pieces.append((source * (piece // len(source) + 1))[:piece])
+        return b"".join(pieces)
+
+    @staticmethod
+    def draw(key: bytes, size: int, is_printable: bool, *, every: bool = False) -> bytes:
+        """Return `size` random bytes: consonants and spaces, or any but vowels (`every`: any at all)."""
+        table = _TEXT if is_printable else _ALL if every else _BINARY
+        return shake_128(key).digest(size).translate(table)
+
+
+def is_text(content: bytes) -> bool:
+    """Return whether all of the first bytes are printable characters of ASCII."""
+    return not content[:_SAMPLE].translate(None, _PRINTABLE)

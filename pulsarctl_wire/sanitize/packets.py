@@ -1,0 +1,235 @@
+"""Packets with other addresses and payloads: headers, sizes and the state of their checksums stay.
+
+Where a TCP segment is in a packet is found by what the dissector says of it: its ports, numbers and addresses
+are searched in the packet's bytes. So every tunnel that the dissector opens is understood. Before the
+segment's IP packet stay a usual link layer, and one outer IP packet with the header of a tunnel; a packet
+with anything else there is made anew, as raw IP.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.capture.checksum import sum_words
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, SYN, Segment
+from pulsarctl_wire.sanitize.addresses import AddressMap
+
+_SLL, _SLL2 = 113, 276
+_MACS: Final = {ETHERNET: ((0, 6), (6, 12)), _SLL: ((6, 14),), _SLL2: ((12, 20),)}
+"""Link type -> where the addresses of network cards are."""
+_TYPE_AT: Final = {ETHERNET: 12, _SLL: 14, _SLL2: 0}
+_HEADERS: Final = {ETHERNET: 14, _SLL: 16, _SLL2: 20, 12: 0, RAW_IP: 0, 228: 0, 229: 0, 0: 4, 108: 4}
+"""Link type -> bytes of its header."""
+_TAGS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
+_IP_TYPES: Final = (0x0800, 0x86DD)
+_TCP, _UDP = 6, 17
+_MAX_TUNNEL: Final = 48  # bytes of the header of a tunnel
+_TCP_HEADER, _IPV4_HEADER, _IPV6_HEADER, _UDP_HEADER = 20, 20, 40, 8
+_ETHERNET_HEADER: Final = 14
+_WINDOW: Final = 65_535
+_LARGEST: Final = 65_535  # the largest number in 16 bits
+
+
+class Place(NamedTuple):
+    """Where a segment is in a packet: its IP header, its TCP header, and its payload."""
+
+    ip: int
+    tcp: int
+    start: int
+    stop: int
+
+
+def find_segment(data: bytes, segment: Segment) -> Place | None:
+    """Return where `segment` is in the packet `data`; None if the packet does not have it in one piece."""
+    key, sequence, acknowledged, flags, payload, _ = segment
+    addresses, pattern = key[:-4], key[-4:] + struct.pack(">II", sequence, acknowledged)
+    tcp = data.find(pattern)
+    while tcp >= 0:
+        start = tcp + (data[tcp + 12] >> 4) * 4 if len(data) > tcp + 13 else -1
+        if start >= tcp + _TCP_HEADER and data[tcp + 13] == flags and data.startswith(payload, start):
+            ip = _find_ip(data, tcp, addresses)
+            if ip >= 0:
+                return Place(ip, tcp, start, start + len(payload))
+        tcp = data.find(pattern, tcp + 1)
+    return None
+
+
+def _find_ip(data: bytes, tcp: int, addresses: bytes) -> int:
+    """Return where the IP header before a TCP header begins; -1 if there is none with these addresses."""
+    if len(addresses) == 8:
+        for size in range(_IPV4_HEADER, 61, 4):
+            ip = tcp - size
+            if ip >= 0 and data[ip] == 0x40 | size // 4 and data[ip + 12 : ip + 20] == addresses:
+                return ip
+        return -1
+    at = data.rfind(addresses, 0, tcp)
+    return at - 8 if at >= 8 and data[at - 8] >> 4 == 6 else -1
+
+
+class PacketRewriter:
+    """Replaces addresses and payloads in packets."""
+
+    def __init__(self, addresses: AddressMap) -> None:
+        self._addresses = addresses
+
+    def rewrite(self, packet: RawPacket, segment: Segment, place: Place | None, payload: bytes) -> RawPacket:
+        """Return a packet with `payload` in the place of that of its segment."""
+        time_ns, link, data, length = packet
+        if place is None or not self._is_usual(link, data, place.ip):
+            return self._make(packet, segment, payload)
+        out = bytearray(data)
+        out[place.start : place.stop] = payload
+        out[place.stop :] = bytes(len(data) - place.stop)  # padding of the link layer
+        self._rewrite_outer(link, data, place.ip, out)
+        self._rewrite_ip(data, place.ip, place.tcp, out)
+        change = self._measure_addresses(data, place.ip, out)
+        total = change + sum_words(data[place.start : place.stop]) - sum_words(payload)
+        self._adjust_tcp(data, place, segment[5], (change, total), out)
+        return time_ns, link, bytes(out), length
+
+    def blank(self, packet: RawPacket) -> RawPacket:
+        """Return a packet without a segment: usual headers with other addresses, then zeros."""
+        time_ns, link, data, length = packet
+        out = bytearray(len(data))
+        pos, kind = self._link_end(link, data)
+        if pos >= 0 and len(data) >= pos:
+            out[:pos] = data[:pos]
+            self._rewrite_macs(link, data, out)
+            end = self._ip_end(data, pos) if kind in _IP_TYPES else -1
+            if end >= 0:
+                out[pos:end] = data[pos:end]
+                self._rewrite_ip(data, pos, end, out)
+                if _protocol(data, pos) == _UDP:
+                    out[end : end + 6] = data[end : end + 6]
+                elif _protocol(data, pos) == _TCP:
+                    out[end : end + _TCP_HEADER] = data[end : end + _TCP_HEADER]
+        return time_ns, link, bytes(out), length
+
+    # -- headers
+
+    def _is_usual(self, link: int, data: bytes, ip: int) -> bool:
+        """Return whether all headers before the IP header at `ip` are understood."""
+        pos, kind = self._link_end(link, data)
+        if pos == ip:
+            return True
+        if pos < 0 or pos > ip:
+            return False
+        if kind in _IP_TYPES:
+            pos = self._ip_end(data, pos)
+        return 0 <= pos <= ip <= pos + _MAX_TUNNEL
+
+    @staticmethod
+    def _link_end(link: int, data: bytes) -> tuple[int, int]:
+        """Return where the link layer's header ends, and the EtherType after it; -1 if it is not known."""
+        pos = _HEADERS.get(link, -1)
+        if link not in _TYPE_AT:
+            is_ip = 0 <= pos < len(data) and data[pos] >> 4 in (4, 6)
+            return pos, _IP_TYPES[data[pos] >> 4 == 6] if is_ip else -1
+        at = _TYPE_AT[link]
+        kind = int.from_bytes(data[at : at + 2], "big")
+        while kind in _TAGS and len(data) >= pos + 4:
+            kind, pos = int.from_bytes(data[pos + 2 : pos + 4], "big"), pos + 4
+        return pos, kind
+
+    @staticmethod
+    def _ip_end(data: bytes, pos: int) -> int:
+        """Return where the IP header at `pos` ends; -1 if there is no complete one."""
+        if pos >= len(data):
+            return -1
+        end = pos + ((data[pos] & 15) * 4 if data[pos] >> 4 == 4 else _IPV6_HEADER)
+        return end if data[pos] >> 4 in (4, 6) and pos + _IPV4_HEADER <= end <= len(data) else -1
+
+    def _rewrite_macs(self, link: int, data: bytes, out: bytearray) -> None:
+        for start, stop in _MACS.get(link, ()):
+            out[start:stop] = self._addresses.replace_mac(data[start:stop])
+
+    def _rewrite_outer(self, link: int, data: bytes, ip: int, out: bytearray) -> None:
+        """Replace the addresses before the IP header at `ip`."""
+        self._rewrite_macs(link, data, out)
+        pos, kind = self._link_end(link, data)
+        if pos >= ip or kind not in _IP_TYPES:
+            return
+        end = self._ip_end(data, pos)
+        if end > ip:
+            return
+        self._rewrite_ip(data, pos, end, out)
+        for at in (ip - 2, ip - 6):  # an inner Ethernet header, maybe with a tag
+            kind = int.from_bytes(data[at : at + 2], "big")
+            if kind in (_IP_TYPES if at == ip - 2 else _TAGS) and at - 12 >= end:
+                out[at - 12 : at - 6] = self._addresses.replace_mac(data[at - 12 : at - 6])
+                out[at - 6 : at] = self._addresses.replace_mac(data[at - 6 : at])
+        if _protocol(data, pos) == _UDP:
+            out[end + 6 : end + 8] = bytes(2)  # no checksum, as tunnels do
+
+    def _rewrite_ip(self, data: bytes, pos: int, end: int, out: bytearray) -> None:
+        """Replace the addresses of the IP header at `pos`; its options, up to `end`, are removed."""
+        if data[pos] >> 4 == 6:
+            for at in (pos + 8, pos + 24):
+                out[at : at + 16] = self._addresses.replace(data[at : at + 16])
+            return
+        for at in (pos + 12, pos + 16):
+            out[at : at + 4] = self._addresses.replace(data[at : at + 4])
+        options = slice(pos + _IPV4_HEADER, end)
+        out[options] = bytes(len(data[options]))
+        checksum = int.from_bytes(data[pos + 10 : pos + 12], "big")
+        if checksum:  # 0: left to the network card
+            change = sum_words(data[pos + 12 : end]) - sum_words(memoryview(out)[pos + 12 : end])
+            out[pos + 10 : pos + 12] = _adjust(checksum, change)
+
+    @staticmethod
+    def _measure_addresses(data: bytes, ip: int, out: bytearray) -> int:
+        at, size = (ip + 8, 32) if data[ip] >> 4 == 6 else (ip + 12, 8)
+        return sum_words(data[at : at + size]) - sum_words(memoryview(out)[at : at + size])
+
+    @staticmethod
+    def _adjust_tcp(
+        data: bytes, place: Place, missing: int, changes: tuple[int, int], out: bytearray
+    ) -> None:
+        """Adjust a checksum: a right one stays right, a wrong one wrong, and one left to the card too.
+
+        `changes` are those of the sums of the addresses, and of all that it covers.
+        """
+        at = place.tcp + 16
+        checksum = int.from_bytes(data[at : at + 2], "big")
+        ip, size = place.ip, place.stop - place.tcp + missing
+        words = data[ip + 8 : ip + 40] if data[ip] >> 4 == 6 else data[ip + 12 : ip + 20]
+        is_left_to_card = checksum % 0xFFFF == (sum_words(words) + _TCP + size) % 0xFFFF
+        out[at : at + 2] = _adjust(checksum, -changes[0] if is_left_to_card else changes[1])
+
+    # -- packets that are made anew
+
+    def _make(self, packet: RawPacket, segment: Segment, payload: bytes) -> RawPacket:
+        """Return a raw IP packet with a segment, and zeros up to the size of the original packet."""
+        time_ns, _, data, length = packet
+        key, sequence, acknowledged, flags, _, missing = segment
+        half = len(key) // 2 - 2
+        addresses = b"".join(self._addresses.replace(key[at : at + half]) for at in (0, half))
+        size = _TCP_HEADER + len(payload) + missing
+        tcp = key[-4:] + struct.pack(">IIBBHHH", sequence, acknowledged, 5 << 4, flags, _WINDOW, 0, 0)
+        total = sum_words(addresses) + _TCP + size + sum_words(tcp) + sum_words(payload)
+        tcp = tcp[:16] + (-total % 0xFFFF).to_bytes(2, "big") + tcp[18:]
+        if half == 16:
+            ip = struct.pack(">IHBB", 6 << 28, size if size <= _LARGEST else 0, _TCP, 64) + addresses
+        else:
+            whole = size + _IPV4_HEADER
+            ip = struct.pack(">BBHHHBBH", 0x45, 0, whole if whole <= _LARGEST else 0, 0, 0x4000, 64, _TCP, 0)
+            checksum = -(sum_words(ip) + sum_words(addresses)) % 0xFFFF
+            ip = ip[:10] + checksum.to_bytes(2, "big") + addresses
+        out = b"".join((ip, tcp, payload))
+        if not missing and size + _IPV4_HEADER <= _LARGEST:
+            out += bytes(max(len(data) - len(out), 0))
+        return time_ns, RAW_IP, out, max(length, len(out) + missing)
+
+
+def _protocol(data: bytes, pos: int) -> int:
+    """Return the number of the protocol in the IP packet at `pos`."""
+    return data[pos + 6] if data[pos] >> 4 == 6 else data[pos + 9]
+
+
+def _adjust(checksum: int, change: int) -> bytes:
+    return ((checksum + change) % 0xFFFF).to_bytes(2, "big")
+
+
+def sequence_of(segment: Segment) -> int:
+    """Return the sequence number of the first byte of a segment's payload."""
+    return segment[1] + bool(segment[3] & SYN)

@@ -1,0 +1,204 @@
+"""Replaces names, payloads and addresses in captures, packet by packet, in the order of the packets.
+
+    packets -> decoder -> frames -> replaced (frames.py, payloads.py, strays.py) -> streams.py
+       \\-> wait until all their bytes are replaced -> packets.py -> pcapng
+
+What waits is bounded: if the packets that wait for the end of a frame are too many, the oldest are written
+with noise instead, and counted.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.halves import Half
+from pulsarctl_wire.capture.packets import Dissector, Segment
+from pulsarctl_wire.capture.reassembly import LINGER
+from pulsarctl_wire.capture.sources import Decoder
+from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.sanitize.fields import FieldRewriter
+from pulsarctl_wire.sanitize.frames import FrameRewriter
+from pulsarctl_wire.sanitize.names import Pseudonyms
+from pulsarctl_wire.sanitize.noise import Noise
+from pulsarctl_wire.sanitize.packets import PacketRewriter, find_segment, sequence_of
+from pulsarctl_wire.sanitize.payloads import PayloadRewriter
+from pulsarctl_wire.sanitize.strays import StrayRewriter
+from pulsarctl_wire.sanitize.streams import History, Stream
+from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.state import State
+
+MAX_WAITING: Final = 64 * 1024 * 1024
+"""Bytes of packets that wait for the end of a frame."""
+
+_COST: Final = 512  # memory for a packet that waits, besides its bytes
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A packet, and where its segment's bytes are; `stream` is None if it has none that can be followed."""
+
+    packet: RawPacket
+    segment: Segment | None
+    half: Half | None = None
+    stream: Stream | None = None
+    start: int = 0
+
+    def is_ready(self) -> bool:
+        """Replace its bytes as far as they are known, and return whether more will not be known."""
+        if self.stream is None or self.half is None or self.segment is None:
+            return True
+        self.stream.resolve([], is_last=self.half.closed)
+        return self.half.closed or self.start + len(self.segment[4]) <= self.stream.resolved
+
+
+class _Followed(ExchangeState):
+    """The state of a connection, with the two streams of its bytes."""
+
+    streams: tuple[tuple[FrameStream, Stream], ...] = ()
+
+    def find(self, decoder: FrameStream) -> Stream:
+        """Return the stream that `decoder` decodes."""
+        return next(stream for candidate, stream in self.streams if candidate is decoder)
+
+    def find_direction(self, to_broker: bool) -> Stream:
+        """Return the stream of this direction."""
+        return next(stream for decoder, stream in self.streams if decoder.to_broker is to_broker)
+
+
+class Sanitizer:
+    """Writes the packets that its `decoder` reads to `stream` as pcapng.
+
+    Call `take` with all events of the decoder, then `finish`.
+
+    `unread` counts packets that were filled with noise, as their frames were incomplete for too long, and
+    `blanked` those without a TCP segment, of which only headers are left.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, pseudonyms: Pseudonyms, *, max_frame_size: int | None = None
+    ) -> None:
+        self.unread = 0
+        self.blanked = 0
+        self.decoder = Decoder(
+            max_frame_size=max_frame_size,
+            join_chunks=False,
+            tee=self._see,
+            sort=True,
+            new_state=self._follow,
+            on_end=lambda ending: self._ended.append(ending.connection.index),
+        )
+        self._noise = Noise(pseudonyms)
+        self._pseudonyms = pseudonyms
+        self._fields = FieldRewriter(pseudonyms, self._noise)
+        self.payloads = PayloadRewriter(pseudonyms, self._noise, self._fields)
+        self._frames = FrameRewriter(self._noise, self._fields, self.payloads)
+        self._packets = PacketRewriter(pseudonyms.addresses)
+        self._history = History()
+        self._writer = PcapngWriter(stream)
+        self._dissector = Dissector()
+        self._states: dict[int, _Followed] = {}
+        self._ended: deque[int] = deque()
+        self._current: tuple[int, RawPacket] | None = None
+        self._events: dict[Stream, list[Event]] = {}  # of the current packet
+        self._waiting: dict[int, _Waiting] = {}  # by the packet's number
+        self._waiting_bytes = 0
+        self._next = 1  # number of the packet to be written next
+
+    @property
+    def count(self) -> int:
+        """Packets written."""
+        return self._writer.count
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take the events of the packet that was read last."""
+        for event in events:
+            stream = self._states[event.connection.index].find_direction(event.to_broker)
+            self._events.setdefault(stream, []).append(event)
+
+    def finish(self) -> None:
+        """Replace and write what still waits, at the end of the captures."""
+        self._settle()
+        for events in self.decoder.finish():
+            self.take(events)
+            self._resolve()
+        for state in self._states.values():
+            for _, stream in state.streams:
+                stream.resolve([], is_last=True)
+        self._write(0)
+        if self.decoder.dropped_packets and self._current is not None:
+            time_ns, link, _, _ = self._current[1]
+            self._writer.write_statistics(link, time_ns or 0, self.count, self.decoder.dropped_packets)
+
+    def _follow(self, connection: Connection, knowledge: Knowledge, decoders: Iterable[FrameStream]) -> State:
+        """Return the state of a new connection."""
+        decoders = tuple(decoders)
+        state = _Followed(connection, knowledge, decoders)
+        state.streams = tuple([(decoder, self._make_stream(decoder)) for decoder in decoders])
+        self._states[connection.index] = state
+        while len(self._ended) > 2 * LINGER:
+            self._states.pop(self._ended.popleft(), None)
+        return state
+
+    def _make_stream(self, decoder: FrameStream) -> Stream:
+        strays = StrayRewriter(self._pseudonyms, self._noise, self._fields)
+        return Stream(decoder, self._frames, strays, self._noise, self._history)
+
+    def _see(self, number: int, packet: RawPacket) -> None:
+        self._settle()
+        self._current = number, packet
+
+    def _settle(self) -> None:
+        """Let the current packet, whose events were taken, wait until it can be written."""
+        if self._current is None:
+            return
+        number, packet = self._current
+        segment = self._dissector.segment(*packet[1:])
+        waiting = _Waiting(packet, segment)
+        if segment is not None and segment[4]:
+            tcp = self.decoder.reassembler.connection(segment[0])
+            if tcp is not None:
+                half = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
+                stream = tcp.state.find(half.stream)  # type: ignore[attr-defined]
+                start = stream.offset_of(half, sequence_of(segment))
+                stream.add(start, segment[4])
+                self._events.setdefault(stream, [])
+                waiting = _Waiting(packet, segment, half, stream, start)
+        self._resolve()
+        self._waiting[number] = waiting
+        self._waiting_bytes += len(packet[2]) + _COST
+        self._write(MAX_WAITING)
+
+    def _resolve(self) -> None:
+        for stream, events in self._events.items():
+            stream.resolve(events)
+        self._events.clear()
+
+    def _write(self, limit: int) -> None:
+        """Write the packets that are ready, and others until at most `limit` bytes wait."""
+        while self._next in self._waiting:
+            waiting = self._waiting[self._next]
+            is_ready = waiting.is_ready()
+            if not is_ready and self._waiting_bytes <= limit:
+                return
+            del self._waiting[self._next]
+            self._next += 1
+            self._waiting_bytes -= len(waiting.packet[2]) + _COST
+            self.unread += not is_ready
+            self._writer.write(self._rewrite(waiting))
+
+    def _rewrite(self, waiting: _Waiting) -> RawPacket:
+        packet, segment = waiting.packet, waiting.segment
+        if segment is None:
+            self.blanked += 1
+            return self._packets.blank(packet)
+        payload = segment[4]
+        if waiting.stream is not None:
+            payload = waiting.stream.read(waiting.start, payload)
+        elif payload:
+            payload = self._noise.like(payload)
+        return self._packets.rewrite(packet, segment, find_segment(packet[2], segment), payload)
