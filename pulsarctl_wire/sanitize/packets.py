@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, SYN, Segment
+from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
+from pulsarctl_wire.capture.packets import SYN, Segment
 from pulsarctl_wire.sanitize.addresses import AddressMap
 
 _SLL, _SLL2 = 113, 276

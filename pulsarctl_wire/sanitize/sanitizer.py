@@ -16,7 +16,7 @@ from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.halves import Half
 from pulsarctl_wire.capture.packets import Dissector, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
-from pulsarctl_wire.capture.sources import Decoder
+from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.sanitize.fields import FieldRewriter
 from pulsarctl_wire.sanitize.frames import FrameRewriter
@@ -85,7 +85,7 @@ class Sanitizer:
         self.unread = 0
         self.blanked = 0
         self.decoder = Decoder(
-            max_frame_size=max_frame_size,
+            Reading(max_frame_size),
             join_chunks=False,
             tee=self._see,
             sort=True,
