@@ -68,7 +68,7 @@ def test_filters() -> None:
 
 
 def test_diagrams() -> None:
-    asked = ["sequence", CAPTURE, *SENDS, "-o", "svg"]
+    asked = ["sequence", str(CAPTURE), *SENDS, "-o", "svg"]
     assert "encrypted=ec key=k0 decrypted" in pwire(*asked, *EC).out.decode()
     assert "decrypted" not in pwire(*asked).out.decode()
 
