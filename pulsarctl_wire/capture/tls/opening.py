@@ -151,10 +151,10 @@ class Opening:
 
     def _take_clear(self, side: Side, kind: int, entry: Entry) -> bool:
         negotiation = self.negotiation
-        if kind == HANDSHAKE:
-            negotiation.take(side, entry.body[: entry.holes[0][0]] if entry.holes else entry.body)
-            if entry.holes:
-                side.messages.clear()
+        if kind == HANDSHAKE and entry.holes:
+            negotiation.take_cut(side, entry.body[: entry.holes[0][0]])
+        elif kind == HANDSHAKE:
+            negotiation.take(side, entry.body)
         elif kind == ALERT:
             self._take_alert(side, entry.body, entry.time_ns, entry.packet)
         elif kind == CHANGE_CIPHER_SPEC and not negotiation.is_13:
