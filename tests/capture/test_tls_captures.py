@@ -1,4 +1,4 @@
-"""Captures of TLS: opened by key logs and by secrets inside the file, and what is said where they are closed."""
+"""Captures of TLS: opened by key logs and by secrets inside the file; what is said of closed ones."""
 
 from __future__ import annotations
 

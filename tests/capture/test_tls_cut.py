@@ -89,6 +89,16 @@ def test_sessions_of_openssl_are_opened_with_a_snap_length(
     assert opened >= sum(min(len(data), snap - 13) for _, data in source.plain)
 
 
+@pytest.mark.parametrize("version", [V12, V13])
+def test_the_client_random_may_be_all_that_is_left_of_a_hello(version: ssl.TLSVersion) -> None:
+    source = said(version, "" if version is V13 else "ECDHE-ECDSA-AES256-GCM-SHA384")
+    connection = TlsConnection(log_of(source.keys))
+    pieces = captured(connection, source.wire, 130)
+    assert connection.facts.client_random
+    assert connection.facts.version == ("TLS 1.3" if version is V13 else "TLS 1.2")
+    assert sum(len(piece.data) for piece in pieces) > 600
+
+
 def test_without_a_proof_nothing_is_made_up() -> None:
     source = said(V13, "")
     wrong = b"\n".join(

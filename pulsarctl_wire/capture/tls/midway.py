@@ -187,13 +187,16 @@ class Search:
 
     def _list_keys(self) -> Iterator[_Key]:
         """Yield what is tried, the likely keys first."""
-        traffic = list(self._keylog.find_traffic_secrets())
-        if self._only:
-            traffic = [each for each in traffic if each[0] == self._only]
+        used = self._keylog.used
+        traffic = list(self._keylog.find_traffic_secrets(self._only))
         for updates in range(_GENERATIONS + 1):
             for is_expected in (True, False):
-                weight = (16 if updates else 256) // (1 if is_expected else 4)
                 for client_random, label, secret in traffic:
+                    weight = (16 if updates else 256) // (1 if is_expected else 4)
+                    if client_random in used and client_random != self._only:
+                        weight //= (
+                            4  # it is the secret of another connection, or of an earlier part of this one
+                        )
                     is_client = label.startswith("CLIENT")
                     if (is_client is self._is_client) is is_expected:
                         for suite in self._list_suites(secret):

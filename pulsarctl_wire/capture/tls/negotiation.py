@@ -4,7 +4,14 @@ from typing import Final
 
 from pulsarctl_wire.capture.tls import handshake
 from pulsarctl_wire.capture.tls.facts import TlsFacts
-from pulsarctl_wire.capture.tls.handshake import TLS_12, TLS_13, VERSIONS, BadMessage
+from pulsarctl_wire.capture.tls.handshake import (
+    TLS_12,
+    TLS_13,
+    VERSIONS,
+    BadMessage,
+    ClientHello,
+    ServerHello,
+)
 from pulsarctl_wire.capture.tls.keylog import MASTER, KeyLog
 from pulsarctl_wire.capture.tls.schedule import EXPLICIT_SIZE, open_12, open_13
 from pulsarctl_wire.capture.tls.sides import APPLICATION, EARLY, HANDSHAKE, Side
@@ -75,11 +82,24 @@ class Negotiation:
             except BadMessage as error:
                 self.facts.problem = f"a handshake message of type {kind} does not parse: {error}"
 
+    def take_cut(self, side: Side, data: bytes) -> None:
+        """Take the captured beginning of a record of handshake messages."""
+        self.take(side, data)
+        kind, body = bytes(side.messages[:1]), bytes(side.messages[4:])
+        side.messages.clear()
+        try:
+            if kind == bytes([handshake.CLIENT_HELLO]):
+                self._note_client_hello(side, handshake.read_client_hello(body, is_cut=True))
+            elif kind == bytes([handshake.SERVER_HELLO]):
+                self._note_server_hello(side, handshake.read_server_hello(body, is_cut=True))
+        except BadMessage as error:
+            self.facts.problem = f"a handshake message that is cut does not parse: {error}"
+
     def _take_message(self, side: Side, kind: int, body: bytes) -> None:
         if kind == handshake.CLIENT_HELLO:
-            self._take_client_hello(side, body)
+            self._note_client_hello(side, handshake.read_client_hello(body))
         elif kind == handshake.SERVER_HELLO:
-            self._take_server_hello(side, body)
+            self._note_server_hello(side, handshake.read_server_hello(body))
         elif kind == handshake.CERTIFICATE:
             self._take_certificate(side, body)
         elif kind == handshake.CERTIFICATE_REQUEST:
@@ -99,8 +119,7 @@ class Negotiation:
         elif kind == handshake.KEY_UPDATE:
             side.update()
 
-    def _take_client_hello(self, side: Side, body: bytes) -> None:
-        hello = handshake.read_client_hello(body)
+    def _note_client_hello(self, side: Side, hello: ClientHello) -> None:
         if side is not self.client:
             self.facts.is_flipped = not self.facts.is_flipped
         if self.has_server_hello:
@@ -111,8 +130,7 @@ class Negotiation:
         self._has_ticket = hello.has_ticket
         self._offers_early_data = hello.has_early_data
 
-    def _take_server_hello(self, side: Side, body: bytes) -> None:
-        hello = handshake.read_server_hello(body)
+    def _note_server_hello(self, side: Side, hello: ServerHello) -> None:
         if side is not self.server:
             self.facts.is_flipped = not self.facts.is_flipped
         if hello.is_retry:

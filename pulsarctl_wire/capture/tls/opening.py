@@ -35,14 +35,14 @@ _SLACK: Final = 16
 """Numbers that are tried beyond those of the records that a hole can have had."""
 _MAX_TRIED: Final = 64
 """Records after a hole that are tried in vain before a direction is given up."""
-_TRIAL_COST: Final = 128
-"""What the trial of a tag costs of `KeyLog.effort`."""
-_MAX_SPAN: Final = 1 << 28
+_MAX_SPAN: Final = 1 << 27
 """Numbers that a search tries at most."""
-_SPANS: Final = ((512, _MAX_SPAN), (64, 1 << 26), (8, 1 << 24), (2, 1 << 22))
+_SPANS: Final = ((512, 1 << 26), (64, 1 << 25), (8, 1 << 24), (2, 1 << 22))
 """Records that wait, joined midway, and numbers that are tried then."""
 _HOLE_SPAN: Final = 1 << 24
 """The same for those that wait before a hole."""
+_EARLY_SPAN: Final = 1 << 20
+"""The same if the beginning of the handshake was captured."""
 _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
@@ -69,7 +69,6 @@ class Opening:
         self._keylog = keylog
         self._facts = facts
         self._sides = client, server
-        self._search: Search | None = None
 
     def step(self, side: Side, entry: Entry) -> bool:
         """Open the first record that waits; return whether it need not wait any more."""
@@ -152,10 +151,10 @@ class Opening:
 
     def _take_clear(self, side: Side, kind: int, entry: Entry) -> bool:
         negotiation = self.negotiation
-        if kind == HANDSHAKE:
-            negotiation.take(side, entry.body[: entry.holes[0][0]] if entry.holes else entry.body)
-            if entry.holes:
-                side.messages.clear()
+        if kind == HANDSHAKE and entry.holes:
+            negotiation.take_cut(side, entry.body[: entry.holes[0][0]])
+        elif kind == HANDSHAKE:
+            negotiation.take(side, entry.body)
         elif kind == ALERT:
             self._take_alert(side, entry.body, entry.time_ns, entry.packet)
         elif kind == CHANGE_CIPHER_SPEC and not negotiation.is_13:
@@ -247,6 +246,9 @@ class Opening:
         if side.stage == sides.HANDSHAKE:
             opener = self._pass_handshake(side, opener, entry)
         plain = opener.open_unproven(side.number, entry.body)
+        if side.skips > 0 and not begins_frame(plain or b""):
+            side.number -= 1  # it was sealed with a key that is not known
+            side.skips -= 1
         side.number += 1
         side.messages.clear()
         is_believed = side.stage == APPLICATION and (side.opened or begins_frame(plain or b""))
@@ -391,7 +393,9 @@ class Opening:
 
     def _span(self, side: Side) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        last_span = max(min(_MAX_SPAN, self._keylog.effort // 4), 1)  # the rest is for other connections
+        last_span = max(min(_MAX_SPAN, self._keylog.effort // 8), 1)  # the rest is for other connections
+        if not self._facts.is_midway:
+            last_span = min(last_span, _EARLY_SPAN)
         if self.is_final or (self.negotiation.client_random and not side.tried):
             return last_span  # no more records will come; or one secret is left, as the other side was found
         if side.holes:
@@ -425,6 +429,7 @@ class Opening:
         updates = f" after {found.updates} key updates" if found.updates else ""
         role = "client" if found.is_client else "server"
         text = f"record {number:,} of the {role}{updates}, client random {_shorten(found.client_random)}"
+        facts.is_established = True
         facts.trial = f"{facts.trial}; {text}" if facts.trial else text
 
     def _close_midway(self, side: Side, search: Search) -> None:
