@@ -40,6 +40,18 @@ def test_all_frames_of_the_session(name: str) -> None:
     assert not decoder.skipped
 
 
+def test_a_connection_in_linux_vxlan() -> None:
+    """Captured below the tunnel, and on all interfaces, so both in it and below it."""
+    below, frames = decode(INPUTS / "vxlan.pcapng")
+    both, again = decode(INPUTS / "any.pcapng")
+    assert len(frames_of(frames)) == 12
+    assert frames_of(frames) == frames_of(again)
+    assert below.reassembler.connections == both.reassembler.connections == 1
+    assert below.reassembler.copies.total == 0
+    assert both.reassembler.copies.total == 12
+    assert below.skipped == {"not IP": 4, "ICMPv6": 4}
+
+
 def test_what_wireshark_has_decrypted_and_exported() -> None:
     """`tshark -o tls.keylog_file:… -U "OSI layer 7"`: of TLS 1.3, with messages of 64 KiB."""
     decoder, events = decode(INPUTS / "exported-tls.pcapng.gz")
