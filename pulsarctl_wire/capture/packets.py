@@ -171,10 +171,8 @@ class Dissector:
         payload = data[pos:]
         if not details:
             return key, 1, 0, NEXT, payload, 0  # 1: as Wireshark counts
-        first, following, acknowledged, flags = details
-        if not 0 <= (following - first & 0xFFFFFFFF) - len(payload) <= 1:  # 1: of a FIN
-            first = following - len(payload) & 0xFFFFFFFF  # of several segments, or the rest of one
-        return key, first, acknowledged, flags & (FIN | RST | ACK), payload, 0
+        sequence, acknowledged, flags = details
+        return key, sequence, acknowledged, flags & (FIN | RST | ACK), payload, 0
 
     def _after_header(self, kind: int, data: bytes, pos: int, length: int) -> Segment | None:
         """Return the segment in what follows a header with this EtherType."""
