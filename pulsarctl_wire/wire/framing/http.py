@@ -57,6 +57,11 @@ class HttpReader:
     `from_start`: the first byte begins a message; otherwise the reader begins with a search.
     """
 
+    __slots__ = (
+        *("_body", "_connection", "_end", "_head", "_headers", "_in_trailer", "_is_chunked", "_is_whole"),
+        *("_left", "_message", "_messages", "_origin", "_packets", "_start", "_state"),
+    )
+
     def __init__(self, connection: Connection, *, from_start: bool = True) -> None:
         self._connection = connection
         self._state = _HEAD if from_start else _SEARCHING
