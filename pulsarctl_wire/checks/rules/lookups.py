@@ -168,8 +168,8 @@ class AdvertisedAddressUnreachable(Rule):
     answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
     closes and the capture ends, though one was due: the client host opens the topic, as shown by PRODUCER,
     SUBSCRIBE, or a PARTITIONED_METADATA that may create it, and no PRODUCER or SUBSCRIBE follows. That may
-    also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses each
-    connection came to; there a client that closes was not on its way.
+    also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses
+    each connection came to; there a client that closes was not on its way.
 
     Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
     Pulsar proxy.
