@@ -184,25 +184,26 @@ def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
 class AdvertisedAddressUnreachable(Rule):
     """The broker sends the client to an address that the client cannot reach.
 
-    Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
-    answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
-    closes and the capture ends, though one was due: the client host has sent PARTITIONED_METADATA, PRODUCER
-    or SUBSCRIBE of the topic, as clients do that open it, and no PRODUCER or SUBSCRIBE follows. That may also
-    happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses each
-    connection came to; there a client that closes was not on its way. After a lookup over HTTP only failed
-    connections count.
+        Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
+        answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
+            closes and the capture ends, though one was due: the client host opens the topic, as shown by PRODUCER,
+        SUBSCRIBE, or a PARTITIONED_METADATA that may create it, and no PRODUCER or SUBSCRIBE follows. That may
+        also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses
+        each connection came to; there a client that closes was not on its way.
+     After a lookup over
+    HTTP only failed connections count.
 
-    Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
-    Pulsar proxy.
+        Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
+        Pulsar proxy.
 
-    Source: https://github.com/apache/pulsar/issues/23, https://github.com/apache/pulsar/issues/4510
+        Source: https://github.com/apache/pulsar/issues/23, https://github.com/apache/pulsar/issues/4510
     """
 
     id = "advertised_address_unreachable"
     cause = ("reason",)
     relies_on = CAPTURE
     handlers: ClassVar = {
-        "PARTITIONED_METADATA": "on_request",
+        "PARTITIONED_METADATA": "on_metadata",
         "LOOKUP_RESPONSE": "on_answer",
         **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_arrival"),
     }
@@ -226,8 +227,12 @@ class AdvertisedAddressUnreachable(Rule):
             bound(self._addresses, _MAX_ADDRESSES)
             self._has_all_addresses = False
 
-    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Note that a client host opens a topic."""
+    def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note that a client host opens a topic, unless it only asks: then it must not be created."""
+        if frame.body is None or frame.body.metadata_auto_creation_enabled:
+            self._note_opening(state, frame)
+
+    def _note_opening(self, state: CheckState, frame: Frame) -> None:
         self._opening[find_client_host(state.connection), without_partition(frame.topic or "")] = None
         bound(self._opening, _MAX_LOOKUPS)
 
@@ -266,7 +271,7 @@ class AdvertisedAddressUnreachable(Rule):
 
     def on_arrival(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a promise that was kept."""
-        self.on_request(state, frame, sighting)
+        self._note_opening(state, frame)
         self._promises.pop((find_client_host(state.connection), frame.topic or ""), None)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
