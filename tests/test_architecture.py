@@ -56,7 +56,19 @@ NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker
 """Rooms of a part that do not import each other either."""
 ONLY_IN = {
     "google": {
-        *("wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual", "sanitize"),
+        *(
+            "wire",
+            "views",
+            "record",
+            "render",
+            "cli",
+            "table",
+            "stats",
+            "broker",
+            "checks",
+            "manual",
+            "sanitize",
+        ),
     },
     "scapy": {"capture"},
     "typer": {"cli"},
