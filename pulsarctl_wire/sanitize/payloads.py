@@ -38,7 +38,7 @@ _u32_at: Final = struct.Struct(">I").unpack_from
 class PayloadRewriter:
     """Replaces payloads.
 
-    `unfit` counts those for which no block of the right size was found. `unkept` counts compressed batches that
+    `unfit` counts those for which no block of the right size was found, and `unkept` compressed batches that
     were to be kept, but have keys or properties that were not.
     """
 

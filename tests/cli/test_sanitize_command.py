@@ -128,14 +128,10 @@ def test_damage_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
 def test_wireshark_sees_the_same(tmp_path: Path) -> None:
     copy = tmp_path / "copy.pcapng"
     pwire("sanitize", SAMPLE, "-w", copy)
-    fields = ("frame.time_epoch", "frame.len", "frame.cap_len", "tcp.stream", "tcp.seq_raw", "tcp.len")
-    fields += (
-        "tcp.flags",
-        "tcp.checksum.status",
-        "ip.checksum.status",
-        "tcp.analysis.flags",
-        "_ws.malformed",
-    )
+    fields = [
+        *("frame.time_epoch", "frame.len", "frame.cap_len", "tcp.stream", "tcp.seq_raw", "tcp.len"),
+        *("tcp.flags", "tcp.checksum.status", "ip.checksum.status", "tcp.analysis.flags", "_ws.malformed"),
+    ]
     command = ["tshark", "-T", "fields", *(word for field in fields for word in ("-e", field))]
     command += ["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-r"]
     before, after = (

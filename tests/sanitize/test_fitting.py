@@ -90,7 +90,7 @@ def test_the_chunks_of_a_message_make_a_block(codec: int) -> None:
     for number in range(3):
         part = len(whole) // 3 + 1
         metadata = MessageMetadata(
-            compression=codec,
+            compression=codec,  # type: ignore[arg-type]
             num_chunks_from_msg=3,
             chunk_id=number,
             uuid="u",

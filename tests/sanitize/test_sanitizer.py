@@ -61,7 +61,7 @@ def _sum_up(packet: RawPacket) -> bool:
     at, addresses = (34, data[26:34]) if data[14] == 0x45 else (54, data[22:54])
     tcp = data[at:]
     words = addresses + struct.pack(">HH", 6, len(tcp)) + tcp + bytes(len(tcp) % 2)
-    return sum(struct.unpack(f">{len(words) // 2}H", words)) % 0xFFFF == 0
+    return bool(sum(struct.unpack(f">{len(words) // 2}H", words)) % 0xFFFF == 0)
 
 
 def _with_checksums(packets: list[RawPacket]) -> list[RawPacket]:
