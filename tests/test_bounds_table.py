@@ -253,6 +253,15 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_bounds_table.py::test_gaps_that_are_collected",
         "test_bounds_table.py::test_payloads_that_are_collected",
     ),
+    "packets that `sanitize` holds until their frames are complete": (
+        "sanitize/test_sanitizer.py::test_too_many_packets_that_wait",
+    ),
+    "bytes that `sanitize` keeps for packets that repeat them": (
+        "sanitize/test_sanitizer.py::test_too_many_bytes_to_be_repeated",
+    ),
+    "texts that `sanitize` remembers for `--check` and `--map`": (
+        "sanitize/test_sanitizer.py::test_too_many_texts_to_be_searched",
+    ),
     "rows of `stats`": (
         "test_stats.py::test_rows_are_bounded_and_nothing_is_lost",
         "test_stats.py::test_connections_without_frames_leave_room_for_those_with_frames",

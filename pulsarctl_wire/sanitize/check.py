@@ -68,7 +68,7 @@ class Originals:
                 texts.update(dict.fromkeys(_WORD.findall(text), kind))
         public = b"\n".join(self.kept)
         return Search(
-            {text: kind for text, kind in texts.items() if not _is_public(text) and text not in public}
+            {text: kind for text, kind in texts.items() if not _is_public(text, kind) and text not in public}
         )
 
 
@@ -80,10 +80,12 @@ def _shorten(payload: bytes) -> bytes:
     return sample if len(set(sample)) >= _MIN_DISTINCT else b""
 
 
-def _is_public(text: bytes) -> bool:
-    """Return whether a text has nothing but public words, numbers of them and punctuation."""
-    rest = vocabulary.PHRASES.sub(b"", text)
-    return all(map(vocabulary.is_public, _TOKEN.findall(rest)))
+def _is_public(text: bytes, kind: Kind) -> bool:
+    """Return whether a text has nothing but public words and punctuation; in a payload also short numbers."""
+    tokens = _TOKEN.findall(vocabulary.PHRASES.sub(b"", text))
+    if kind is Kind.PAYLOADS:
+        tokens = [token for token in tokens if len(token) >= MIN_CHECKED or not token.isdigit()]
+    return all(map(vocabulary.is_public, tokens))
 
 
 class Search:

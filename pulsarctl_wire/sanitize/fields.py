@@ -103,7 +103,7 @@ class FieldRewriter:
             self._pseudonyms.replaced(Kind.NAMES, text, text)
             return text
         if kind is Kind.PAYLOADS:
-            return self._noise.like(text)
+            return self._noise.replace(kind, text)
         if schema.name == "schema_data":
             return self._replace_schema(text)
         return self._pseudonyms.replace(kind, text)
@@ -124,7 +124,7 @@ class FieldRewriter:
         parts = text.split(b".")
         if len(parts) == 3:
             return b".".join(map(self._replace_part, parts))
-        return self._noise.like(text, secret=True)
+        return self._noise.replace(Kind.CREDENTIALS, text)
 
     def _replace_part(self, part: bytes) -> bytes:
         """Return what replaces a part of a token."""
@@ -132,10 +132,10 @@ class FieldRewriter:
             claims = urlsafe_b64decode(part + b"=" * (-len(part) % 4))
             json.loads(claims)
         except ValueError:
-            return self._noise.like(part, secret=True)
+            return self._noise.replace(Kind.CREDENTIALS, part)
         replacement = self._pseudonyms.replace_words(claims, vocabulary.CLAIMS)
         encoded = urlsafe_b64encode(replacement)[: len(part)]
-        return encoded if len(encoded) == len(part) else self._noise.like(part, secret=True)
+        return encoded if len(encoded) == len(part) else self._noise.replace(Kind.CREDENTIALS, part)
 
     def _replace_schema(self, text: bytes) -> bytes:
         """Return what replaces the definition of a schema: JSON, or the two of a KeyValue."""

@@ -12,11 +12,15 @@ from typing import Any, Final, NamedTuple
 from pulsarctl_wire.sanitize.noise import Noise
 from pulsarctl_wire.wire.payload import SNAPPY_FRAMING
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
+from pulsarctl_wire.wire.varint import read_varint
 
 _FILL: Final = {True: b"x", False: b"\0"}
 _NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
 _VARIANTS: Final = 4
 _LARGE: Final = 1024 * 1024  # bytes of a content for which fewer variants are tried
+_MAX_PADDING: Final = 16  # bytes
+_SHORT_LITERAL: Final = 59  # a larger number in the tag of a literal says how many bytes its size has
+_MAX_WIDTH: Final = 4
 _STRETCHES: Final = (1, 2, 3, 5, 8, 13)
 
 Encode = Callable[[bytes], bytes]
@@ -128,7 +132,7 @@ def encoders_like(codec: int, block: bytes, is_known: bool = True) -> list[Encod
         return [_zstd(level, block) for level in (3, 1, 19)]
     if block.startswith(SNAPPY_FRAMING):
         return [_snappy_framed]
-    return [_snappy]
+    return [_snappy_to(len(block))]
 
 
 def _lz4(data: bytes) -> bytes:
@@ -179,10 +183,43 @@ def _zstd(level: int, block: bytes) -> Encode:
     return compressor.compress
 
 
-def _snappy(data: bytes) -> bytes:
-    import cramjam
+def _snappy_to(size: int) -> Encode:
+    """Return a function that makes blocks of Snappy, of `size` bytes if they need a few less."""
 
-    return bytes(cramjam.snappy.compress_raw(data))
+    def encode(data: bytes) -> bytes:
+        import cramjam
+
+        block = bytes(cramjam.snappy.compress_raw(data))
+        return _lengthen_snappy(block, size - len(block)) if 0 < size - len(block) <= _MAX_PADDING else block
+
+    return encode
+
+
+def _lengthen_snappy(block: bytes, missing: int) -> bytes:
+    """Make a block of Snappy longer: the sizes of literals may take more bytes than they need.
+
+    Source: google/snappy, format_description.txt.
+    """
+    _, pos = read_varint(block, 0, len(block))
+    out = bytearray(block[:pos])
+    while pos < len(block):
+        tag = block[pos]
+        kind, size = tag & 3, tag >> 2
+        if kind:
+            stop = pos + (2, 3, 5)[kind - 1]
+            out += block[pos:stop]
+        else:
+            width = max(size - _SHORT_LITERAL, 0)
+            start = pos + 1 + width
+            size = int.from_bytes(block[pos + 1 : start], "little") if width else size
+            stop = start + size + 1
+            more = min(missing, _MAX_WIDTH - width)
+            missing -= more
+            width += more
+            out.append((_SHORT_LITERAL + width << 2) if width else tag)
+            out += (size.to_bytes(width, "little") if width else b"") + block[start:stop]
+        pos = stop
+    return bytes(out)
 
 
 def _snappy_framed(data: bytes) -> bytes:

@@ -22,25 +22,32 @@ _ALL: Final = bytes(range(256))
 
 
 class Noise:
-    """Makes noise. A payload that is to be kept is its own noise."""
+    """Makes noise."""
 
     def __init__(self, pseudonyms: Pseudonyms) -> None:
         self._pseudonyms = pseudonyms
 
-    def like(self, content: bytes, *, secret: bool = False) -> bytes:
-        """Return noise like `content`: text or not, and as easy to compress unless it is a `secret`."""
-        if not content:
-            return content
-        kind = Kind.CREDENTIALS if secret else Kind.PAYLOADS
-        noise = content if kind in self._pseudonyms.keep else self._make(content, secret)
+    def replace(self, kind: Kind, content: bytes) -> bytes:
+        """Return what replaces a payload or credentials."""
+        noise = content
+        if kind not in self._pseudonyms.keep:
+            noise = self._make(content, is_random=kind is Kind.CREDENTIALS)
         self._pseudonyms.replaced(kind, content, noise)
         return noise
 
-    def _make(self, content: bytes, secret: bool) -> bytes:
+    def like(self, content: bytes) -> bytes:
+        """Return noise that replaces bytes which may be anything."""
+        noise = self._make(content)
+        if is_text(content):  # others may be numbers, which may also be elsewhere
+            self._pseudonyms.replaced(Kind.PAYLOADS, content, noise)
+        return noise
+
+    def _make(self, content: bytes, *, is_random: bool = False) -> bytes:
+        """Return noise like `content`: text or not, and as easy to compress unless it `is_random`."""
         is_printable = is_text(content)
         size = len(content)
         unique = size
-        if size > 64 and not secret:
+        if size > 64 and not is_random:
             sample = content[:_SAMPLE]
             ratio = len(zlib.compress(sample, 1)) / len(sample)
             ratio /= _RATIO_OF_TEXT if is_printable else 1

@@ -36,10 +36,14 @@ _u32_at: Final = struct.Struct(">I").unpack_from
 
 
 class PayloadRewriter:
-    """Replaces payloads. `unfit` counts those for which no block of the right size was found."""
+    """Replaces payloads.
+
+    `unfit` counts those for which no block of the right size was found, and `unkept` compressed batches that
+    were to be kept, but have keys or properties that were not.
+    """
 
     def __init__(self, pseudonyms: Pseudonyms, noise: Noise, fields: FieldRewriter) -> None:
-        self.unfit = 0
+        self.unfit = self.unkept = 0
         self.budget = Budget()
         self._pseudonyms = pseudonyms
         self._noise = noise
@@ -54,22 +58,20 @@ class PayloadRewriter:
 
         `is_cut`: its end is not known. `metadata` is None if the entry's does not parse.
         """
-        if Kind.PAYLOADS in self._pseudonyms.keep or not payload:
-            return payload
         if metadata is None or metadata.encryption_keys:
-            return self._noise.like(payload)
+            return self._noise.replace(Kind.PAYLOADS, payload)
         if metadata.num_chunks_from_msg > 1:
             return self._rewrite_chunk(metadata, payload, owner)
         if metadata.compression:
             if is_cut:
-                return self._noise.like(payload)
+                return self._noise.replace(Kind.PAYLOADS, payload)
             return self._rewrite_compressed(metadata, payload)
         if metadata.HasField("num_messages_in_batch"):
             out = bytearray(payload)
             for start, stop in self._rewrite_batch(payload, metadata.num_messages_in_batch, out):
-                out[start:stop] = self._noise.like(payload[start:stop])
+                out[start:stop] = self._noise.replace(Kind.PAYLOADS, payload[start:stop])
             return bytes(out)
-        return self._noise.like(payload)
+        return self._noise.replace(Kind.PAYLOADS, payload)
 
     def _rewrite_batch(self, data: bytes, count: int, out: bytearray) -> list[tuple[int, int]]:
         """Replace the names in a batch in `out`; return where its payloads are, and what is no message."""
@@ -112,12 +114,18 @@ class PayloadRewriter:
     def _compress_anew(self, metadata: Any, payload: bytes, key: bytes) -> bytes:
         codec = metadata.compression
         data = self._open(codec, payload, metadata.uncompressed_size)
+        is_kept = Kind.PAYLOADS in self._pseudonyms.keep
         if data is None:
-            return self._make_unreadable(codec, payload, key)
+            return payload if is_kept else self._make_unreadable(codec, payload, key)
         out = bytearray(data)
         free = [(0, len(data))]
         if metadata.HasField("num_messages_in_batch"):
             free = self._rewrite_batch(data, metadata.num_messages_in_batch, out)
+        if is_kept and out == data:
+            return payload
+        self.unkept += is_kept
+        for start, stop in free:
+            self._pseudonyms.replaced(Kind.PAYLOADS, data[start:stop], b"")
         sample = b"".join(data[start : min(stop, start + 256)] for start, stop in free[:64])
         content = Content(bytes(out), free, key, is_text(sample))
         fitted = fit(content, len(payload), encoders_like(codec, payload))
@@ -151,8 +159,8 @@ class PayloadRewriter:
 
     def _rewrite_chunk(self, metadata: Any, payload: bytes, owner: Hashable) -> bytes:
         """Return what replaces a chunk: a part of a block that all chunks of the message make together."""
-        if not metadata.compression:
-            return self._noise.like(payload)
+        if not metadata.compression or Kind.PAYLOADS in self._pseudonyms.keep:
+            return self._noise.replace(Kind.PAYLOADS, payload)
         key = owner, metadata.uuid
         if metadata.chunk_id == 0:
             self._chunks[key] = 0, self._make_block(metadata, payload)
@@ -161,7 +169,7 @@ class PayloadRewriter:
         start, block = self._chunks.get(key, (0, b""))
         part = block[start : start + len(payload)]
         if len(part) < len(payload):
-            return self._noise.like(payload)
+            return self._noise.replace(Kind.PAYLOADS, payload)
         self._chunks[key] = start + len(part), block
         if metadata.chunk_id + 1 == metadata.num_chunks_from_msg:
             del self._chunks[key]

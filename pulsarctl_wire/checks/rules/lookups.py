@@ -184,19 +184,18 @@ def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
 class AdvertisedAddressUnreachable(Rule):
     """The broker sends the client to an address that the client cannot reach.
 
-        Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
-        answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
-            closes and the capture ends, though one was due: the client host opens the topic, as shown by PRODUCER,
-        SUBSCRIBE, or a PARTITIONED_METADATA that may create it, and no PRODUCER or SUBSCRIBE follows. That may
-        also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses
-        each connection came to; there a client that closes was not on its way.
-     After a lookup over
-    HTTP only failed connections count.
+    Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
+    answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
+    closes and the capture ends, though one was due: the client host opens the topic, as shown by PRODUCER,
+    SUBSCRIBE, or a PARTITIONED_METADATA that may create it, and no PRODUCER or SUBSCRIBE follows. That may
+    also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses
+    each connection came to; there a client that closes was not on its way. After a lookup over HTTP only
+    failed connections count.
 
-        Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
-        Pulsar proxy.
+    Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
+    Pulsar proxy.
 
-        Source: https://github.com/apache/pulsar/issues/23, https://github.com/apache/pulsar/issues/4510
+    Source: https://github.com/apache/pulsar/issues/23, https://github.com/apache/pulsar/issues/4510
     """
 
     id = "advertised_address_unreachable"

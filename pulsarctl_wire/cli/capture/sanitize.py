@@ -173,6 +173,9 @@ class _Job:
         if payloads.unfit:
             text = "nothing else compresses to the same size: they do not decompress any more"
             console.warn(f"{count_of(payloads.unfit, 'compressed payload')}: {text}")
+        if payloads.unkept:
+            text = "not kept, as they have keys or properties (--keep keys,properties)"
+            console.warn(f"{count_of(payloads.unkept, 'compressed batch', 'compressed batches')}: {text}")
         if options.map is not None:
             console.warn(f"{options.map} is secret: whoever has it can undo everything")
 
