@@ -23,7 +23,7 @@ from pulsarctl_wire.capture.text import (
     words,
 )
 from pulsarctl_wire.capture.text.dumped import Dumped, Flow
-from pulsarctl_wire.capture.text.lines import Line
+from pulsarctl_wire.capture.text.lines import MAX_LINE, Line
 from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import NAMES
@@ -33,7 +33,7 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 
 Parse = Callable[[Iterable[Line]], Iterator[Dumped]]
 
-_FIRST: Final = 64 << 10
+_FIRST: Final = 4 << 10
 """Characters of the beginning of a text that are tried first."""
 _WINDOW: Final = 1 << 20
 """Characters of a text that are tried together."""
@@ -102,10 +102,12 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
                 return chosen, chain(window, lines)
         if has_ended:
             raise CaptureError(": ".join([NO_TRAFFIC, *problems[:1]]))
-        if limit < _WINDOW:
-            limit = min(limit * 4, _WINDOW)
+        last = sum(len(text) for number, text in reversed(window) if number == window[-1][0])
+        if limit < _WINDOW or _WINDOW // 4 < last < MAX_LINE:
+            limit *= 4
             problems.clear()
             continue
+        limit = _WINDOW
         kept, size = len(window), 0
         while kept and size < _WINDOW // 4:
             kept -= 1
