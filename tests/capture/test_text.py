@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsarctl_wire.capture import Decoder, Source, read_frames
+from pulsarctl_wire.capture.text import flows, forms, syscalls
+from pulsarctl_wire.capture.text import netty as text_netty
 from pulsarctl_wire.capture.text.forms import FORMS
 from pulsarctl_wire.capture.text.lines import split_lines
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -516,10 +518,17 @@ def test_a_typo_after_frames_ends_the_text_there() -> None:
         list(batches)
 
 
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "_FIRST", 1_000)
+    monkeypatch.setattr(forms, "_WINDOW", 16_000)
+
+
+@pytest.mark.usefixtures("small_windows")
 def test_a_text_begins_late() -> None:
     noise = "2026-11-20 10:11:12,345 [main] INFO nothing of interest here: [1, 2] and 0x1f\n"
     for name in ("Netty", "a list in a log", "base64 in a log", "strace", "hex in a log"):
-        events, _ = decode(noise * 15_000 + FORMS_BY_NAME[name](DATA) + "\n" + noise)
+        events, _ = decode(noise * 500 + FORMS_BY_NAME[name](DATA) + "\n" + noise)
         assert count(events) == TWO
 
 
@@ -545,3 +554,58 @@ def test_no_text_gives_anything_but_events_and_errors(items: list[tuple[str, int
         with contextlib.suppress(CaptureError):
             for _ in form.parse(split_lines([text.encode("utf-8", "replace")])):
                 pass
+
+
+@pytest.mark.parametrize("name", ["Python", "strace", "Java", "base64", "JSON string", "0x"])
+@pytest.mark.usefixtures("small_windows")
+def test_a_line_longer_than_what_is_read_at_once(name: str) -> None:
+    data = DATA * 100
+    assert count(decode(FORMS_BY_NAME[name](data))[0]) == {"CONNECT": 100, "SEND": 100}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\"{octal(CONNECT)}\", '\\000' <repeats 9999999 times>",
+        f"{{{decimal(CONNECT)} <repeats 9999999 times>}}",
+    ],
+)
+def test_repeats_are_bounded(text: str) -> None:
+    with pytest.raises(CaptureError, match="line 1: repeats to more than 1048576 bytes"):
+        decode(text)
+
+
+def test_bytes_that_are_repeated() -> None:
+    text = f"{{{decimal(CONNECT[:-1])}, 1 <repeats 1 times>, 0 <repeats 3 times>, {decimal(SEND[3:])}}}"
+    assert [frame.raw for frame in frames_of(text)] == [CONNECT, SEND]
+    text = f'"{octal(CONNECT)}", \'\\000\' <repeats 3 times>, "{octal(SEND[3:])}"'
+    assert [frame.raw for frame in frames_of(text)] == [CONNECT, SEND]
+
+
+def test_what_is_known_of_a_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_netty, "MAX_CHANNELS", 10)
+    monkeypatch.setattr(syscalls, "MAX_DESCRIPTORS", 10)
+    monkeypatch.setattr(syscalls, "MAX_UNFINISHED", 10)
+    monkeypatch.setattr(flows, "MAX_CONNECTIONS", 10)
+    numbers = range(100, 120)
+    known = netty("0000000a", "10:11:12.000", "WRITE", CONNECT, ends=FIRST)
+    others = "".join(
+        netty(f"{number:08x}", "10:11:12.000", "WRITE", CONNECT, ends=FIRST) for number in numbers
+    )
+    first, *_, last = frames_of(known + others + netty("0000000a", "10:11:13.000", "WRITE", CONNECT))
+    assert (first.connection.client, last.connection.client) == ("10.0.0.1:5000", "")
+    address = '{sa_family=AF_INET, sin_port=htons(6650), sin_addr=inet_addr("10.0.0.2")}'
+    calls = "".join(
+        f"[pid {number}] connect({number}, {address}, 16) = 0\n"
+        f"[pid {number}] read({number},  <unfinished ...>\n"
+        for number in numbers
+    )
+    ends = "".join(
+        f'[pid {number}] <... read resumed>"{octal(CONNECTED)}", 99) = 33\n'
+        + strace("write", str(number), CONNECT)
+        for number in numbers
+    )
+    frames = frames_of(calls + ends)
+    assert Counter(frame.type for frame in frames) == {2: 20, 3: 10}
+    servers = Counter(frame.connection.server for frame in frames if frame.to_broker)
+    assert servers["10.0.0.2:6650"] == 10

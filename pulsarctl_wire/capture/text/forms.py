@@ -23,26 +23,23 @@ from pulsarctl_wire.capture.text import (
     syscalls,
     words,
 )
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow
-from pulsarctl_wire.capture.text.lines import Line
+from pulsarctl_wire.capture.text.dumped import NO_TRAFFIC, Dumped, Flow, belongs, hole_size
+from pulsarctl_wire.capture.text.lines import MAX_LINE, Line
 from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import NAMES
-from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 Parse = Callable[[Iterable[Line]], Iterator[Dumped]]
 
-_FIRST: Final = 64 << 10
+_FIRST: Final = 4 << 10
 """Characters of the beginning of a text that are tried first."""
 _WINDOW: Final = 1 << 20
 """Characters of a text that are tried together."""
 _SAMPLED: Final = 100  # dumps that are examined to find whether they are packets
 _MIN_BYTES: Final = 8  # of which it is said that they are no frames
-
-NO_TRAFFIC: Final = "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames"
-"""What a source is without any traffic."""
 
 LINKS: Final = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
 """The link types of what `link_of` recognises."""
@@ -103,10 +100,12 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
                 return chosen, chain(window, lines)
         if has_ended:
             raise CaptureError(": ".join([NO_TRAFFIC, *problems[:1]]))
-        if limit < _WINDOW:
-            limit = min(limit * 4, _WINDOW)
+        last = sum(len(text) for number, text in reversed(window) if number == window[-1][0])
+        if limit < _WINDOW or _WINDOW // 4 < last < MAX_LINE:
+            limit *= 4
             problems.clear()
             continue
+        limit = _WINDOW
         kept, size = len(window), 0
         while kept and size < _WINDOW // 4:
             kept -= 1
@@ -171,20 +170,3 @@ def _has_frame(events: list[Event]) -> bool:
         or (isinstance(event, Malformed) and is_clearly_a_frame(event.raw))
         for event in events
     )
-
-
-def hole_size(dumped: Dumped, stream: FrameStream) -> int:
-    """Return the bytes missing after a dump: if the text does not say, the rest of the frame that is open."""
-    if dumped.missing >= 0:
-        return dumped.missing
-    return max(stream.awaited - stream.held_bytes, 1)
-
-
-def belongs(stream: FrameStream, data: bytes) -> bool:
-    """Return whether bytes continue a stream of frames: they begin a frame, if that is what comes next."""
-    if not stream.is_in_step or stream.held_bytes:
-        return True
-    total, size = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
-    if len(data) < 8:
-        return total >> 24 == 0
-    return 2 <= size <= total - 4 < MAX_KEPT_FRAME and data[8:9] in (b"\x08", b"")

@@ -164,6 +164,8 @@ def parse_unquoted(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Parse escapes without quotes, from the first one up to the end of a line."""
     for number, line in join_pieces(lines):
         first = _NUMERIC.search(line)
-        if first is not None and len(_NUMERIC.findall(line, first.start())) >= _MIN_ESCAPES:
+        if first is None or _QUOTE.search(line, 0, first.start()):
+            continue
+        if len(_NUMERIC.findall(line, first.start())) >= _MIN_ESCAPES:
             data, _ = read_escapes(line.rstrip(), first.start(), "", number)
             yield Dumped(data, time_in(line[: first.start()]), line=number)
