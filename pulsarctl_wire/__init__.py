@@ -12,16 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Frame", "Gap", "Malformed", "__version__", "open_entry", "read_events", "read_frames"]
+__all__ = [
+    "Frame",
+    "Gap",
+    "HttpMessage",
+    "Malformed",
+    "__version__",
+    "open_entry",
+    "read_events",
+    "read_frames",
+]
 
 if TYPE_CHECKING:
     from pulsarctl_wire.capture import read_events, read_frames
-    from pulsarctl_wire.wire.frame import Frame, Gap, Malformed
+    from pulsarctl_wire.wire.frame import Frame, Gap, HttpMessage, Malformed
     from pulsarctl_wire.wire.payload import open_entry
 
 _HOMES = {
     "Frame": "wire.frame",
     "Gap": "wire.frame",
+    "HttpMessage": "wire.frame",
     "Malformed": "wire.frame",
     "open_entry": "wire.payload",
     "read_events": "capture",

@@ -7,6 +7,7 @@
     │   └── MissingLibrary  a library is not installed; an extra brings it
     ├── LocalProtocolError  we were asked to build something that the protocol does not allow
     ├── FilterError         an invalid filter expression
+    ├── DecryptionError     a message is encrypted, and no private key opens it
     ├── ProxyHeaderError    an invalid PROXY header (wire/framing/proxy_header.py)
     ├── SettingsError       an invalid flag, environment variable or line of client.conf
     ├── InUse               another process uses a port or a directory that a broker needs
@@ -53,6 +54,10 @@ class FilterError(WireError):
 
 class SettingsError(WireError):
     """A session setting (flag, environment variable, client.conf) is invalid."""
+
+
+class DecryptionError(WireError):
+    """A message that was consumed is encrypted, and no private key opens it."""
 
 
 class InUse(WireError):

@@ -32,7 +32,7 @@ class Fault(NamedTuple):
 
 FAULTS: Final = (
     Fault(
-        "wire/frame.py",
+        "wire/frame_entry.py",
         "if crc32c(covered) == stored else",
         "if stored else",
         "wire/test_frame.py cli/test_golden.py",

@@ -56,19 +56,8 @@ NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker
 """Rooms of a part that do not import each other either."""
 ONLY_IN = {
     "google": {
-        *(
-            "wire",
-            "views",
-            "record",
-            "render",
-            "cli",
-            "table",
-            "stats",
-            "broker",
-            "checks",
-            "manual",
-            "sanitize",
-        ),
+        *("wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"),
+        "sanitize",
     },
     "scapy": {"capture"},
     "typer": {"cli"},
@@ -82,13 +71,13 @@ ONLY_IN = {
     "duckdb": {"data"},
     "pyspark": {"spark", "data"},
     "asyncio": {"net", "cli", "broker", "testing"},
-    "cryptography": {"net"},
+    "cryptography": {"wire", "net", "capture"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
     "socket": {"net", "capture", "broker", "spark"},
     "ssl": {"net"},
     "sqlite3": {"broker"},
-    "aiohttp": {"broker"},
+    "aiohttp": {"net", "broker"},
 }
 BROKER_SHELL = PACKAGE / "broker" / "shell"
 """The only room of the broker with an event loop, sockets, threads, files and the time."""

@@ -15,8 +15,13 @@ from typing import Any, Final
 import pytest
 from segments import ETHERNET, START_NS, build, pcap
 
-from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, RAW_IP, Dissector
+from pulsarctl_wire.capture import numbers
+from pulsarctl_wire.capture.comments import describe_route
+from pulsarctl_wire.capture.files import read_packets
+from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.packets import FRAGMENTS, MAX_DATAGRAMS, Dissector
 from pulsarctl_wire.capture.series import span_of
+from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.session import lines
 from pulsarctl_wire.cli.session.replay import _MAX_HEADS, Report
@@ -39,6 +44,14 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_bounds_table.py::test_a_command_that_is_too_large_to_parse",
         "test_bounds_table.py::test_metadata_that_is_too_large_to_parse",
     ),
+    "the head of a message over HTTP; a body; requests that wait for answers": (
+        "wire/test_http.py::test_answers",
+        "wire/test_http.py::test_requests_that_wait_are_bounded",
+    ),
+    "connections for lookups over HTTP, of the proxy": (
+        "net/test_proxy_web.py::test_connections_are_bounded",
+    ),
+    "an answer of a web service to us": ("net/test_net_web.py::test_an_answer_that_is_too_large",),
     "work of searches for the next frame in a direction": (
         "wire/test_stream.py::test_a_search_gives_up_large_candidates_before_it_takes_for_ever",
         "wire/test_stream.py::test_all_searches_of_a_stream_give_up_large_candidates_together",
@@ -123,7 +136,7 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a hex dump": (
         "capture/test_hexdump.py::test_a_long_dump_comes_in_pieces",
-        "capture/test_hexdump.py::test_a_long_text_of_literals_is_refused",
+        "capture/test_hexdump.py::test_a_line_that_is_needed_as_a_whole_is_bounded",
         "capture/test_hexdump.py::test_repeats_are_capped_over_all_dumps",
     ),
     "bytes without packets that are decoded at a time": (
@@ -132,10 +145,31 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "a TCP segment captured before it was split": (
         "capture/test_packets.py::test_no_offloaded_packet_is_this_large",
     ),
-    "IP packets nested in one another": ("capture/test_packets.py::test_ip_packets_in_one_another",),
-    "bytes in which scapy looks for an IP packet, of rare link types": (
-        "capture/test_packets.py::test_scapy_looks_at_the_first_bytes_alone",
+    "IP packets nested in one another": (
+        "capture/test_packets.py::test_ip_packets_in_one_another",
+        "capture/test_packets.py::test_tunnels_in_one_another_without_end",
     ),
+    "TLS records of a connection that wait for a secret or their numbers": (
+        "capture/test_tls_connection.py::test_what_waits_is_bounded",
+        "capture/test_tls_hostile.py::test_records_without_a_handshake_wait_in_bounded_memory",
+    ),
+    "a handshake message of TLS": (
+        "capture/test_tls_hostile.py::test_a_handshake_message_without_end_is_not_kept",
+    ),
+    "secrets of key logs": (
+        "capture/test_tls_keylog.py::test_the_oldest_secrets_are_forgotten",
+        "capture/test_tls_keylog.py::test_labels_of_one_client_random_are_bounded",
+    ),
+    "a line of a key log": ("capture/test_tls_keylog.py::test_an_endless_line_is_dropped",),
+    "record numbers of TLS that are tried": (
+        "capture/test_tls_midway.py::test_the_effort_is_bounded_and_that_is_said",
+    ),
+    "connections of which a new one may be a copy": (
+        "capture/test_copies.py::test_connections_that_are_remembered_are_bounded",
+        "capture/test_copies.py::test_a_connection_that_begins_much_later_is_none",
+    ),
+    "copies of a connection": ("capture/test_copies.py::test_more_copies_than_anybody_has",),
+    "link types of skipped packets": ("capture/test_packets.py::test_packets_without_tcp_are_skipped",),
     "IP fragments": (
         "capture/test_packets.py::test_fragments_of_a_datagram_take_64_kib_at_most",
         "test_bounds_table.py::test_datagrams_without_end",
@@ -189,6 +223,13 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_payload.py::test_the_bytes_that_wait_are_bounded",
         "wire/test_payload.py::test_the_messages_that_wait_are_bounded",
     ),
+    "recipients of an encrypted entry": ("wire/test_encryption.py::test_recipients_are_tried_up_to_a_bound",),
+    "encrypted data keys that are tried in vain": (
+        "wire/test_encryption.py::test_data_keys_are_tried_in_vain_up_to_a_bound",
+    ),
+    "data keys, and failures to decrypt one, that are remembered": (
+        "wire/test_encryption.py::test_data_keys_are_remembered_up_to_a_bound",
+    ),
     "a preview of a batch in a line": (
         "cli/test_decode_terminal.py::test_a_preview_ends_between_characters",
         "cli/test_decode_terminal.py::test_a_batch_is_shown_by_its_first_message",
@@ -232,6 +273,18 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_stats_live.py::test_connections_that_ended_are_kept_for_a_while",
     ),
     "files read side by side": ("capture/test_series.py::test_no_more_files_are_open_than_may_be",),
+    "comments on a packet of `--write`; cells of each; packets that wait for more": (
+        "capture/test_writer.py::test_comments_are_bounded",
+        "capture/test_writer.py::test_an_event_that_comes_when_its_packet_was_written_is_counted",
+        "capture/test_writer.py::test_selected_packets_that_wait_are_bounded",
+        "cli/test_decode_write.py::test_a_long_comment_is_cut",
+    ),
+    "stretches of packets in a row of one file, for `wireshark`": (
+        "test_bounds_table.py::test_stretches_of_packets",
+    ),
+    "connections whose comments in a recording of the proxy are kept": (
+        "test_bounds_table.py::test_comments_on_many_connections",
+    ),
     "the end of a file that is searched for its last packet": (
         "test_bounds_table.py::test_a_last_packet_that_is_too_large_to_be_found",
     ),
@@ -456,7 +509,7 @@ def test_datagrams_without_end() -> None:
         head = struct.pack(">BBHHHBBH", 0x45, 0, 60, number, 0x2000, 64, 6, 0) + bytes(8)
         assert dissector.segment(RAW_IP, head + bytes(40), 60) is None
     assert len(dissector._datagrams) == MAX_DATAGRAMS
-    assert dissector.skipped == count
+    assert dissector.skipped == {FRAGMENTS: count}
 
 
 def batches(events: list[Event], **options: Any) -> list[int]:
@@ -534,3 +587,24 @@ def test_ids_that_a_replay_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:
         learning.learn(old, new)
         assert len(learning._ids) <= 100
     assert (1, 999) in learning._ids
+
+
+def test_comments_on_many_connections() -> None:
+    file = io.BytesIO()
+    writer = PcapngWriter(file)
+    for number in range(MAX_PENDING + 1):
+        writer.write((START_NS, RAW_IP, b"", 0), [describe_route(str(number), "here", "there")])
+    reader = read_packets(b"", io.BytesIO(file.getvalue()).read)
+    assert len(list(reader)) == MAX_PENDING + 1
+    assert len(reader.listeners) == MAX_PENDING // 2 + 1
+    assert reader.listeners[str(MAX_PENDING), "there"] == "here"
+
+
+def test_stretches_of_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "MAX_STRETCHES", 100)
+    packets = numbers.PacketNumbers(several=True)
+    for packet in range(1, 152):
+        packets.add(packet, "ab"[packet % 2], packet // 2 + 1)
+    assert packets.find(50) == (None, None)
+    assert packets.find(101) == ("b", 51)
+    assert packets.find(151) == ("b", 76)

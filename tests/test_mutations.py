@@ -121,4 +121,4 @@ def test_random_packets_are_skipped_not_raised() -> None:
         data = source.randbytes(source.randrange(0, 120))
         link = source.choice((0, 1, 12, 101, 108, 113, 228, 276))
         dissector.segment(link, data, len(data))
-    assert dissector.skipped > 0
+    assert dissector.skipped

@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import BinaryIO
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
-from pulsarctl_wire.capture.sources import Decoder, Source, open_source
+from pulsarctl_wire.capture.sources import Decoder, Reading, Source, open_source
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Event, Frame
 
@@ -17,13 +17,13 @@ __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
 def read_events(
     *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
 ) -> Iterator[Event]:
-    """Yield the frames, malformed stretches and gaps of captures, hex dumps or raw frames, in order.
+    """Yield the frames, malformed stretches, gaps and lookups over HTTP of captures, hex dumps or raw frames.
 
     `sources` are paths or binary streams; several are read one after the other or merged, by the times in
     them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for
     one that breaks off, after all events.
     """
-    decoder = Decoder(max_frame_size=max_frame_size)
+    decoder = Decoder(Reading(max_frame_size))
     damage: list[DamagedCapture] = []
 
     def problem(error: CaptureError) -> None:

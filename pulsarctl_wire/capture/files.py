@@ -8,14 +8,21 @@ has arrived. Sources: the libpcap file format (pcap-savefile) and the PCAP Next 
 import heapq
 import struct
 import sys
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from math import gcd
+from mmap import mmap
 from typing import Final
 
+from pulsarctl_wire.capture.comments import COMMENT, parse_route
 from pulsarctl_wire.capture.compression import Read
 from pulsarctl_wire.capture.layout import Interface, Layout
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.fixed import little_u32_at, u32_at
+from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
+
+SecretsBlock = tuple[bytes, str]
+"""The body of a Decryption Secrets Block, and its byte order: "<" or ">"."""
 
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
@@ -35,10 +42,13 @@ _PCAP_MAGICS: Final = {
     b"\xa1\xb2\x3c\x4d": (">", _NANOSECOND),
 }
 _SECTION: Final = 0x0A0D0D0A
-_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET = 1, 2, 3, 5, 6
+_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _STATISTICS, _ENHANCED_PACKET, _SECRETS = 1, 2, 3, 5, 6, 10
+_OPTIONS_AT: Final = 24  # bytes of a packet's block besides its data, at least, if it has options
 _DROPPED: Final = (5, 7)  # options of statistics: isb_ifdrop, isb_osdrop
 _MAX_DROPPED: Final = 1 << 40  # packets; a larger count means that it is not known
 _TIMES: Final = 1 << 63  # ns; a larger time is taken for unknown
+_TLS_SECRETS: Final = b"KSLT"
+"""The type of secrets in a key log of TLS, in little-endian order."""
 _PCAPNG_MAGIC: Final = b"\x0a\x0d\x0d\x0a"
 _SECTION_ORDERS: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 
@@ -75,6 +85,10 @@ class PacketReader:
     ) -> None:
         self.dropped = 0
         """Packets that the kernel dropped, by the statistics read so far."""
+        self.secrets: list[SecretsBlock] = []
+        """The blocks with secrets before the last packet; the caller clears this."""
+        self.listeners: dict[tuple[str, str], str] = {}
+        """As in `Knowledge`, by the comments of the packets read so far."""
         self._layout = layout
         self._interfaces = list(map(_Interface, layout.interfaces))
         self.offset = start
@@ -125,6 +139,18 @@ class PacketReader:
             base += pos
             pos = 0
 
+    def _read_packet(self, kind: int, body: bytes, order: str) -> RawPacket:
+        """Return a block's packet; read what its comments say about the connection."""
+        packet = _block_packet(kind, body, order, self._interfaces)
+        size = len(packet[2])
+        if len(body) >= _OPTIONS_AT + size and kind == _ENHANCED_PACKET:
+            for code, _, value in _options(body, 20 + size + -size % 4, order):
+                route = parse_route(value) if code == COMMENT else None
+                if route is not None:
+                    self.listeners[route[:2]] = route[2]
+                    bound(self.listeners, MAX_PENDING)
+        return packet
+
     def _blocks(self) -> Iterator[RawPacket]:
         order, interfaces = self._layout.order, self._interfaces
         data, pos = self._data, 0
@@ -151,16 +177,12 @@ class PacketReader:
                 pos = stop
                 try:
                     if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OLD_PACKET):
-                        yield _block_packet(kind, body, order, interfaces)
+                        yield self._read_packet(kind, body, order)
                     elif kind == _SECTION:
                         interfaces.clear()
                         self._layout = Layout(True, order, ())
-                    elif kind == _INTERFACE:
-                        interfaces.append(_Interface(_interface(body, order)))
-                        if len(interfaces) > MAX_INTERFACES:
-                            raise IndexError("interfaces without end")
-                    elif kind == _STATISTICS:
-                        self.dropped += _newly_dropped(body, order, interfaces)
+                    else:
+                        self._take_block(kind, body, order)
                 except (struct.error, IndexError) as error:
                     raise DamagedCapture(
                         f"an invalid block at byte {self.offset}: the file is damaged there"
@@ -173,6 +195,18 @@ class PacketReader:
             data = data[pos:] + chunk
             base += pos
             pos = 0
+
+    def _take_block(self, kind: int, body: bytes, order: str) -> None:
+        """Take a block inside a section that is no packet."""
+        interfaces = self._interfaces
+        if kind == _INTERFACE:
+            interfaces.append(_Interface(_interface(body, order)))
+            if len(interfaces) > MAX_INTERFACES:
+                raise IndexError("interfaces without end")
+        elif kind == _SECRETS:
+            self.secrets.append((body, order))
+        elif kind == _STATISTICS:
+            self.dropped += _newly_dropped(body, order, interfaces)
 
 
 def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketReader:
@@ -195,6 +229,20 @@ def read_packets(head: bytes, read: Read, stop: int = sys.maxsize) -> PacketRead
     )
 
 
+def find_secrets(data: mmap | bytes) -> Iterator[SecretsBlock]:
+    """Yield the blocks of a pcapng file that have secrets of TLS, whatever stands between them."""
+    for order, mark in (("<", _TLS_SECRETS), (">", _TLS_SECRETS[::-1])):
+        place = data.find(mark)
+        while place >= 0:
+            pos = place - 8
+            kind, size = struct.unpack_from(order + "II", data, pos) if pos >= 0 else (0, 0)
+            end = pos + size
+            fits = kind == _SECRETS and 20 <= size <= LARGEST_PACKET
+            if fits and data[end - 4 : end] == data[pos + 4 : pos + 8]:
+                yield data[pos + 8 : end - 4], order
+            place = data.find(mark, place + 4)
+
+
 # -- several files at a time
 
 
@@ -213,6 +261,8 @@ class Lane:
         """The latest time of the packets so far, this one included (ns)."""
         self.error: CaptureError | None = None
         """Why the file could not be read to its end."""
+        self.number = 0
+        """The next packet's number in the file, from 1."""
         self._base = base
         self._reader = packets
         self._packets = iter(packets)
@@ -226,6 +276,7 @@ class Lane:
             self.packet, self.error = None, error
         if self.packet is not None:
             self.place = self._base | self._reader.offset
+            self.number += 1
             time_ns = self.packet[0]
             if time_ns is not None and time_ns > self.time:
                 self.time = time_ns
@@ -234,6 +285,20 @@ class Lane:
     def dropped(self) -> int:
         """As in `PacketReader`."""
         return self._reader.dropped
+
+    @property
+    def secrets(self) -> list[SecretsBlock]:
+        """As in `PacketReader`."""
+        return self._reader.secrets
+
+    @secrets.setter
+    def secrets(self, blocks: list[SecretsBlock]) -> None:
+        self._reader.secrets = blocks
+
+    @property
+    def listeners(self) -> dict[tuple[str, str], str]:
+        """As in `PacketReader`."""
+        return self._reader.listeners
 
 
 class SideBySide:
@@ -246,8 +311,16 @@ class SideBySide:
     def __init__(self, lanes: list[tuple[Lane, int | None, int | None]]) -> None:
         self.offset = 0
         """The place of the last packet yielded."""
+        self.number = 0
+        """Its number in its file, from 1."""
+        self.listeners: Mapping[tuple[str, str], str] = ChainMap(*(lane.listeners for lane, _, _ in lanes))
+        """As in `PacketReader`."""
         self._lanes = lanes
         self._dropped_before = 0
+        self.secrets = [block for lane, _, _ in lanes for block in lane.secrets]
+        """As in `PacketReader`."""
+        for lane, _, _ in lanes:
+            lane.secrets = self.secrets
 
     @property
     def dropped(self) -> int:
@@ -269,7 +342,7 @@ class SideBySide:
             _, number, lane, end = heap[0]
             packet = lane.packet
             assert packet is not None
-            self.offset = lane.place
+            self.offset, self.number = lane.place, lane.number
             yield packet
             lane.advance()
             if lane.packet is not None and lane.time < end:

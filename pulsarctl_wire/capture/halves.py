@@ -6,13 +6,14 @@ list and yield now and then, so that the caller can take the events out.
 
 import heapq
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
+from pulsarctl_wire.capture.packets import NEXT, SYN, Segment, address_of, reverse
 from pulsarctl_wire.wire.commands import TO_BROKER
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.ranges import Nanoseconds, Place, UInt32, Unwrapped, Wrapped
 from pulsarctl_wire.wire.session.ending import (
@@ -30,12 +31,20 @@ from pulsarctl_wire.wire.session.state import State
 
 PATIENCE: Final = 64
 """Packets of a connection after which acknowledged bytes that were not seen are given up."""
+MAX_HANDSHAKE: Final = 64
+"""Packets of a TLS handshake that are remembered."""
+_AT_ONCE: Final = 1_000_000  # ns
 EARLY_COST: Final = 256
 """Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
 """The mask of sequence numbers."""
 HALF: Final = 0x80000000
 """Half of the sequence numbers: a number that is further ahead counts as behind."""
+
+NewTls = Callable[[bytes, bool], Any]
+"""Returns the `TlsConnection` for a connection one of whose directions begins with these bytes; None: it is
+not TLS. The flag: they are the first ones that were sent.
+"""
 
 Early = tuple[Unwrapped, Place, Place, bytes, UInt32, Nanoseconds | None, Wrapped]
 """An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
@@ -51,13 +60,18 @@ class Half:
 
     __slots__ = (
         *("acknowledged", "closed", "early", "early_bytes", "ended", "fin", "held"),
-        *("hole_at", "hole_turn", "next", "other", "patience", "started", "stream", "syn", "tcp"),
+        *("hole_at", "hole_turn", "is_client", "is_opened", "is_plain", "next", "other", "patience"),
+        *("started", "stream"),
+        *("syn", "tcp"),
     )
     other: "Half"
     tcp: "Tcp"
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
+        self.is_client = stream.to_broker  # as TLS was told; commands may show the opposite later
+        self.is_plain = True  # its bytes are not TLS
+        self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
         self.next = 0  # the next byte's
         self.acknowledged = 0  # up to here by the peer
@@ -86,7 +100,7 @@ class Half:
     @property
     def held_bytes(self) -> int:
         """Bytes that are in no event yet, and the memory to keep them."""
-        return self.early_bytes + self.stream.held_bytes
+        return self.early_bytes + self.stream.held_bytes + self.stream.kept_bytes
 
     @property
     def is_blocked(self) -> bool:
@@ -113,7 +127,10 @@ class Life:
     nor do those that come after its end.
     """
 
-    __slots__ = ("accepted", "by_first", "end", "end_ns", "last_ns", "packet", "reset", "syns", "time_ns")
+    __slots__ = (
+        *("accepted", "also", "by_first", "copies", "end", "end_ns", "last_ns", "packet", "reset", "syns"),
+        "time_ns",
+    )
 
     def __init__(self, time_ns: int | None, packet: int) -> None:
         self.time_ns = time_ns  # of its first packet
@@ -125,6 +142,8 @@ class Life:
         self.by_first: bool | None = None  # whether the half that was seen first sent the first FIN or RST
         self.reset = False
         self.last_ns: int | None = None  # of its last packet, once it has ended
+        self.copies = 0  # packets that were captured again
+        self.also: list[bytes] = []  # the keys that its first half has in copies
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -132,8 +151,8 @@ class Tcp:
     """A TCP connection: the half that sent its first packet (which knows the other) and its state."""
 
     __slots__ = (
-        *("certain", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life", "mark"),
-        *("reported", "state", "waiting"),
+        *("certain", "copies", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life"),
+        *("mark", "new_tls", "reported", "since_synced", "state", "tls", "waiting"),
     )
 
     def __init__(
@@ -149,8 +168,12 @@ class Tcp:
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
         self.reported = 0  # late events of the current packet
-        self.mark: Any = None  # for the caller's use, and so is the next
+        self.copies: list[bytes] = []  # keys of segments that are copies of its segments
+        self.mark: Any = None  # for the caller's use, and so are the next two
         self.is_synced = False
+        self.since_synced = 0  # packets
+        self.new_tls: NewTls | None = None
+        self.tls: Any = None  # the `TlsConnection`, if it is one
 
 
 def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
@@ -181,7 +204,11 @@ def track(tcp: Tcp, events: list[Event]) -> None:
 def learn_direction(tcp: Tcp, events: list[Event]) -> None:
     """Learn from the commands which side is the broker, if no SYN showed it."""
     for event in events:
-        right = TO_BROKER.get(event.type) if isinstance(event, Frame) else None
+        right: bool | None = None
+        if isinstance(event, Frame):
+            right = TO_BROKER.get(event.type)
+        elif isinstance(event, HttpMessage):
+            right = not event.status
         if right is None:
             continue
         if right is not event.to_broker:
@@ -199,6 +226,16 @@ def learn_direction(tcp: Tcp, events: list[Event]) -> None:
 def is_another(half: Half, sequence: int) -> bool:
     """Return whether a SYN on the addresses of a connection opens a new one."""
     return half.syn != sequence and (half.syn is not None or half.next not in (0, sequence + 1))
+
+
+def is_repeated(half: Half, segment: Segment, time_ns: int | None) -> bool:
+    """Return whether a segment repeats the last bytes of its half, sooner than TCP could."""
+    _, sequence, _, flags, payload, missing = segment
+    last_ns = half.tcp.last_ns
+    if time_ns is None or last_ns is None or not 0 <= time_ns - last_ns <= _AT_ONCE or flags & (SYN | NEXT):
+        return False
+    size = len(payload) + missing
+    return size > 0 and half.started and (sequence + size - half.next) & MASK == 0
 
 
 def begin(half: Half, sequence: int) -> None:
@@ -220,12 +257,62 @@ def deliver(half: Half, segment: Early, events: list[Event]) -> Iterator[None]:
     payload = payload[overlap:]
     half.next += len(payload) + missing
     if payload:
-        events += half.stream.take(payload, time_ns, packet)
-        yield
-        yield from take_rest(half, events)
+        if not half.is_plain:
+            yield from decrypt(half, payload, time_ns, packet, events)
+        if not half.is_opened:
+            events += half.stream.take(payload, time_ns, packet)
+            yield
+            yield from take_rest(half, events)
     if missing:
+        yield from skip(half, missing, time_ns, packet, events)
+
+
+def decrypt(
+    half: Half, payload: bytes, time_ns: int | None, packet: int, events: list[Event]
+) -> Iterator[None]:
+    """Pass the next bytes to TLS if they are, or may be, records; what is in these goes to the streams."""
+    tcp, stream = half.tcp, half.stream
+    if stream.spoke and not half.is_opened:
+        half.is_plain = True
+        return
+    if tcp.tls is None and tcp.new_tls is not None:
+        tcp.tls = tcp.new_tls(payload, tcp.certain)
+        if tcp.tls is None:
+            half.is_plain = True
+            return
+        tcp.state.connection.tls = tcp.tls.facts
+    if not half.is_opened and len(tcp.tls.facts.packets) < MAX_HANDSHAKE:
+        tcp.tls.facts.packets.append(packet)
+    yield from open_pieces(tcp, tcp.tls.take(half.is_client, payload, time_ns, packet), events)
+
+
+def open_pieces(tcp: Tcp, pieces: list[Any], events: list[Event]) -> Iterator[None]:
+    """Pass what was in TLS records to the streams; from the first piece on, a stream gets nothing else."""
+    for from_client, data, missing, time_ns, packet in pieces:
+        half = tcp.half if tcp.half.is_client is from_client else tcp.half.other
+        if not half.is_opened:
+            half.is_opened = True
+            from_start = not missing and not tcp.tls.facts.is_midway
+            fresh = FrameStream(
+                tcp.state.connection, half.stream.to_broker, from_start=from_start, limit=half.stream.limit
+            )
+            half.stream.resume(fresh.state(), 0)  # the state of the connection knows the stream itself
+        if missing:
+            yield from settle(half, events)
+            events += half.stream.gap(missing, time_ns, packet)
+        if data:
+            events += half.stream.take(data, time_ns, packet)
+            yield
+            yield from take_rest(half, events)
+
+
+def skip(half: Half, size: int, time_ns: int | None, packet: int, events: list[Event]) -> Iterator[None]:
+    """Pass a hole of `size` bytes to the stream, or to TLS, which knows how much of it were plain bytes."""
+    if half.tcp.tls is not None and not half.is_plain:
+        yield from open_pieces(half.tcp, half.tcp.tls.gap(half.is_client, size, time_ns, packet), events)
+    if not half.is_opened:
         yield from settle(half, events)
-        events += half.stream.gap(missing, time_ns, packet)
+        events += half.stream.gap(size, time_ns, packet)
 
 
 def take_rest(half: Half, events: list[Event]) -> Iterator[None]:
@@ -267,8 +354,7 @@ def give_up(half: Half, upto: int, events: list[Event]) -> Iterator[None]:
     if half.early:
         upto = min(upto, half.early[0][0])
         packet, time_ns = half.early[0][2], half.early[0][5]
-    yield from settle(half, events)
-    events += half.stream.gap(upto - half.next, time_ns, packet)
+    yield from skip(half, upto - half.next, time_ns, packet, events)
     half.next = upto
     half.hole_at = -1
     yield from release(half.tcp, events)
@@ -317,7 +403,8 @@ def life_state(tcp: Tcp, first: Half) -> LifeState:
     life = tcp.life
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
-    return LifeState(life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns)
+    about = life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns
+    return LifeState(*about, life.copies, life.also)
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
@@ -326,10 +413,16 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.syns += later.syns
     life.accepted |= later.accepted
     life.reset |= later.reset
+    life.copies += later.copies
+    life.also += later.also
     tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
         life.by_first = None if later.by_second is None else later.by_second is not (tcp.half is first)
+
+
+def _ends(key: bytes) -> tuple[str, str]:
+    return address_of(key), address_of(reverse(key))
 
 
 def describe_end(tcp: Tcp) -> EndedConnection:
@@ -362,4 +455,6 @@ def describe_end(tcp: Tcp) -> EndedConnection:
         both=life.reset or min(client.fin, broker.fin) >= 0,
         protocol=protocol,
         sizes=sizes,
+        copies=life.copies,
+        also=tuple([_ends(key) if client is first else _ends(reverse(key)) for key in life.also]),
     )

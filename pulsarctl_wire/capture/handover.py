@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
+from pulsarctl_wire.capture.copies import Opening
 from pulsarctl_wire.capture.halves import EARLY_COST, Early, Half, Tcp, extend_life, life_state
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Connection, Event, Malformed
@@ -215,7 +216,10 @@ class TcpState(NamedTuple):
 
 
 class ReassemblerState(NamedTuple):
-    """All that a reassembler continues from: see `Reassembler.state` and `Knowledge`."""
+    """All that a reassembler continues from: see `Reassembler.state`, `Knowledge` and `Copies`.
+
+    `copies` and `openings` name connections by their index in `known`; `copied` counts packets.
+    """
 
     connections: Count
     known: list[TcpState]
@@ -224,6 +228,9 @@ class ReassemblerState(NamedTuple):
     frames: Count
     unanswered: list[tuple[Identity, Count, Nanoseconds | None, Count, bool]]
     forgotten: Count
+    copies: list[tuple[bytes, Count]]
+    openings: list[tuple[Opening, Count]]
+    copied: Count
 
 
 def places(state: ReassemblerState) -> Iterator[int]:
@@ -255,9 +262,14 @@ def save(reassembler: Reassembler) -> ReassemblerState:
         (identity, send.number, send.time_ns, send.connection.index, send.is_sure)
         for identity, send in knowledge.unanswered.items()
     ]
+    index = {tcp: number for number, tcp in enumerate(connections)}
+    copies = reassembler.copies
     return ReassemblerState(
         *(reassembler.connections, [_save_tcp(tcp) for tcp in connections], ended_indexes, sorted(servers)),
         *(knowledge.frames, unanswered, knowledge.forgotten),
+        [(key, index[tcp]) for key, tcp in copies.originals.items() if tcp in index],
+        [(opening, index[tcp]) for opening, tcp in copies.openings if tcp in index],
+        copies.total,
     )
 
 
@@ -295,6 +307,12 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
             half.held = [_restore_event(lost, connection, half.stream.to_broker) for lost in lost_events]
         connections.append(tcp)
     reassembler.resume(saved.connections, connections, saved.ended, set(saved.servers))
+    copies = reassembler.copies
+    copies.total = saved.copied
+    for key, number in saved.copies:
+        copies.add(key, connections[number])
+    for opening, number in saved.openings:
+        copies.note(opening, connections[number])
     knowledge = reassembler.knowledge
     knowledge.frames, knowledge.forgotten = saved.frames, saved.forgotten
     for identity, number, time_ns, index, is_sure in saved.unanswered:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.packets import ETHERNET
+from pulsarctl_wire.capture.links import ETHERNET
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 
 if TYPE_CHECKING:

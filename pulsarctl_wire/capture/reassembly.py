@@ -24,6 +24,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from pulsarctl_wire.capture.copies import Copies, opening_of
 from pulsarctl_wire.capture.halves import (
     EARLY_COST,
     MASK,
@@ -37,7 +38,9 @@ from pulsarctl_wire.capture.halves import (
     flush,
     give_up,
     is_another,
+    is_repeated,
     note_end,
+    open_pieces,
     release,
     settle,
     take_rest,
@@ -45,8 +48,9 @@ from pulsarctl_wire.capture.halves import (
     track,
     unblock,
 )
-from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment, address_of, endpoint_of, reverse
-from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event
+from pulsarctl_wire.capture.packets import ACK, FIN, NEXT, RST, SYN, Segment, address_of, endpoint_of, reverse
+from pulsarctl_wire.capture.secrets import Secrets
+from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_MASK, Connection, Event, HttpMessage
 from pulsarctl_wire.wire.framing.stream import MAX_EVENTS, FrameStream
 from pulsarctl_wire.wire.session.ending import DROPPED, OPEN, REUSED, EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
@@ -62,7 +66,7 @@ NewState = Callable[[Connection, Knowledge, Iterable[FrameStream]], State]
 OnEnd = Callable[[EndedConnection], object]
 
 _ENDING: Final = FIN | RST
-_UNUSUAL: Final = SYN | FIN | RST
+_UNUSUAL: Final = SYN | FIN | RST | NEXT
 _CHECK_EVERY: Final = 32 * 1024 * 1024  # bytes held after which `MAX_HELD` is checked
 _PULSAR_PORTS: Final = {port.to_bytes(2, "big") for port in (6650, 6651)}
 OTHER_TRAFFIC: Final = {"HTTP", "SSH"}  # TLS is not: Pulsar may be in it
@@ -81,7 +85,9 @@ class Reassembler:
 
     Frames are numbered and annotated by the state of their connection. `limit` is the largest legal frame
     in bytes; `knowledge` is what the states share. `new_state` makes the state of a connection. `on_end` is
-    called with the `EndedConnection` of each connection, once its state has seen all its events.
+    called with the `EndedConnection` of each connection, once its state has seen all its events. A connection
+    that is a copy of another one is left out, unless `copies.keep`. `secrets` open TLS records. With
+    `WebStream` as `stream_type`, lookups over HTTP are events, too.
     """
 
     def __init__(
@@ -91,6 +97,8 @@ class Reassembler:
         limit: int = MAX_FRAME_SIZE,
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
+        secrets: Secrets | None = None,
+        stream_type: type[FrameStream] = FrameStream,
     ) -> None:
         self.connections = 0
         """TCP connections seen so far."""
@@ -99,12 +107,15 @@ class Reassembler:
         self.new_state = new_state
         self.knowledge = knowledge
         self._limit = limit
+        self._secrets = secrets
         self._halves: dict[bytes, Half] = {}
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
+        self._stream_type = stream_type
         self._unreported: list[Tcp] = []  # ended connections for `on_end`
         self._servers: set[bytes] = set()
         self._steps: Iterator[list[Event]] | None = None  # of the last segment
+        self.copies = Copies()
         self._held = 0  # bytes held since `MAX_HELD` was last checked
 
     def add(self, segment: Segment, time_ns: int | None, packet: int) -> list[Event]:
@@ -119,7 +130,8 @@ class Reassembler:
         tcp, peer = half.tcp, half.other
         if flags & ACK and peer.lacks(acknowledged):
             return self._start(self._add_slowly(segment, time_ns, packet))
-        if payload and (sequence != half.next & MASK or tcp.waiting or half.closed or half.fin >= 0):
+        is_late = sequence != half.next & MASK or tcp.waiting
+        if payload and (is_late or half.closed or half.fin >= 0 or not half.is_plain):
             return self._start(self._add_slowly(segment, time_ns, packet))
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if not payload:
@@ -154,15 +166,23 @@ class Reassembler:
         if half is None or flags & SYN:
             if half is not None and is_another(half, sequence):
                 yield from self._close(half.tcp, REUSED)
+                self.forget(half.tcp)
                 half = None
             if half is None:
+                if self.copies.take(segment, time_ns):
+                    return
                 half = self._open(key, flags, time_ns, packet)
+                self.copies.note(opening_of(segment, time_ns), half.tcp)
                 if len(self._halves) > 2 * MAX_CONNECTIONS:
                     yield from self._evict()
             if flags & SYN:
                 begin(half, sequence)
         tcp = half.tcp
+        if is_repeated(half, segment, time_ns):
+            self.copies.count(tcp, 1)
         tcp.last_packet, tcp.last_ns = packet, time_ns
+        if flags & NEXT and half.started:
+            sequence = half.next & MASK
         if flags & SYN:
             sequence += 1  # SYN counts as one byte; its payload comes after that
             if flags & ACK:
@@ -246,6 +266,13 @@ class Reassembler:
             yield from self._close(tcp, OPEN)
         self._halves.clear()
 
+    def retry(self) -> Iterator[list[Event]]:
+        """Yield the events in the TLS records that have waited for secrets, after new ones came."""
+        for tcp in self._list_connections():
+            if tcp.tls is not None and tcp.tls.held_bytes and not tcp.ended:
+                events: list[Event] = []
+                yield from self._collect(tcp, open_pieces(tcp, tcp.tls.retry(), events), events)
+
     # -- handing over to a process that continues from here
 
     def state(self) -> tuple[list[Tcp], list[int], set[bytes]]:
@@ -280,13 +307,17 @@ class Reassembler:
         ends = address_of(key), address_of(back)
         since = packet & PACKET_OFFSET_MASK if time_ns is None else time_ns
         connection = Connection(self.connections, *(ends if to_broker else ends[::-1]), since)
+        listeners = self.knowledge.listeners
+        connection.listener = listeners.get(ends) or listeners.get(ends[::-1], "")
         self.connections += 1
-        half = Half(FrameStream(connection, to_broker, from_start=from_start, limit=self._limit))
-        peer = Half(FrameStream(connection, not to_broker, from_start=from_start, limit=self._limit))
+        half = Half(self._stream_type(connection, to_broker, from_start=from_start, limit=self._limit))
+        peer = Half(self._stream_type(connection, not to_broker, from_start=from_start, limit=self._limit))
         half.other, peer.other = peer, half
         streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
+        half.is_plain = peer.is_plain = self._secrets is None
+        tcp.new_tls = None if self._secrets is None else self._secrets.new_tls
         self._halves[key], self._halves[back] = half, peer
         return tcp
 
@@ -404,9 +435,16 @@ class Reassembler:
 
     def _close_stream(self, half: Half, events: list[Event]) -> Iterator[None]:
         """End a stream. If both sides speak the same other protocol, the connection is only counted."""
+        tls = half.tcp.tls
+        if tls is not None:
+            if self._secrets is not None and tls.held_bytes:
+                self._secrets.search()
+            yield from open_pieces(half.tcp, tls.end(), events)
         yield from settle(half, events)
         last_events = half.stream.close()
         protocol = half.stream.protocol
+        events += [event for event in last_events if isinstance(event, HttpMessage)]
+        last_events = [event for event in last_events if not isinstance(event, HttpMessage)]
         if protocol in OTHER_TRAFFIC and not half.other.ended:
             half.held = last_events  # the other side's protocol is not known yet
         elif protocol in OTHER_TRAFFIC and half.other.stream.protocol == protocol:
@@ -428,6 +466,7 @@ class Reassembler:
             half = self._halves.get(key)
             if half is not None and half.tcp is tcp:
                 del self._halves[key]
+        self.copies.forget(tcp)
         # no cycles are left: the memory is freed at once, without garbage collection
         tcp.half.tcp = tcp.half.other.tcp = _FORGOTTEN
         tcp.half.other.other = _NO_HALF

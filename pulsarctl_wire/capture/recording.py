@@ -12,7 +12,9 @@ from itertools import count
 from typing import BinaryIO, Final
 
 from pulsarctl_wire.capture.checksum import sum_words
-from pulsarctl_wire.capture.packets import ACK, FIN, RAW_IP, SYN
+from pulsarctl_wire.capture.comments import describe_route
+from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.packets import ACK, FIN, SYN, address_of
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.wire.frame import Connection
 
@@ -41,6 +43,7 @@ class _Side:
         self.key = self.addresses + struct.pack(">HH", source[1], target[1])
         self.pseudo = sum_words(self.addresses) + _TCP  # of the pseudo-header, without the length
         self.next = self.acked = isn  # sequence numbers: of the next byte; acknowledged up to here
+        self.comments: tuple[str, ...] = ()  # on the next packet of either side; only the client's are used
 
 
 _Sides = tuple[_Side, _Side]  # broker, client: indexed by `to_broker`
@@ -64,6 +67,7 @@ class SessionWriter:
         self._isn = isn
         self._open: dict[int, _Sides] = {}  # by index
         self._keys: set[bytes] = set()
+        self._listeners: dict[int, str] = {}  # of open connections, by index
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """Write the handshake of a new TCP connection; an open one with the same index is closed first."""
@@ -73,6 +77,18 @@ class SessionWriter:
 
     def _turn(self, time_ns: int) -> None:
         """Do what a subclass does before anything is written: it may begin a new file here."""
+
+    def _begin(self) -> None:
+        """Begin a new file, in which the comments on connections are repeated."""
+        self._writer.begin()
+        for index in self._listeners:
+            self._comment(index)
+
+    def _comment(self, index: int) -> None:
+        """Let the next packet of a connection say where its client came to."""
+        server, client = self._open[index]
+        ends = address_of(client.key), self._listeners[index], address_of(server.key)
+        client.comments = (describe_route(*ends),)
 
     def _sides_of(self, connection: Connection, time_ns: int) -> _Sides:
         """Return the sides of a connection; open it if necessary."""
@@ -88,6 +104,9 @@ class SessionWriter:
         self._isn = (self._isn + _NEXT_ISN) & _MASK
         self._open[connection.index] = sides
         self._keys.add(sides[1].key)
+        if connection.listener:
+            self._listeners[connection.index] = connection.listener
+            self._comment(connection.index)
         for to_broker, flags in ((True, SYN), (False, SYN | ACK), (True, ACK)):
             self._segment(sides, to_broker, flags, time_ns)
         return sides
@@ -127,6 +146,7 @@ class SessionWriter:
     def _close(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         sides = self._open.pop(connection.index, None)
         if sides is not None:
+            self._listeners.pop(connection.index, None)
             self._keys.discard(sides[1].key)
             for to_broker in (not by_broker, by_broker):
                 self._segment(sides, to_broker, FIN | ACK, time_ns)
@@ -150,7 +170,8 @@ class SessionWriter:
         header = start + struct.pack(">HH", -total % 0xFFFF, 0) + options
         packet = b"".join((_ip(side.addresses, size), header, payload))
         side.next = (side.next + len(payload) + bool(flags & (SYN | FIN))) & _MASK
-        self._writer.write((time_ns, RAW_IP, packet, len(packet)))
+        self._writer.write((time_ns, RAW_IP, packet, len(packet)), sides[1].comments)
+        sides[1].comments = ()
 
 
 def _ip(addresses: bytes, size: int) -> bytes:

@@ -16,7 +16,7 @@ from ctypes import addressof, create_string_buffer
 from typing import Final
 
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP
+from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
 
 BLOCK: Final = 512 * 1024
 """Bytes of a block. A longer packet is cut; TCP segments are captured before the interface splits them."""

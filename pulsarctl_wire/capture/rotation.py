@@ -142,7 +142,7 @@ class RotatingWriter(SessionWriter):
     def _turn(self, time_ns: int) -> None:
         if self.files.is_due(time_ns):
             self.files.turn(time_ns)
-            self._writer.begin()
+            self._begin()
 
 
 def _stamp(time_ns: int) -> str:

@@ -1,7 +1,7 @@
 """Reads sources of Pulsar traffic, whose type is detected from their content, as one stream of events.
 
     capture file    pcap or pcapng, maybe compressed           -> packets -> TCP streams -> frames
-    hex dump        text that shows bytes, of packets or not   -> packets or frames
+    text            that shows bytes, in many forms (`text/`)  -> packets, connections of a log, or frames
     raw bytes       anything else: frames one after the other  -> frames
 
 Several sources are one capture, as rotated files are: a connection may begin in one and continue in
@@ -20,16 +20,30 @@ from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread, decompress, reader
-from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.hexdump import looks_like_hexdump, parse_hexdump
-from pulsarctl_wire.capture.hexrows import Dumped, link_of
-from pulsarctl_wire.capture.packets import ETHERNET, RAW_IP, Dissector
+from pulsarctl_wire.capture.files import RawPacket, SecretsBlock
+from pulsarctl_wire.capture.numbers import PacketNumbers
+from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
+from pulsarctl_wire.capture.secrets import Secrets
+from pulsarctl_wire.capture.text.dumped import Dumped
+from pulsarctl_wire.capture.text.flows import Flows
+from pulsarctl_wire.capture.text.forms import (
+    LINKS,
+    NO_TRAFFIC,
+    Form,
+    belongs,
+    choose_form,
+    hole_size,
+    shows_packets,
+)
+from pulsarctl_wire.capture.text.lines import is_text, split_lines
+from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
@@ -141,22 +155,37 @@ def in_order(packets: Iterable[tuple[int, RawPacket]]) -> Iterator[tuple[int, Ra
         raise until.error
 
 
+class Reading(NamedTuple):
+    """How sources are read, by options that all verbs share.
+
+    `max_frame_size` in bytes (with the length prefix) fixes the limit above which frames get a note; by
+    default it is 5 MiB + 10 KiB or what the broker announces. `keylogs` are files with TLS secrets, besides
+    those in the captures. `keep_duplicates`: copies of connections are connections of their own.
+    """
+
+    max_frame_size: int | None = None
+    keylogs: tuple[str, ...] = ()
+    keep_duplicates: bool = False
+
+
+_PLAIN: Final = Reading()
+
+
 class Decoder:
     """Turns sources into events. Its counters can be read at any time.
 
-    `max_frame_size` in bytes (with the length prefix) fixes the limit above which frames get a note;
-    by default it is 5 MiB + 10 KiB or what the broker announces. `join_chunks` False saves the memory for
-    the payloads of chunked messages. `link_answers` fills `knowledge.answers`. `tee`, if given, is
-    called with the number and content of every packet before its events are yielded. With `places`,
-    the `packet` of an event is the packet's place (see `PACKET_OFFSET_BITS`) instead of its number, except in
-    a hex dump. With `sort`, packets are put in the order of their times (see `in_order`); with both, `tee`
-    gets places, too. `new_state` and `on_end` are as in `Reassembler`.
+    `join_chunks` False saves the memory for the payloads of chunked messages. `link_answers` fills
+    `knowledge.answers`. `tee`, if given, is called with the number and content of every packet before its
+    events are yielded. With `places`, the `packet` of an event is the packet's place (see
+    `PACKET_OFFSET_BITS`) instead of its number, except in a hex dump. With `sort`, packets are put in the
+    order of their times (see `in_order`); with both, `tee` gets places, too. `new_state` and `on_end` are as
+    in `Reassembler`.
     """
 
     def __init__(
         self,
+        reading: Reading = _PLAIN,
         *,
-        max_frame_size: int | None = None,
         join_chunks: bool = True,
         link_answers: bool = False,
         tee: Callable[[int, RawPacket], None] | None = None,
@@ -167,21 +196,38 @@ class Decoder:
     ) -> None:
         self.sources: list[str] = []
         """The names of the sources read so far."""
+        self.forms: list[str] = []
+        """What the texts among them are, in words."""
         self.packets = 0
         self.cut_packets = 0
         self.dropped_packets = 0
         """Packets that the kernel dropped, according to the files."""
         self.last_ns = 0
         """The latest time of a TCP segment, ns since the epoch."""
-        self._limit = max_frame_size or MAX_FRAME_SIZE
+        self._limit = reading.max_frame_size or MAX_FRAME_SIZE
         self.knowledge = Knowledge(
-            join_chunks=join_chunks, link_answers=link_answers, fixed_limit=max_frame_size is not None
+            join_chunks=join_chunks,
+            link_answers=link_answers,
+            fixed_limit=reading.max_frame_size is not None,
         )
         self.tee = tee
+        self.numbers = PacketNumbers()
+        """The numbers of packets in their files; the caller may put others in their place before it reads."""
         self._places = places
         self._sort = sort
         self._dissector = Dissector()
-        self.reassembler = Reassembler(self.knowledge, limit=self._limit, new_state=new_state, on_end=on_end)
+        self.secrets = Secrets(reading.keylogs)
+        self.skipped = self._dissector.skipped
+        """Packets without a TCP segment, by reason."""
+        self.reassembler = Reassembler(
+            self.knowledge,
+            limit=self._limit,
+            new_state=new_state,
+            on_end=on_end,
+            secrets=self.secrets,
+            stream_type=WebStream,
+        )
+        self.reassembler.copies.keep = reading.keep_duplicates
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.
@@ -190,6 +236,7 @@ class Decoder:
         that). Both name the source.
         """
         self.sources.append(source.name)
+        self.secrets.file = source.name if source.size else None
         with prefix_errors(source.name):
             yield from self._read(source.stream)
 
@@ -201,9 +248,16 @@ class Decoder:
         """Yield the events of packets from any source, a few at a time."""
         dissector, reassembler, tee = self._dissector, self.reassembler, self.tee
         file = packets if isinstance(packets, files.PacketReader | files.SideBySide) else None
+        if file is not None:
+            self.knowledge.listeners = file.listeners
+        if not isinstance(file, files.SideBySide):
+            self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
         reader = file if self._places else None
+        secrets, blocks = self.secrets, [] if file is None else file.secrets
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
+        if isinstance(file, files.SideBySide):
+            numbered = self._number_merged(file)
         if reader is not None and self._sort:  # by the time that a packet is followed, others were read
             numbered = ((place | reader.offset, packet) for packet in packets)
         try:
@@ -219,6 +273,8 @@ class Decoder:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
                     position = number if reader is None or self._sort else place | reader.offset
+                    if secrets.has_files or blocks:
+                        yield from self._read_secrets(secrets, blocks)
                     events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
@@ -226,6 +282,22 @@ class Decoder:
         finally:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
+
+    def _read_secrets(self, secrets: Secrets, blocks: list[SecretsBlock]) -> Iterator[list[Event]]:
+        """Read new secrets, and yield the events in records that waited for them."""
+        version = secrets.version
+        secrets.poll()
+        secrets.take_blocks(blocks)
+        blocks.clear()
+        if secrets.version != version:
+            yield from self.reassembler.retry()
+
+    def _number_merged(self, packets: files.SideBySide) -> Iterator[tuple[int, RawPacket]]:
+        """Yield the packets of several files with their numbers."""
+        for number, packet in enumerate(packets, self.packets + 1):
+            file = self.sources[packets.offset >> PACKET_OFFSET_BITS]
+            self.numbers.add(number, file, packets.number)
+            yield number, packet
 
     @property
     def _place(self) -> int:
@@ -239,56 +311,62 @@ class Decoder:
             raise CaptureError("is empty: no packets, no frames")
         if files.is_capture(head):
             yield from self.read_packets(files.read_packets(head, read))
-        elif looks_like_hexdump(head):
-            yield from self._read_hexdump(head, read)
+        elif is_text(head):
+            yield from self._read_text(head, read)
         else:
             yield from self._read_raw(head, read)
 
-    def _read_hexdump(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        """Yield the events of what a hex dump shows: a capture file, packets, or frames."""
-        dumps = _Until(DamagedCapture, chain([head], iter(read, b"")))
-        dumped_items = _Until(CaptureError, parse_hexdump(dumps))
+    def _read_text(self, head: bytes, read: Read) -> Iterator[list[Event]]:
+        """Yield the events of what a text shows: a capture file, packets, connections of a log, or frames."""
+        chunks = _Until(DamagedCapture, chain([head], iter(read, b"")))
+        form, lines = choose_form(split_lines(chunks))
+        if form.name not in self.forms:
+            self.forms.append(form.name)
+        dumps = _Until(CaptureError, form.parse(lines))
         first: list[Dumped] = []
-        for dumped in dumped_items:
+        for dumped in dumps:
             first.append(dumped)
-            if dumped.more or len(first) == _SAMPLED:
+            if dumped.more or dumped.flow is not None or len(first) == _SAMPLED:
                 break
-        if dumped_items.error is not None and not first:
-            raise dumped_items.error
-        yield from self._read_dumps(first, dumped_items)
-        if dumped_items.error is not None:
-            raise DamagedCapture(str(dumped_items.error))
+        yield from self._read_dumps(form, first, dumps)
         if dumps.error is not None:
-            raise dumps.error
+            raise DamagedCapture(str(dumps.error))
+        if chunks.error is not None:
+            raise chunks.error
 
-    def _read_dumps(self, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
-        """Yield the events of a hex dump; the kind of bytes in it is detected from `first`."""
-        kinds = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
-        links = [kinds[dump.link or link_of(dump.data)] for dump in first if not dump.more]
-        if files.is_capture(first[0].data):  # somebody dumped a capture file
+    def _read_dumps(self, form: Form, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
+        """Yield the events of the dumps of a text; the kind of bytes in them is detected from `first`."""
+        dumps = chain(first, later)
+        if first[0].flow is not None:
+            flows = Flows(self.reassembler)
+            for dump in dumps:
+                if dump.time_ns is not None and dump.time_ns > self.last_ns:
+                    self.last_ns = dump.time_ns
+                yield from flows.add(dump, self._place | dump.line)
+        elif files.is_capture(first[0].data):  # somebody dumped a capture file
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
-        elif not any(links):
-            yield from self._read_frames((dump.data, dump.time_ns) for dump in chain(first, later))
+        elif not shows_packets(first):
+            yield from self._read_frames(dumps, form.is_whole)
         else:
+            links = [LINKS[dump.link or link_of(dump.data)] for dump in first]
             link = max(links, key=links.count)  # of a packet that is not IP
             yield from self.read_packets(
-                (dump.time_ns, kinds[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
-                for dump in chain(first, later)
+                (dump.time_ns, LINKS[dump.link or link_of(dump.data)] or link, dump.data, len(dump.data))
+                for dump in dumps
             )
 
     def _read_raw(self, head: bytes, read: Read) -> Iterator[list[Event]]:
-        def chunks() -> Iterator[tuple[bytes, None]]:
-            yield head, None
+        def chunks() -> Iterator[Dumped]:
+            yield Dumped(head, None)
             while chunk := read():
-                yield chunk, None
+                yield Dumped(chunk, None)
 
         batches = self._read_frames(chunks())
         first = next(filter(None, batches), None)
         if first is None or not self._is_frames(first[0], head):
             raise CaptureError(
-                "neither a capture (pcap, pcapng), nor a hex dump, nor Pulsar frames; "
-                "convert other captures with editcap, and cut other headers off raw bytes"
+                f"{NO_TRAFFIC}; convert other captures with editcap, and cut other headers off raw bytes"
             )
         yield first
         yield from batches
@@ -301,8 +379,11 @@ class Decoder:
         stream.certain = False
         return any(isinstance(event, Frame) for event in [*stream.feed(head), *stream.close()])
 
-    def _read_frames(self, chunks: Iterable[tuple[bytes, int | None]]) -> Iterator[list[Event]]:
-        """Yield the frames in bytes without packets; the command of each frame gives its direction."""
+    def _read_frames(self, dumps: Iterable[Dumped], is_whole: bool = True) -> Iterator[list[Event]]:
+        """Yield the frames in bytes without packets; the command of each frame gives its direction.
+
+        Unless these are the whole text, other bytes between the frames are left out.
+        """
         connection = Connection(self.reassembler.connections)
         self.reassembler.connections += 1
         stream = FrameStream(connection, True, limit=self._limit)
@@ -316,12 +397,17 @@ class Decoder:
             state.track(events)
             return events
 
-        until = _Until(DamagedCapture, chunks)
-        for data, time_ns in until:
+        until = _Until(DamagedCapture, dumps)
+        for dumped in until:
+            data, time_ns = dumped.data, dumped.time_ns
+            if not (is_whole or belongs(stream, data)):
+                continue
             for start in range(0, len(data), _PIECE):
                 yield track(stream.take(data[start : start + _PIECE], time_ns, self._place))
                 while stream.has_more:
                     yield track(stream.take_more())
+            if dumped.missing:
+                yield track(stream.gap(hole_size(dumped, stream), time_ns, self._place))
         while events := stream.settle():
             yield track(events)
         yield track(stream.close())

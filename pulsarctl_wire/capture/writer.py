@@ -4,44 +4,59 @@ One section, an interface block for each link type, nanoseconds. Source: the PCA
 """
 
 import struct
+import sys
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import BinaryIO, Final
 
+from pulsarctl_wire.capture.comments import APPLICATION, COMMENT, About, pack_options
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.secrets import NSS, Secrets
 from pulsarctl_wire.wire.frame import Event
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Bytes of packets that are kept because a later event may need them."""
 
+MAX_COMMENTS: Final = 32
+"""Maximum number of comments on a packet's events, and of further ones; those beyond are counted."""
+
 _COST: Final = 128  # bytes of memory for a kept packet, besides its own
-_SECTION, _INTERFACE, _STATISTICS, _PACKET = 0x0A0D0D0A, 1, 5, 6
+_SECTION, _INTERFACE, _STATISTICS, _PACKET, _SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
 _RECEIVED, _DROPPED = 4, 5  # isb_ifrecv, isb_ifdrop
-_NANOSECONDS: Final = struct.pack("<HHB3xHH", 9, 1, 9, 0, 0)  # if_tsresol 10^-9, end of options
+_SECRETS_SIZE: Final = 1 << 20
+_RESOLUTION: Final = struct.pack("<HHB3x", 9, 1, 9)  # if_tsresol 10^-9
+_WAITING: Final = 1_024  # packets for which selected ones wait for late events
 _PADDINGS: Final = (b"", bytes(1), bytes(2), bytes(3))
 _head: Final = struct.Struct("<7I").pack
 _u32: Final = struct.Struct("<I").pack
 
 
 class PcapngWriter:
-    """Writes packets to `stream` as pcapng, and counts them in `count`.
+    """Writes packets to `stream` as pcapng, and counts them in `count`. `about` is what each section says.
 
     All methods raise OSError if the stream cannot be written.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, about: About | None = None) -> None:
         self.count = 0
         self._stream = stream
         self._interfaces: dict[int, int] = {}
+        self._section = self._interface = b""
+        if about is not None:
+            self._section = pack_options(((APPLICATION, about.application), (COMMENT, about.section)))
+            self._interface = pack_options(((COMMENT, about.interface),))
         self.begin()
 
     def begin(self) -> None:
         """Begin a section, as at the start of a file: it can be read without the previous ones."""
         self._interfaces.clear()
-        self._put(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+        self._put(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + self._section)
 
-    def write(self, packet: RawPacket) -> None:
-        """Write a packet."""
+    def write(self, packet: RawPacket, comments: Sequence[str] = ()) -> None:
+        """Write a packet with comments, if any."""
         time_ns, link, data, length = packet
         number = self._interfaces.get(link)
         if number is None:
@@ -49,9 +64,10 @@ class PcapngWriter:
         stamp = (time_ns or 0) & 2**64 - 1
         size = len(data)
         padding = -size % 4
-        total = 32 + size + padding
+        options = pack_options((COMMENT, comment) for comment in comments) if comments else b""
+        total = 32 + size + padding + len(options)
         head = _head(_PACKET, total, number, stamp >> 32, stamp & 0xFFFFFFFF, size, max(length, size))
-        self._stream.write(b"".join((head, data, _PADDINGS[padding], _u32(total))))
+        self._stream.write(b"".join((head, data, _PADDINGS[padding], options, _u32(total))))
         self.count += 1
 
     def write_statistics(self, link: int, time_ns: int, received: int, dropped: int) -> None:
@@ -62,9 +78,19 @@ class PcapngWriter:
         counters = struct.pack("<HHQHHQI", _RECEIVED, 8, received, _DROPPED, 8, dropped, 0)
         self._put(_STATISTICS, struct.pack("<III", number, time_ns >> 32, time_ns & 0xFFFFFFFF) + counters)
 
+    def write_secrets(self, keylog: bytes) -> None:
+        """Write lines of a TLS key log, if any: they open the packets that follow.
+
+        It is split into several blocks if one would be too large for readers.
+        """
+        for start in range(0, len(keylog), _SECRETS_SIZE):
+            part = keylog[start : start + _SECRETS_SIZE]
+            self._put(_SECRETS, struct.pack("<II", NSS, len(part)) + part + _PADDINGS[-len(part) % 4])
+
     def _add_interface(self, link: int) -> int:
         """Write the block of a new interface; return its number."""
-        self._put(_INTERFACE, struct.pack("<HHI", link, 0, 0) + _NANOSECONDS)
+        resolution = _RESOLUTION + (self._interface or bytes(4))
+        self._put(_INTERFACE, struct.pack("<HHI", link, 0, 0) + resolution)
         return self._interfaces.setdefault(link, len(self._interfaces))
 
     def _put(self, kind: int, body: bytes) -> None:
@@ -77,15 +103,29 @@ class EventWriter:
 
     A frame is known only after its last packet, so packets are kept for a while: call `see` with every
     packet, and `take` with the selected events. `lost` counts packets that were needed but no longer kept.
-    The first packet seen truncates the stream.
+    `begin`, or the first packet seen, truncates the stream.
+
+    With comments, selected packets wait for later events in them: call `close` at the end. `about` is as in
+    `PcapngWriter`, `comments` are those of packets by number. Further ones come with the events, and go to
+    the packets that complete these; `uncommented` counts those that came when their packets were written.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self.lost = 0
+    def __init__(
+        self,
+        stream: BinaryIO,
+        about: About | None = None,
+        comments: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        self.lost = self.uncommented = 0
+        self.secrets: Secrets | None = None
+        """What opens TLS records; their secrets are written before them."""
         self._stream = stream
+        self._about = about
+        self._comments = comments
         self._writer: PcapngWriter | None = None
         self._packets: OrderedDict[int, RawPacket] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._selected_bytes = 0
+        self._selected: dict[int, _Selected] = {}
         self._last_written: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -93,27 +133,90 @@ class EventWriter:
         """Packets written."""
         return self._writer.count if self._writer is not None else 0
 
+    def begin(self) -> None:
+        """Begin the file."""
+        with suppress(OSError):  # a pipe
+            self._stream.truncate(0)
+        self._writer = PcapngWriter(self._stream, self._about)
+
     def see(self, number: int, packet: RawPacket) -> None:
         """Keep packet `number` for events that may need it."""
         if self._writer is None:
-            with suppress(OSError):  # a pipe
-                self._stream.truncate(0)
-            self._writer = PcapngWriter(self._stream)
+            self.begin()
         self._packets[number] = packet
         self._bytes += len(packet[2]) + _COST
         while self._bytes > KEPT_BYTES:
             _, dropped = self._packets.popitem(last=False)
             self._bytes -= len(dropped[2]) + _COST
+        if self._selected_bytes > KEPT_BYTES:
+            self.close()
+        elif self._selected and next(iter(self._selected)) < number - _WAITING:
+            self._write(number - _WAITING)
 
-    def take(self, event: Event) -> None:
-        """Write the packets of `event` that were not written yet."""
+    def select(self, number: int) -> bool:
+        """Select packet `number`, whatever it holds; return whether it was kept, and not selected before."""
+        packet = self._packets.pop(number, None)
+        if packet is None:
+            return False
+        self._bytes -= len(packet[2]) + _COST
+        self._selected_bytes += len(packet[2]) + _COST
+        self._selected[number] = _Selected(packet, self._comments.get(number, ()))
+        return True
+
+    def take(self, event: Event, *comments: str) -> None:
+        """Select the packets of `event` that were not selected yet; without comments, write them.
+
+        Before them come those of its connection's TLS handshake, and the secrets.
+        """
+        tls = event.connection.tls
+        if tls is not None and self.secrets is not None and self._writer is not None:
+            self._writer.write_secrets(self.secrets.take_used())
+            while tls.packets:
+                self.select(tls.packets.pop(0))
         for number in event.packets or (event.packet,):
-            packet = self._packets.pop(number, None)
-            if packet is not None and self._writer is not None:
-                self._bytes -= len(packet[2]) + _COST
-                self._writer.write(packet)
-                self._last_written[number] = None
-                if len(self._last_written) > 65_536:
-                    self._last_written.popitem(last=False)
-            elif number and number not in self._last_written:
-                self.lost += 1
+            is_known = self.select(number) or number in self._selected or number in self._last_written
+            self.lost += number > 0 and not is_known
+        if not comments:
+            self.close()
+        elif event.packet in self._selected:
+            for comment in comments:
+                self._selected[event.packet].add(comment)
+        else:
+            self.uncommented += event.packet in self._last_written
+
+    def close(self) -> None:
+        """Write all selected packets."""
+        self._write(sys.maxsize)
+
+    def _write(self, end: int) -> None:
+        """Write the selected packets before number `end`."""
+        for number in sorted(number for number in self._selected if number < end):
+            selected = self._selected.pop(number)
+            self._selected_bytes -= len(selected.packet[2]) + _COST
+            if self._writer is not None:
+                self._writer.write(selected.packet, selected.list_comments())
+            self._last_written[number] = None
+            if len(self._last_written) > 65_536:
+                self._last_written.popitem(last=False)
+
+
+@dataclass(slots=True)
+class _Selected:
+    """A packet that will be written: the comments on the events that it completes, and further ones."""
+
+    packet: RawPacket
+    further: Sequence[str]
+    comments: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, comment: str) -> None:
+        """Add a comment on an event; those that are too many are only counted."""
+        self.count += 1
+        if self.count <= MAX_COMMENTS:
+            self.comments.append(comment)
+
+    def list_comments(self) -> list[str]:
+        """Return the comments, with one about those that are left out."""
+        comments = [*self.comments, *self.further[:MAX_COMMENTS]]
+        left_out = self.count + len(self.further) - len(comments)
+        return [*comments, f"… {left_out} more"] if left_out else comments

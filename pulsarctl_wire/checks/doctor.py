@@ -30,7 +30,7 @@ from pulsarctl_wire.checks.rule import (
 )
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Connection, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Connection, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -83,9 +83,12 @@ class Doctor(Sink):
         self._on_finding = on_finding
         self._next_check = (0, 0)  # time of the next check (0: none), and number of the frame that starts it
         self._now = 0
-        self._check_count = 0  # connections, consumers and producers in the last check
-        self._frames_at_report: dict[int, int] = {}
-        """`frames_at_report` of the latest finding that a hole may take back: by connection, or `_ALL`."""
+        self._checked_count = 0  # connections, consumers and producers that the last check looked at
+        self._latest_reports: dict[int, int] = {}
+        """After how many frames the latest finding that a hole may withdraw was reported.
+
+        By connection; `_ALL` has those of rules that rely on all connections.
+        """
         self._rules = [rule(self) for rule in rules]
         self._relies_on = {rule.id: rule.relies_on for rule in self._rules}
         self.rule_count = len(self._rules)
@@ -122,7 +125,7 @@ class Doctor(Sink):
         if not isinstance(state, CheckState):
             return
         self.states.pop(state.connection.index, None)
-        self._frames_at_report.pop(state.connection.index, None)
+        self._latest_reports.pop(state.connection.index, None)
         self._count_connection(state, ending)
         for hook in self._hooks["closed"]:
             hook(state, ending)
@@ -190,24 +193,24 @@ class Doctor(Sink):
             return
         if due_ns:
             self._check_silences(due_ns)
-        self._next_check = time_ns, number + max(_CHECK_FRAMES, self._check_count)
+        self._next_check = time_ns, number + max(_CHECK_FRAMES, self._checked_count)
 
     def _check_silences(self, now_ns: int) -> None:
         """Check all silences."""
         self._now = now_ns
-        self._check_count = len(self.states)
+        self._checked_count = len(self.states)
         for hook in self._hooks["due"]:
             hook(now_ns)
         for state in list(self.states.values()):
             if state.closed_ns is not None:
                 continue  # it is checked when it has ended, with the time of its FIN
             ledgers = (*state.consumers.values(), *state.producers.values())
-            self._check_count += len(ledgers)
+            self._checked_count += len(ledgers)
             for ledger in ledgers:
                 if isinstance(ledger, Consumer) or (isinstance(ledger, Producer) and ledger.is_open):
-                    self.on_due(ledger, now_ns)
+                    self.check_owner(ledger, now_ns)
 
-    def on_due(self, owner: Consumer | Producer, now_ns: int) -> None:
+    def check_owner(self, owner: Consumer | Producer, now_ns: int) -> None:
         """Let the rules check the silence of a consumer or producer."""
         for hook in self._hooks["consumer_due" if isinstance(owner, Consumer) else "producer_due"]:
             hook(owner, now_ns)
@@ -217,7 +220,7 @@ class Doctor(Sink):
         for method in self._by_type[frame.type]:
             method(state, frame, sighting)
 
-    def on_moment(self, name: str, state: CheckState, frame: Frame, *details: Any) -> None:
+    def on_moment(self, name: str, state: CheckState, frame: Frame | HttpMessage, *details: Any) -> None:
         """Call the rules that watch for this moment (`rule.MOMENTS`)."""
         for method in self._hooks[name]:
             method(state, frame, *details)
@@ -263,6 +266,7 @@ class Doctor(Sink):
             finding = self.findings[key] = Finding(
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
+            finding.cause = rule.find_cause(state.connection, subject, evidence)
             self._note_report(rule, finding, state)
             times = [row.sighting.time_ns for row in evidence if row.sighting.time_ns]
             finding.first_ns = min(times, default=0)
@@ -279,7 +283,7 @@ class Doctor(Sink):
         """Note after how many frames a finding was reported: a hole may withdraw it."""
         finding.frames_at_report = state.frame_count
         if rule.relies_on != FRAME:
-            self._frames_at_report[_ALL if rule.relies_on == CAPTURE else state.connection.index] = (
+            self._latest_reports[_ALL if rule.relies_on == CAPTURE else state.connection.index] = (
                 state.frame_count
             )
 
@@ -287,10 +291,10 @@ class Doctor(Sink):
         """Drop findings that were reported while the bytes of a hole were already missing."""
         last = state.direction(gap.to_broker).last
         since = last.number if last is not None else 0
-        scopes = [key for key in (_ALL, state.connection.index) if self._frames_at_report.get(key, 0) > since]
+        scopes = [key for key in (_ALL, state.connection.index) if self._latest_reports.get(key, 0) > since]
         if not scopes:
             return
-        self._frames_at_report |= dict.fromkeys(scopes, since)
+        self._latest_reports |= dict.fromkeys(scopes, since)
         for key, finding in list(self.findings.items()):
             relies_on = self._relies_on[finding.rule]
             if relies_on == FRAME or finding.frames_at_report <= since:
@@ -301,7 +305,10 @@ class Doctor(Sink):
 
 
 def _make_ending(state: CheckState, time_ns: int, by_broker: bool | None) -> EndedConnection:
-    """Return the ending of a connection without packets; `by_broker` is None if it is still open."""
+    """Return the ending of a connection of whose packets nothing is known.
+
+    `by_broker` is None if it is still open.
+    """
     return EndedConnection(
         connection=state.connection,
         state=state,

@@ -22,7 +22,7 @@ MAX_NAMES: Final = 16_384
 """Maximum number of topics, subscriptions and producer names that are remembered."""
 
 MAX_OWNERS: Final = 1_024
-"""Producers of a name, or consumers of a subscription, that are kept when there are too many."""
+"""Maximum number of open producers of a name, or consumers of a subscription, once closed ones are out."""
 
 MAX_UNACKED: Final = 262_144
 """Maximum number of unacknowledged entries that are remembered for all consumers together."""
@@ -59,9 +59,12 @@ def parse_host(address: str) -> str:
 
 
 def find_client_host(connection: Connection) -> str:
-    """Return the client's host; "" if it is the server's own, which may have many addresses."""
+    """Return the client's host; "" if it is the server's own, which may have many addresses.
+
+    A client of our proxy is never the broker's host: it did not connect to the broker.
+    """
     client = parse_host(connection.client)
-    return "" if client == parse_host(connection.server) else client
+    return "" if client == parse_host(connection.server) and not connection.listener else client
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -72,7 +75,7 @@ class Send(Sighting):
     sequence, highest, publish_time, chunk     as in the command and its metadata
     head        its bytes from COMMAND_SIZE to the payload (of `size` bytes); b"" if over `LARGEST_HEAD`
     digest      CRC32-C of the payload; -1 if a valid checksum covers it
-    has_plain_head     its metadata has only usual fields, see `Head.is_plain`
+    has_plain_metadata its metadata has only usual fields, see `Head.is_plain`
     answer      SEND_RECEIPT or SEND_ERROR
     stored_id   the id in its SEND_RECEIPT, `NOWHERE` if the broker dropped it as a duplicate; or None
     previous    the SEND before it with the same sequence id and chunk
@@ -83,7 +86,7 @@ class Send(Sighting):
     """
 
     __slots__ = (
-        *("answer", "chunk", "digest", "has_plain_head", "has_same_payload", "head", "highest"),
+        *("answer", "chunk", "digest", "has_plain_metadata", "has_same_payload", "head", "highest"),
         *("_is_deliverable", "highest_before", "is_corrupt", "is_failed", "position", "previous"),
         *("producer", "publish_time", "sequence", "size", "stored_id"),
     )
@@ -96,7 +99,7 @@ class Send(Sighting):
         self.chunk = self.size = self.producer = 0
         self.highest_before = self.digest = -1
         self.head = b""
-        self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_head = False
+        self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_metadata = False
         self.previous: Send | None = None
         self.answer: Sighting | None = None
         self.stored_id: Entry | None = None
@@ -115,7 +118,7 @@ class Send(Sighting):
     @property
     def is_deliverable(self) -> bool:
         """Whether any consumer may get it at once: no marker, not delayed, in no transaction."""
-        if self.has_plain_head:
+        if self.has_plain_metadata:
             return True
         if self._is_deliverable is None:
             metadata = self.metadata
@@ -129,12 +132,12 @@ class Send(Sighting):
     @property
     def is_encrypted(self) -> bool:
         """Whether the payload is encrypted, which gives other bytes each time."""
-        metadata = None if self.has_plain_head else self.metadata
+        metadata = None if self.has_plain_metadata else self.metadata
         return metadata is not None and len(metadata.encryption_keys) > 0
 
     @property
     def is_copy(self) -> bool:
-        """Whether all its bytes are those of the SEND before it."""
+        """Whether all its bytes are those of `previous`."""
         return self.has_same_payload and self.previous is not None and self.head == self.previous.head
 
     def has_payload(self, payload: bytes) -> bool:
@@ -356,7 +359,7 @@ class Facts:
             self._send_count = sum(len(publisher.sends) for publisher in self.publishers.values())
 
     def record_stored(self, topic: Topic, send: Send) -> None:
-        """Remember a SEND that the broker stored."""
+        """Remember a SEND that is stored, as its receipt says."""
         sends = topic.stored_sends
         sends.append(send)
         if len(sends) > _MAX_STORED:

@@ -33,7 +33,8 @@ class Sighting:
     ordinal     among the frames of its connection and direction, from 0; -1 if it is no frame
     type        the command's type number; -1 if it is no frame
     time_ns     ns since the epoch; 0 if unknown
-    packet      place (see `PACKET_OFFSET_BITS`) or number of the packet that completed it; 0 if unknown
+    packet      number of the packet that completed it, or for findings that tables keep its place (see
+                `PACKET_OFFSET_BITS`); 0 if unknown
     """
 
     __slots__ = ("connection", "number", "ordinal", "packet", "time_ns", "to_broker", "type")
@@ -93,11 +94,13 @@ class Finding:
     count         how often
     explanation   one sentence
     advice        one more
+    cause         what it has in common with findings of the same cause (`Rule.cause`)
+    others        of a finding that stands for several (`folding.fold`): the others
     """
 
     __slots__ = (
-        *("advice", "certainty", "connection", "count", "evidence", "explanation", "first_ns", "last_ns"),
-        *("frames_at_report", "rule", "severity", "subject"),
+        *("advice", "cause", "certainty", "connection", "count", "evidence", "explanation", "first_ns"),
+        *("frames_at_report", "last_ns", "others", "rule", "severity", "subject"),
     )
 
     def __init__(
@@ -121,6 +124,8 @@ class Finding:
         self.advice = advice
         self.count = 0
         self.first_ns = self.last_ns = 0
+        self.cause: tuple[str, ...] = ()
+        self.others: list[Finding] = []
         self.frames_at_report = 0  # frames seen when it was first reported with this certainty
 
     def add(self, evidence: list[Evidence]) -> bool:

@@ -21,6 +21,13 @@ from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, Delivered, LedgerState
+from pulsarctl_wire.wire.session.state_data import (
+    SENT_CHUNK,
+    SENT_FRAME,
+    SENT_HIGHEST,
+    SENT_PRODUCER,
+    SENT_PUBLISH_TIME,
+)
 from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 MAX_REDELIVERED: Final = 4_096
@@ -184,19 +191,19 @@ class Consumer(ConsumerLedger):
 class UnackedDelivery(Delivered):
     """An unacknowledged entry, with the MESSAGE that delivered it."""
 
-    __slots__ = ("is_chunk", "is_intact", "is_reported", "sighting")
+    __slots__ = ("is_chunk", "is_intact", "is_reported_hole", "sighting")
 
     def __init__(self, left: int, sighting: Sighting, *, is_chunk: bool, is_intact: bool) -> None:
         super().__init__(left, sighting.number, sighting.time_ns)
         self.sighting = sighting
         self.is_chunk = is_chunk
         self.is_intact = is_intact  # its checksum was right when it was seen
-        self.is_reported = False
+        self.is_reported_hole = False  # by the rule `AckHole`
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Producer(ProducerLedger):
-    """An open producer: its ledger, and its name's SENDs over all connections.
+    """A producer, open or not: its ledger, and its name's SENDs over all connections.
 
     `send_count` and `answer_count` count SENDs and their answers; `has_receipt`: one was a SEND_RECEIPT.
     """
@@ -252,8 +259,9 @@ class Producer(ProducerLedger):
         self.send_count += 1
         send.position = self.send_count
         send.producer, send.sequence = self.producer_id, sequence
-        send.highest, send.publish_time, send.chunk = pending[4], pending[6], pending[7]
-        publisher = self.publisher or self.identify(self.name or pending[5])  # [5]: the name in its metadata
+        send.highest, send.publish_time = pending[SENT_HIGHEST], pending[SENT_PUBLISH_TIME]
+        send.chunk = pending[SENT_CHUNK]
+        publisher = self.publisher or self.identify(self.name or pending[SENT_PRODUCER])
         if publisher is None:
             return
         self.state.facts.remember(publisher, send)
@@ -263,5 +271,5 @@ class Producer(ProducerLedger):
         """Return the SEND that waits for its answer with this sequence id, if it is remembered."""
         if self.publisher is None:
             return None
-        send = self.publisher.sends.get(make_sequence_key(sequence, pending[7]))  # [7]: chunk id
-        return send if send is not None and send.number == pending[2] else None  # [2]: number of its frame
+        send = self.publisher.sends.get(make_sequence_key(sequence, pending[SENT_CHUNK]))
+        return send if send is not None and send.number == pending[SENT_FRAME] else None

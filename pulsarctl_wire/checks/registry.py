@@ -17,6 +17,7 @@ from pulsarctl_wire.checks.rules import (
     payloads,
     peers,
     producers,
+    tls,
 )
 
 RULES: Final[tuple[type[Rule], ...]] = (
@@ -24,6 +25,8 @@ RULES: Final[tuple[type[Rule], ...]] = (
     peers.PlainClientOnTlsPort,
     peers.HttpClientOnBinaryPort,
     peers.ProxyHeaderRefused,
+    tls.TlsAlert,
+    tls.TlsCertificateInvalid,
     payloads.ResponseOverFrameLimit,
     payloads.MessageOverFrameLimit,
     payloads.SendCorruptAtSource,

@@ -212,7 +212,7 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
         elif unknown := _UNKNOWN.fullmatch(command or ""):
             number, base = int(unknown[1]), BaseCommand()
         data = base.SerializePartialToString() if base is not None else b""
-        size = max(len(data), min(size, _TYPE_SIZE + 1))  # 2 bytes: it is not tracked
+        size = max(len(data), min(size, _TYPE_SIZE + 1))  # states ignore a command of just `_TYPE_SIZE`
     to_broker, offset = bool(rows["to_broker"][row]), rows["stream_offset"][row] or 0
     raw, time_ns = _header(total, size) + data, rows["time_ns"][row]
     frame = RowFrame(raw, base, number, connection, to_broker, offset, time_ns, packet)
@@ -230,7 +230,10 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
 
 
 def _make_ids(number: int, rows: Columns, row: int) -> Ids:
-    """Return the numbers of a row: those of its command, as `fast_fields.ids_of` does."""
+    """Return the numbers of a row: those of its command, as `fast_fields.ids_of` does.
+
+    `count` of a SEND is 1, as tables do not have num_messages, which nothing here asks for.
+    """
     if number in (SEND, SEND_RECEIPT):
         ids = Ids(_read_id(rows, "producer_id", row) or 0)
         ids.sequence = _read_id(rows, "sequence_id", row) or 0
@@ -402,7 +405,8 @@ _NUMBER_COLUMNS: Final = (
 def _replace_credentials(fields: dict[str, Any], expiry_ns: int | None) -> dict[str, Any]:
     """Return the fields of a command with placeholders for credentials; tokens expire at `expiry_ns`.
 
-    If anything else was redacted, the command was doubtful; an unknown field makes it doubtful again.
+    If anything else was redacted, all of the command counted as credentials (`credentials.is_doubtful`); an
+    unknown field makes that so again.
     """
     token = _MADE_UP if expiry_ns is None else as_base64(_make_token(expiry_ns))
     doubtful: list[str] = []

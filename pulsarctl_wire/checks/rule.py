@@ -4,7 +4,8 @@ A rule is a class. Its `id` names it, and its docstring is what `pwire explain` 
 then paragraphs that begin with `Wire:` (how it shows), `Advice:` (what to do) and `Source:`. The doctor calls
 the methods that it defines:
 
-    handlers      type of a command -> method(state, frame, sighting), after the state has tracked the frame
+    handlers      name of a command -> name of a method, called with (state, frame, sighting) after the state
+                  has tracked the frame
     moments       on_NAME(state, frame, ...) for each NAME of `MOMENTS` that it defines
     on_opened(state), on_closed(state, ending), on_lost(state, event)
     on_consumer_due(consumer, now_ns), on_producer_due(producer, now_ns)    now and then, and when they end
@@ -14,7 +15,7 @@ Rules call `report` as soon as they are sure.
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.checks.facts import Facts, find_client_host
@@ -22,7 +23,8 @@ from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Su
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, HttpMessage, Malformed
+from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 from pulsarctl_wire.wire.session.state_data import Owner
@@ -37,6 +39,7 @@ FRAME, CONNECTION, CAPTURE = "frame", "connection", "capture"
 """The data that a rule relies on: one frame; all bytes of its connection; all bytes of all connections."""
 
 MOMENTS: Final = {
+    "http": "a request or an answer of a lookup over HTTP: (state, message, number of the next frame)",
     "oversized": "a frame over the limit, which may be cut: (state, frame, sighting)",
     "sent_again": "a SEND with the sequence id of an earlier one: (state, frame, producer, send)",
     "corrupt": "the checksum of a SEND or MESSAGE is wrong: (state, frame, sighting)",
@@ -47,9 +50,10 @@ MOMENTS: Final = {
     "receipt_out_of_order": "a receipt that may be for a later SEND than the oldest one that waits: "
     "(state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, send)",
-    "stored_again": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",
-    "granted": "twice the first permits or more are outstanding after FLOW: (state, frame, consumer)",
-    "pause_ends": "a FLOW, MESSAGE or ACK after T without MESSAGE, or T without FLOW and MESSAGE: "
+    "possible_duplicate": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",
+    "many_permits": "twice the first permits or more, or over `MAX_PERMITS`, are outstanding after FLOW: "
+    "(state, frame, consumer)",
+    "pause_ends": "a MESSAGE or ACK after T without MESSAGE, or a FLOW after T without FLOW and MESSAGE: "
     "(state, frame, consumer), before the frame counts",
     "epoch": "a MESSAGE to a consumer with an epoch: (state, frame, consumer), after it counts",
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
@@ -100,6 +104,8 @@ class Rule:
     severity: ClassVar[str] = ERROR
     relies_on: ClassVar[str] = FRAME
     handlers: ClassVar[dict[str, str]] = {}
+    cause: ClassVar[tuple[str, ...]] = ("client", "server", "topic", "subscription")
+    """What findings of one cause have in common: keys of `find_cause`."""
 
     def __init__(self, doctor: Reporter) -> None:
         self.doctor = doctor
@@ -126,6 +132,20 @@ class Rule:
 
     def on_finished(self) -> None:
         """Handle the end of all traffic."""
+
+    def find_cause(
+        self, connection: Connection, subject: Subject, evidence: Sequence[Evidence]
+    ) -> tuple[str, ...]:
+        """Return what findings of the same cause as this one have in common."""
+        parts = {
+            "client": find_client_host(connection),
+            "server": connection.server,
+            "topic": without_partition(subject.topic or ""),
+            "subscription": subject.subscription or "",
+            "reason": evidence[0].reason if evidence else "",
+            "last": str(evidence[-1].sighting.connection) if evidence else "",
+        }
+        return tuple(parts[name] for name in self.cause)
 
     def report(
         self,
@@ -212,7 +232,7 @@ def make_answer_subject(state: CheckState, frame: Frame) -> Subject:
     )
 
 
-def locate_bytes(event: Malformed) -> Sighting:
+def locate_bytes(event: Malformed | HttpMessage) -> Sighting:
     """Return where bytes were seen that are no frame."""
     return Sighting(event.connection, event.to_broker, time_ns=event.time_ns or 0, packet=event.packet)
 
@@ -230,5 +250,5 @@ _LONG_UNITS: Final = {"days": 86_400, "h": 3_600, "min": 60}
 
 
 def has_hook(rule: Rule, name: str) -> bool:
-    """Return whether a rule defines the method that the doctor calls for this moment."""
+    """Return whether a rule defines the method `on_NAME`, which the doctor calls."""
     return getattr(type(rule), f"on_{name}", None) is not getattr(Rule, f"on_{name}", None)

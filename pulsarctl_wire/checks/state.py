@@ -1,9 +1,8 @@
 """`CheckState`: the state of a connection as the rules see it.
 
 It is a `LedgerState` that also keeps the frames which may become evidence. It tells the doctor about frames
-of the types that rules ask for, and about moments such as "a receipt answers the wrong SEND".
-SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW are most of the traffic, so no rule is called for them unless
-something is unusual.
+of the types that rules ask for, and about moments such as "a receipt answers the wrong SEND". No rule is
+called for SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW, most of the traffic, unless something is unusual.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ from pulsarctl_wire.wire.frame import (
     Event,
     Frame,
     Gap,
+    HttpMessage,
     Malformed,
 )
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -59,10 +59,10 @@ class Observer(Protocol):
     def on_lost(self, state: "CheckState", event: Malformed | Gap) -> None:
         """Handle bytes that were missed, or are no frame."""
 
-    def on_moment(self, name: str, state: "CheckState", frame: Frame, *details: Any) -> None:
+    def on_moment(self, name: str, state: "CheckState", frame: Frame | HttpMessage, *details: Any) -> None:
         """Handle something unusual (`rule.MOMENTS`)."""
 
-    def on_due(self, owner: Consumer | Producer, now_ns: int) -> None:
+    def check_owner(self, owner: Consumer | Producer, now_ns: int) -> None:
         """Check the silence of a consumer or producer."""
 
     def forget_unacked(self) -> None:
@@ -117,8 +117,7 @@ class CheckState(SightedState):
         handles_type: list[bool],
     ) -> None:
         super().__init__(connection, knowledge, streams)
-        self.doctor = doctor
-        self.facts = doctor.facts
+        self.doctor, self.facts = doctor, doctor.facts
         self._handles_type = handles_type  # by type of command
         self.to_client, self.to_broker = Direction(), Direction()
 
@@ -129,6 +128,9 @@ class CheckState(SightedState):
             time_ns = event.time_ns or 0
             if time_ns >= facts.due_ns:
                 doctor.advance(time_ns, self._knowledge.frames + 1)
+            if isinstance(event, HttpMessage):
+                doctor.on_moment("http", self, event, self._knowledge.frames + 1)
+                continue
             if not isinstance(event, Frame):
                 self._lose()
                 if self._may_be_pulsar(event):
@@ -266,7 +268,7 @@ class CheckState(SightedState):
             self.facts.match_send(self.identify_entry(frame), True)
             self.doctor.on_moment("undecodable", self, frame, send)
         else:
-            send.has_plain_head = head.is_plain
+            send.has_plain_metadata = head.is_plain
             if head.codec:
                 self._decompress(frame, head)
             if self.is_chunk:
@@ -310,10 +312,10 @@ class CheckState(SightedState):
         if is_receipt:
             entry = frame.ids.ledger, frame.ids.entry
             send.stored_id = NOWHERE if entry[0] > _LARGEST_ID else entry
-            if ledger.topic_facts is not None:
+            if ledger.topic_facts is not None and send.stored_id != NOWHERE:
                 self.facts.record_stored(ledger.topic_facts, send)
             if send.previous is not None or send.stored_id == NOWHERE:
-                self.doctor.on_moment("stored_again", self, frame, ledger, send)
+                self.doctor.on_moment("possible_duplicate", self, frame, ledger, send)
         else:
             send.is_failed = True
             self.doctor.on_moment("send_failed", self, frame, ledger, send)
@@ -353,7 +355,7 @@ class CheckState(SightedState):
         consumer.last_flow = self.sighting
         consumer.flow_count += 1
         if consumer.permits >= 2 * consumer.first_grant or consumer.permits > MAX_PERMITS:
-            self.doctor.on_moment("granted", self, frame, consumer)
+            self.doctor.on_moment("many_permits", self, frame, consumer)
 
     def record_activity(self, frame: Frame, consumer: Consumer) -> None:
         """Record a FLOW or MESSAGE, which may end a pause. Overrides the parent's method."""
@@ -456,13 +458,13 @@ class CheckState(SightedState):
         super()._close(frame)
         if consumer is not None:
             consumer.subscription_facts.drop(consumer)
-            self.doctor.on_due(consumer, self.sighting.time_ns)
+            self.doctor.check_owner(consumer, self.sighting.time_ns)
 
     def _request(self, frame: Frame) -> None:
         if frame.type == _CLOSE_PRODUCER:
             producer = self.producer(frame.base.close_producer.producer_id)  # type: ignore[union-attr]
             if producer is not None and producer.is_open:
-                self.doctor.on_due(producer, self.sighting.time_ns)
+                self.doctor.check_owner(producer, self.sighting.time_ns)
                 self._drop(producer)
         super()._request(frame)
 
@@ -473,9 +475,9 @@ class CheckState(SightedState):
         self.producers_at_end = [owner for owner in owners if isinstance(owner, Producer) and owner.is_open]
         if self.closed_ns is not None:
             for consumer in self.consumers_at_end:
-                self.doctor.on_due(consumer, self.closed_ns)
+                self.doctor.check_owner(consumer, self.closed_ns)
             for producer in self.producers_at_end:
-                self.doctor.on_due(producer, self.closed_ns)
+                self.doctor.check_owner(producer, self.closed_ns)
         for consumer in self.consumers_at_end:
             consumer.subscription_facts.drop(consumer)
         for producer in self.producers_at_end:

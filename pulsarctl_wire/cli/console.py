@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
@@ -24,7 +24,7 @@ from pulsarctl_wire.errors import (
     SettingsError,
     WireError,
 )
-from pulsarctl_wire.render.text import PLAIN, Paint, clean, without_passwords
+from pulsarctl_wire.render.text import PLAIN, Paint, clean, count_of, skipped_in_words, without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +71,14 @@ def warn(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"pwire: {without_passwords(clean(text))}\n")
     sys.stderr.flush()
+
+
+def warn_of_packets(skipped: Mapping[str, int], copies: int = 0) -> None:
+    """Print how many packets had no TCP, by reason, and how many were captured twice, if there were any."""
+    if copies:
+        warn(f"{count_of(copies, 'packet')} captured twice, counted once")
+    if text := skipped_in_words(skipped):
+        warn(f"skipped {text}")
 
 
 def fail(text: str, code: int = EXIT_USAGE) -> NoReturn:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.checks.doctor import Doctor, OnFinding
     from pulsarctl_wire.checks.finding import Finding
     from pulsarctl_wire.checks.rule import Rule, Thresholds
+    from pulsarctl_wire.record import FindPacket
     from pulsarctl_wire.render.findings import Lines
     from pulsarctl_wire.render.line import Clock
     from pulsarctl_wire.render.text import Paint
@@ -76,7 +77,11 @@ def _nothing(finding: Finding, is_new: bool) -> None:
 
 
 class FindingPrinter:
-    """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s."""
+    """Says each finding at once, and again when it has become certain. Its instances are `OnFinding`s.
+
+    Of text, findings that are like earlier ones are left out, unless `each` is wanted. `find_packet` is as in
+    `Recorder`.
+    """
 
     def __init__(
         self,
@@ -85,12 +90,19 @@ class FindingPrinter:
         clock: Clock,
         write: Callable[[bytes], object],
         width: int | None = None,
+        *,
+        each: bool = False,
+        find_packet: FindPacket | None = None,
     ) -> None:
-        from pulsarctl_wire.checks.doctor import MAX_FINDINGS
+        from pulsarctl_wire.checks.folding import Folder
         from pulsarctl_wire.render.findings import MAX_ALIKE, FindingText
 
-        self._max_alike = MAX_ALIKE if output == "text" else MAX_FINDINGS
+        self._max_alike = MAX_ALIKE
+        self._shows_each = each or output == "json"
+        self._folder = Folder()
+        self._causes: Counter[int] = Counter()
         self._output = output
+        self._find_packet = find_packet
         self._text = FindingText(paint, clock, width)
         self._put = write
         self._alike: Counter[tuple[str, int]] = Counter()
@@ -98,22 +110,34 @@ class FindingPrinter:
 
     def __call__(self, finding: Finding, is_new: bool) -> None:
         """Say a finding, if there is anything new."""
-        key = finding.rule, finding.connection.index
-        self._alike[key] += is_new
-        if self._alike[key] > self._max_alike:
-            if is_new and self._alike[key] == self._max_alike + 1:
-                self._put(f"… more {finding.rule} on this connection; the last line counts all\n".encode())
-        elif is_new or finding.certainty != self._certainty.get(id(finding)):
+        if is_new and not self._shows_each and self._is_left_out(finding):
+            return
+        said = self._certainty.get(id(finding))
+        if is_new or (said and said != finding.certainty):
             self._certainty[id(finding)] = finding.certainty
             self._put(self.format(finding, {}))
+
+    def _is_left_out(self, finding: Finding) -> bool:
+        """Return whether a new finding is like others that were said; say it of the first such one."""
+        cause, key = self._folder.find_group(finding), (finding.rule, finding.connection.index)
+        self._causes[cause] += 1
+        if self._causes[cause] > 1:
+            count, limit, common = self._causes[cause], 1, "of the same cause"
+        else:
+            self._alike[key] += 1
+            count, limit, common = self._alike[key], self._max_alike, "on this connection"
+        if count == limit + 1:
+            self._put(f"… more {finding.rule} {common}; the last line counts all\n".encode())
+        return count > limit
 
     def format(self, finding: Finding, lines: Lines) -> bytes:
         """Format a finding as a JSON line or as text; `lines` has the frames that can be shown in full."""
         if self._output == "json":
+            from pulsarctl_wire.record import find_no_packet
             from pulsarctl_wire.render.findings import finding_record
             from pulsarctl_wire.render.jsonl import json_line
 
-            return json_line(finding_record(finding))
+            return json_line(finding_record(finding, self._find_packet or find_no_packet))
         return self._text(finding, lines).encode("utf-8", "backslashreplace")
 
 
@@ -137,12 +161,20 @@ def choose_exit_code(findings: Iterable[Finding], fail_on: FailOn) -> int:
     return EXIT_FOUND if any(map(means[fail_on], findings)) else 0
 
 
-def summarize(doctor: Doctor) -> str:
-    """Summarize in one line: what was examined, what was found, and what could not be judged."""
+def summarize(doctor: Doctor, *, each: bool = False) -> str:
+    """Summarize in one line: what was examined, what was found, and what could not be judged.
+
+    Findings of one cause count once, unless `each` counts.
+    """
+    from pulsarctl_wire.checks.folding import fold
+
     looked_at = doctor.connection_counts
-    findings = list(doctor.findings.values())
+    findings = list(doctor.findings.values()) if each else fold(doctor.findings.values())
     certain = sum(finding.certainty == "certain" for finding in findings)
-    text = f"{count_of(len(findings), 'finding')} ({certain} certain)" if findings else "nothing found"
+    text = f"{count_of(len(findings), 'finding')} ({certain} certain" if findings else "nothing found"
+    if findings:
+        total = len(doctor.findings)
+        text += f"; {total} with all of the same cause)" if total > len(findings) else ")"
     text += f" in {count_of(looked_at['connections'], 'connection')} by {count_of(doctor.rule_count, 'rule')}"
     limits = {
         "encrypted": "encrypted",

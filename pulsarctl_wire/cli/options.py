@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -29,6 +30,9 @@ MAX_FRAME_SIZE: Final = partial(
     min=16,
     show_default="5 MiB + 10 KiB",
 )
+KEEP_DUPLICATES: Final = partial(
+    flag, "--keep-duplicates", "Keep connections that were captured again before or after NAT."
+)
 OUTPUT: Final = partial(option, "-o --output", "Output format.")
 JOBS: Final = partial(
     option, "-j --jobs N", "Number of processes for large files.", min=1, show_default="all cores"
@@ -39,6 +43,11 @@ PAYLOAD_RATIO: Final = partial(
     "Most bytes of payloads to open per byte read, beyond the first 160 MiB.",
     min=1,
     show_default="1024",
+)
+PRIVATE_KEY: Final = partial(
+    several,
+    "--private-key FILE",
+    "Decrypt payloads that are encrypted for this key: RSA or EC, in PEM.",
 )
 
 
@@ -140,6 +149,7 @@ class DisplayOptions:
     )
     time_format: TimeFormat = TIME()
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials.")
+    private_keys: list[str] = PRIVATE_KEY()
 
 
 def parse_address(flag: str, text: str) -> tuple[str, int]:
@@ -178,6 +188,25 @@ def take_interface(names: list[str]) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How captures are read."""
+
+    keylogs: list[str] = several(
+        "--keylog FILE",
+        "Read TLS with the keys in this log (SSLKEYLOGFILE). Keys inside a pcapng need no option.",
+    )
+    max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
+
+    @property
+    def reading(self) -> Any:
+        """The options as the `Reading` of a `Decoder`."""
+        from pulsarctl_wire.capture.sources import Reading
+
+        return Reading(self.max_frame_size, tuple(self.keylogs), self.keep_duplicates)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowOptions:
     """What the rows of tables have."""
 
@@ -204,7 +233,9 @@ class RowOptions:
         "--max-value SIZE", "With --values: the largest payload that is kept.", default="64Ki"
     )
     hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
+    private_keys: list[str] = PRIVATE_KEY()
     max_frame_size: int | None = MAX_FRAME_SIZE()
+    keep_duplicates: bool = KEEP_DUPLICATES()
 
     def check_host(self, files: Iterable[str]) -> None:
         """Warn if --host is a pattern that tells the host of none of these files."""
@@ -215,15 +246,23 @@ class RowOptions:
 
     def make_options(self, split_size: int) -> Any:
         """Make the `Options` of the pipeline; `split_size` is in bytes. Contradictions end the command."""
+        from pulsarctl_wire.capture.private_keys import read_private_keys
         from pulsarctl_wire.pipeline.decoding.edges import Options
         from pulsarctl_wire.wire.detail import MessageOptions
 
         has_messages = self.messages or self.detail == "messages"
-        if not has_messages and (self.values or self.hash_keys):
-            console.fail("--values and --hash-keys need --messages")
+        if not has_messages and (self.values or self.hash_keys or self.private_keys):
+            console.fail("--values, --hash-keys and --private-key need --messages")
         if has_messages and self.detail not in ("frames", "messages"):
             console.fail(f"--messages cannot be combined with --detail {self.detail}")
-        about = MessageOptions(self.values or "", parse_size("--max-value", self.max_value), self.hash_keys)
+        with console.errors_reported():
+            read_private_keys(self.private_keys)  # it fails here, not in a worker
+        about = MessageOptions(
+            self.values or "",
+            parse_size("--max-value", self.max_value),
+            self.hash_keys,
+            tuple(map(os.path.abspath, self.private_keys)),
+        )
         return Options(
             split_size,
             self.max_frame_size,
@@ -232,18 +271,23 @@ class RowOptions:
             about if has_messages else None,
             host=self.host,
             detail="frames" if has_messages else self.detail,
+            keep_duplicates=self.keep_duplicates,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """TLS: which brokers we trust, and our own certificate."""
+    """TLS: which brokers we trust, our own certificate, and a log of keys."""
 
     tls_ca: str | None = option("--tls-ca --tlsTrustCertsFilePath FILE", "CA certificates to trust, PEM.")
     tls_cert: str | None = option("--tls-cert FILE", "Client certificate, PEM.")
     tls_key: str | None = option("--tls-key FILE", "Private key of the certificate, PEM.")
     tls_allow_insecure: bool = flag("--tls-allow-insecure", "Do not verify the broker's certificate.")
     no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
+
+    keylog: str | None = option(
+        "--keylog --tls-keylog FILE", "Append the keys of TLS connections, for decode --keylog or Wireshark."
+    )
 
     def collect_flags(self) -> dict[str, str | None]:
         """Return the options as `net.settings.gather` takes them."""
@@ -252,6 +296,7 @@ class TlsOptions:
             "tls_cert": self.tls_cert,
             "tls_key": self.tls_key,
             "tls_allow_insecure": "true" if self.tls_allow_insecure else None,
+            "keylog": self.keylog,
             "tls_hostname_check": "false" if self.no_tls_hostname_check else None,
         }
 

@@ -10,6 +10,7 @@ from pulsarctl_wire.capture.rotation import RotatingWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.frame import Connection, Event
 from pulsarctl_wire.wire.framing.redaction import Redactor
 from pulsarctl_wire.wire.session.ledgers import LedgerState
@@ -109,9 +110,11 @@ class RecordingSink(Sink):
 class Trace(Sink):
     """Shows the frames of links, by default on stderr, with the renderers of `decode`."""
 
-    def __init__(self, output: str, *, show_secrets: bool, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, output: str, *, show_secrets: bool, keys: KeyRing | None = None, stream: TextIO | None = None
+    ) -> None:
         self._stream = stream or sys.stderr
-        recorder = Recorder(show_secrets=show_secrets)
+        recorder = Recorder(show_secrets=show_secrets, keys=keys)
         self._render = console.make_renderer(self._stream, output, recorder, Clock())
 
     def events(self, events: list[Event]) -> None:

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pulsarctl_wire.errors import SettingsError
+from pulsarctl_wire.net.settings import make_tls_context
 
 _CERTIFICATE, _KEY = "ca.pem", "ca-key.pem"
 _CA_LIFE: Final = timedelta(days=3653)
@@ -72,6 +73,7 @@ def make_server_context(
     client_ca: str | None = None,
     client_optional: bool = False,
     protocols: Collection[str] = (),
+    keylog: str | None = None,
 ) -> ssl.SSLContext:
     """Return the TLS context for accepting clients' connections.
 
@@ -79,12 +81,13 @@ def make_server_context(
     same file). Without `cert`, our CA in `ca_directory` (None: the default one) signs a certificate for this
     machine and the host names and IP addresses `names`. With `client_ca`, a PEM file, clients must present a
     certificate signed by it, or may, if `client_optional`. `protocols`, unless empty, are the versions that
-    are spoken, such as TLSv1.3. Raises SettingsError for files that are missing or do not match.
+    are spoken, such as TLSv1.3. `keylog` is as in `make_tls_context`. Raises SettingsError for files that
+    are missing or do not match.
     """
     if key and not cert:
         raise SettingsError(f"the key {key} needs a certificate as well")
     try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
+        context = make_tls_context(ssl.Purpose.CLIENT_AUTH, client_ca, keylog)
     except OSError as error:
         raise _explain_failure(error, client_ca) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -118,8 +121,6 @@ def _refuse_passphrase(key: str) -> NoReturn:
 def _explain_failure(error: OSError, *paths: str | None) -> SettingsError:
     """Return the error for TLS files that cannot be used; it names the missing one, unlike the ssl module."""
     try:
-        if error.filename:  # set for $SSLKEYLOGFILE only
-            raise error
         for path in filter(None, paths):
             open(path, "rb").close()
     except OSError as missing:

@@ -6,6 +6,7 @@ Pulsar's client configuration reference.
 """
 
 import json
+import os
 import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,12 @@ from typing import Final, NamedTuple
 
 from pulsarctl_wire.errors import SettingsError
 
+MAX_REDIRECTS: Final = 20
+"""Maximum number of redirects of one lookup, as in Pulsar's clients."""
+
 DEFAULT_URL: Final = "pulsar://localhost:6650"
 _PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651}
+_WEB_PORTS: Final = {"http": 80, "https": 443}
 _CONF_KEYS: Final = {
     "brokerServiceUrl": "url",
     "authPlugin": "auth_plugin",
@@ -46,13 +51,22 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class ServiceUrl:
-    """A parsed service URL: whether it asks for TLS, and its hosts in the order to be tried."""
+    """A parsed service URL: whether it asks for TLS, and its hosts in the order to be tried.
+
+    `is_web`: the hosts are web services (http:// or https://), which name brokers over HTTP.
+    """
 
     tls: bool
     addresses: tuple[Address, ...]
+    is_web: bool = False
+
+    @property
+    def scheme(self) -> str:
+        """The scheme: pulsar, pulsar+ssl, http or https."""
+        return ("https" if self.tls else "http") if self.is_web else f"pulsar{'+ssl' if self.tls else ''}"
 
     def __str__(self) -> str:
-        return f"pulsar{'+ssl' if self.tls else ''}://{','.join(map(str, self.addresses))}"
+        return f"{self.scheme}://{','.join(map(str, self.addresses))}"
 
 
 def parse_url(text: str) -> ServiceUrl:
@@ -60,17 +74,29 @@ def parse_url(text: str) -> ServiceUrl:
 
     Raises SettingsError for anything else.
     """
+    url = parse_service_url(text)
+    if url.is_web:
+        raise SettingsError(f"{text} is a web service URL; give one of the binary protocol, as {DEFAULT_URL}")
+    return url
+
+
+def parse_service_url(text: str) -> ServiceUrl:
+    """Parse a service URL as `parse_url` does, or a web service's: `http://…` (port 80), `https://…` (443).
+
+    Raises SettingsError for anything else.
+    """
     scheme, separator, hosts = text.strip().partition("://")
     if not separator:
         scheme, hosts = "pulsar", scheme
-    if scheme in ("http", "https"):
-        raise SettingsError(f"{text} is a web service URL; give one of the binary protocol, as {DEFAULT_URL}")
-    if scheme not in _PORTS:
-        raise SettingsError(f"{text}: a service URL begins with pulsar:// or pulsar+ssl://")
+    port = (_PORTS | _WEB_PORTS).get(scheme)
+    if port is None:
+        raise SettingsError(
+            f"{text}: a service URL begins with pulsar:// or pulsar+ssl://, or with http:// or https://"
+        )
     if "@" in hosts:
         raise SettingsError("a service URL cannot have a user and password; see --basic and --token")
-    addresses = tuple(_parse_address(host, _PORTS[scheme], text) for host in hosts.rstrip("/").split(","))
-    return ServiceUrl(scheme == "pulsar+ssl", addresses)
+    addresses = tuple(_parse_address(host, port, text) for host in hosts.rstrip("/").split(","))
+    return ServiceUrl(scheme in ("pulsar+ssl", "https"), addresses, scheme in _WEB_PORTS)
 
 
 def _parse_address(text: str, port: int, url: str) -> Address:
@@ -111,6 +137,7 @@ class Settings:
     tls_key: str | None = None
     tls_allow_insecure: bool = False
     tls_hostname_check: bool = True
+    keylog: str | None = None
     listener: str | None = None
     timeout: float = 30.0
     connect_timeout: float = 10.0
@@ -120,7 +147,7 @@ class Settings:
     def tls_context(self) -> ssl.SSLContext:
         """Return the context for TLS connections. Raises SettingsError for unreadable certificates."""
         try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
+            context = make_tls_context(ssl.Purpose.SERVER_AUTH, self.tls_ca, self.keylog)
             if self.tls_cert:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
@@ -133,6 +160,25 @@ class Settings:
         if self.tls_allow_insecure:
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def make_tls_context(purpose: ssl.Purpose, ca: str | None, keylog: str | None) -> ssl.SSLContext:
+    """Return a TLS context that trusts the CAs in the file `ca`, and logs the keys of its connections.
+
+    They are appended to `keylog` (default: $SSLKEYLOGFILE; if neither is set, there is no log) in NSS format.
+    The file is created so that only the user can read it. Raises SettingsError if it cannot be written, and
+    OSError for `ca`.
+    """
+    path = keylog or os.environ.get("SSLKEYLOGFILE")
+    try:
+        if path:
+            os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None
+    context = ssl.create_default_context(purpose, cafile=ca)
+    if keylog:
+        context.keylog_filename = keylog
+    return context
 
 
 def gather(
@@ -200,7 +246,7 @@ def make_settings(texts: Mapping[str, str], **fields: object) -> Settings:
 
     Raises SettingsError for an invalid value.
     """
-    url = parse_url(texts.get("url", DEFAULT_URL))
+    url = parse_service_url(texts.get("url", DEFAULT_URL))
     return Settings(
         url=url,
         auth=_make_auth(texts),
@@ -209,6 +255,7 @@ def make_settings(texts: Mapping[str, str], **fields: object) -> Settings:
         tls_key=texts.get("tls_key"),
         tls_allow_insecure=_read_boolean(texts, "tls_allow_insecure", False),
         tls_hostname_check=_read_boolean(texts, "tls_hostname_check", True),
+        keylog=texts.get("keylog"),
         listener=texts.get("listener_name"),
         **fields,  # type: ignore[arg-type]
     )

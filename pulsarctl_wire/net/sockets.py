@@ -1,6 +1,8 @@
 """Helpers for sockets: listening, connecting, resetting, and reasons for failures."""
 
 import asyncio
+import errno
+import re
 import socket
 import ssl
 import struct
@@ -8,6 +10,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final
 
+from pulsarctl_wire.errors import Unreachable
 from pulsarctl_wire.net.settings import Address
 
 Socket = socket.socket
@@ -17,6 +20,8 @@ TlsContext = ssl.SSLContext
 """The type of TLS contexts, for modules that must not import `ssl`."""
 
 _FILES: Final = 65_536
+_OTHER_HOST: Final = {62, 64}
+"""OpenSSL's error codes for a certificate of another host name, or IP address."""
 
 ANY_HOST: Final = {"0.0.0.0", "::"}
 
@@ -119,3 +124,31 @@ def describe_failure(error: BaseException) -> str:
     if isinstance(error, ConnectionResetError) and not error.args:  # raised by asyncio
         return "closed during the TLS handshake; is this a port without TLS?"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def explain_failure(address: Address, error: Exception, *, has_tls: bool) -> Unreachable:
+    """Return the error of a session that could not connect to `address`, with a hint what to do.
+
+    `has_tls`: it tried TLS.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = error.verify_message.rstrip(".")
+        hint = "name its CA with --tls-ca, or use --tls-allow-insecure"
+        if error.verify_code in _OTHER_HOST:
+            hint = "connect by a name in the certificate, or use --no-tls-hostname-check"
+        return Unreachable(f"{address}: its certificate is not trusted: {reason}; {hint}")
+    if isinstance(error, (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)):
+        reason = getattr(error, "reason", None) or error.strerror or "the connection was closed"
+        hint = (
+            "is this a port without TLS? Then its URL begins with pulsar:// or http://"
+            if has_tls
+            else "try again"
+        )
+        return Unreachable(f"{address}: {'no TLS there' if has_tls else 'reset'} ({reason}); {hint}")
+    if isinstance(error, (socket.gaierror, ValueError)):  # ValueError: not a valid name at all
+        reason = getattr(error, "strerror", None) or "not a valid host name"
+        return Unreachable(f"{address.host}: no such host ({reason})")
+    # for a name with several addresses asyncio joins their errors
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    is_refused = errno.ECONNREFUSED in numbers and numbers <= {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
+    return Unreachable(f"{address}: {'refused' if is_refused else getattr(error, 'strerror', None) or error}")

@@ -3,6 +3,7 @@
 1 17:43:05.622138 10.0.0.7:40198 → 10.0.0.9:6650  no data  SYN sent 4 times, never answered  7.01 s
 """
 
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from pulsarctl_wire.record import Record
@@ -11,6 +12,7 @@ from pulsarctl_wire.render.text import Paint, clean, count_of, cut_line, human_b
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR
 
 _NORMAL_ENDS: Final = {CLOSED, OPEN}
+_ALERTS: Final = 3  # of a connection that are shown
 _DAMAGE: Final = ("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client")
 
 
@@ -32,12 +34,39 @@ def connection_line(record: Record, paint: Paint, clock: Clock, width: int | Non
         parts.append(clean(record["client_version"]) + ("" if version is None else f" v{version}"))
     if record["proxy_to_broker_url"] is not None:
         parts.append(f"to {clean(record['proxy_to_broker_url'])}")
+    if record["tls"] is not None:
+        parts.append(clean(_describe_tls(record["tls"])))
+    if record["copies"]:
+        ends = ", ".join(f"{ends['client']} → {ends['server']}" for ends in record["copied_as"])
+        parts.append(f"{record['copies']} copies" + (f" as {ends}" if ends else ""))
     line = "  ".join(parts)
     if width is None:
         return line
     if is_normal and not any(record[name] for name in _DAMAGE):
         return cut_line(line, width)
     return cut_line(line, width, "".join(f"  {part}" for part in parts[first_kept:]))
+
+
+def _describe_tls(tls: Record) -> str:
+    """Return what is known of TLS: version, names, cipher, alerts, and why it was not opened."""
+    certificate, client = tls["server_certificate"], tls["client_certificate"]
+    words = [
+        " ".join(filter(None, (tls["version"] or "TLS", tls["server_name"] and f"to {tls['server_name']}"))),
+        tls["cipher"],
+        certificate and f"certificate {certificate['subject'] or certificate['problem']}",
+        certificate and certificate["not_after"] and f"valid until {_date(certificate['not_after'])}",
+        client and f"client certificate {client['subject'] or client['problem']}",
+        tls["resumed"] and f"resumed by {tls['resumed']}",
+        *(f"{alert['level']} alert {alert['description']}" for alert in tls["alerts"][:_ALERTS]),
+        tls["trial"],
+        tls["reason"],
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _date(seconds: int) -> str:
+    """Return the UTC date of a time in s since 1970."""
+    return f"{datetime.fromtimestamp(0, timezone.utc) + timedelta(seconds=seconds):%Y-%m-%d}"
 
 
 def _traffic(record: Record, paint: Paint, arrow: str, receiver: str) -> str:

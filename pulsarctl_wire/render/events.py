@@ -31,7 +31,10 @@ def renderer(
 
         return partial(map, JsonLines(recorder))
     notes, show_secrets = recorder.notes if output == "hex" else None, recorder.show_secrets
-    line = LineRenderer(paint, clock, show_secrets=show_secrets, notes=notes)
+    opens = recorder.keys is not None and output == "line"  # the others show messages, or bytes
+    line = LineRenderer(
+        paint, clock, show_secrets=show_secrets, notes=notes, open_entry=recorder.open if opens else None
+    )
     prefix_of = prefix or (lambda event: "")
 
     def render_cut(event: Event) -> str:

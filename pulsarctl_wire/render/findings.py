@@ -10,6 +10,7 @@ from urllib.parse import quote
 from pulsarctl_wire import __version__
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Finding
 from pulsarctl_wire.checks.rule import Rule, read_paragraphs
+from pulsarctl_wire.record import FindPacket, find_no_packet
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 
@@ -23,7 +24,7 @@ _MAX_REASON_WIDTH: Final = 48  # cells that are kept for the reasons of all fram
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def finding_record(finding: Finding) -> dict[str, Any]:
+def finding_record(finding: Finding, find_packet: FindPacket = find_no_packet) -> dict[str, Any]:
     """Convert a finding to JSON values: docs/json.md."""
     return {
         "id": finding.rule,
@@ -34,19 +35,25 @@ def finding_record(finding: Finding) -> dict[str, Any]:
         "first_ns": finding.first_ns or None,
         "last_ns": finding.last_ns or None,
         "count": finding.count,
-        "evidence": [
-            {
-                "number": sighting.number or None,
-                "connection": str(sighting.connection),
-                "to_broker": sighting.to_broker,
-                "ordinal": sighting.ordinal if sighting.ordinal >= 0 else None,
-                "command": sighting.command,
-                "why": reason,
-            }
-            for sighting, reason in finding.evidence
-        ],
+        "folded": 1 + len(finding.others),
+        "evidence": [_evidence_record(evidence, find_packet) for evidence in finding.evidence],
         "explanation": finding.explanation,
         "advice": finding.advice,
+    }
+
+
+def _evidence_record(evidence: Evidence, find_packet: FindPacket) -> dict[str, Any]:
+    sighting, reason = evidence
+    file, number = find_packet(sighting.packet)
+    return {
+        "number": sighting.number or None,
+        "wireshark": number,
+        "file": file,
+        "connection": str(sighting.connection),
+        "to_broker": sighting.to_broker,
+        "ordinal": sighting.ordinal if sighting.ordinal >= 0 else None,
+        "command": sighting.command,
+        "why": reason,
     }
 
 
@@ -78,7 +85,7 @@ def limit_findings(findings: Iterable[Finding]) -> tuple[list[Finding], str]:
         else:
             left_out[finding.rule] += 1
     rest = ", ".join(f"{count} more {rule}" for rule, count in left_out.items())
-    return selection, f"… {rest} (-o json has all)\n" if rest else ""
+    return selection, f"… {rest} (pwire doctor --all shows them)\n" if rest else ""
 
 
 class FindingText:
@@ -97,6 +104,8 @@ class FindingText:
         rows = [f"{paint(style, finding.rule)}  {finding.certainty}{f'  {subject}' if subject else ''}"]
         rows += self._wrap("  ", clean(finding.explanation))
         rows.append(paint("dim", f"  {clean(str(finding.connection))}  {self._time_text(finding)}".rstrip()))
+        if finding.others:
+            rows.append(paint("dim", f"  {_describe_others(finding)}"))
         longest = max((len(clean(reason)) for _, reason in finding.evidence), default=0)
         for evidence in finding.evidence:
             first, *others = self._line(evidence, lines).split("\n")
@@ -130,12 +139,24 @@ class FindingText:
         return f"{number} {self._clock(sighting.time_ns or None)} {sighting.connection.index} {arrow} {title}"
 
 
-def findings_markdown(findings: Iterable[Finding], lines: Lines) -> str:
-    """Render findings as Markdown, for a bug report."""
+def _describe_others(finding: Finding) -> str:
+    """Describe the findings for which one stands."""
+    findings = [finding, *finding.others]
+    text = f"stands for {len(findings)} findings of the same cause"
+    connections = {alike.connection.index for alike in findings}
+    topics = {alike.subject.topic for alike in findings}
+    if len(connections) > 1:
+        text += f", on {len(connections)} connections"
+    if len(topics) > 1:
+        text += f", of {len(topics)} topics"
+    return f"{text} (pwire doctor --all shows each)"
+
+
+def findings_markdown(findings: Iterable[Finding], note: str, lines: Lines) -> str:
+    """Render findings as Markdown, for a bug report; `note` is about those left out, if any."""
     text = FindingText(Paint(False), Clock("date"))
     parts = []
-    selection, note = limit_findings(findings)
-    for finding in selection:
+    for finding in findings:
         head = f"## {finding.rule} ({finding.certainty})\n\n{_escape(finding.explanation)}\n\n"
         block = text(finding, lines).replace("```", "'''")
         parts.append(f"{head}{_escape(finding.advice)}\n\n```\n{block}```\n")
@@ -146,7 +167,9 @@ def _escape(text: str) -> str:
     return "".join(f"\\{character}" if character in "\\`*_[]<>" else character for character in clean(text))
 
 
-def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str) -> dict[str, Any]:
+def sarif(
+    findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str, find_packet: FindPacket
+) -> dict[str, Any]:
     """Render findings in `source` as a SARIF log. Source: SARIF 2.1.0, OASIS."""
     rows = [
         {
@@ -158,7 +181,7 @@ def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str)
         for rule in rules
     ]
     driver = {"name": "pwire", "semanticVersion": __version__, "rules": rows}
-    results = [_result(finding, source) for finding in findings]
+    results = [_result(finding, source, find_packet) for finding in findings]
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",
@@ -166,7 +189,7 @@ def sarif(findings: Iterable[Finding], rules: Iterable[type[Rule]], source: str)
     }
 
 
-def _result(finding: Finding, source: str) -> dict[str, Any]:
+def _result(finding: Finding, source: str, find_packet: FindPacket) -> dict[str, Any]:
     level = "error" if finding.severity == ERROR and finding.certainty == CERTAIN else "warning"
     place = {
         "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
@@ -182,5 +205,5 @@ def _result(finding: Finding, source: str) -> dict[str, Any]:
         "message": {"text": text},
         "locations": [place],
         "occurrenceCount": finding.count,
-        "properties": finding_record(finding),
+        "properties": finding_record(finding, find_packet),
     }

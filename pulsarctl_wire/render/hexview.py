@@ -6,7 +6,7 @@ from typing import Final
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean
 from pulsarctl_wire.wire.credentials import Span
-from pulsarctl_wire.wire.frame import Event, Gap
+from pulsarctl_wire.wire.frame import Event, Gap, HttpMessage
 from pulsarctl_wire.wire.framing.annotate import LabelledSpan, annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, mask_spans
 
@@ -28,7 +28,7 @@ class HexRenderer:
     def __call__(self, event: Event) -> str:
         """Return the annotated bytes of `event`, without a final line end."""
         lines = [self._line(event)]
-        if not isinstance(event, Gap):
+        if not isinstance(event, Gap | HttpMessage):
             hidden = [] if self._show_secrets else event_spans(event)
             raw = event.raw
             for part in annotate(event, hidden):

@@ -145,10 +145,14 @@ class JsonLines:
         if frame.findings:
             return None
         connection, has_entry = frame.connection, frame.type in PAYLOAD_TYPES
+        file, number = self._recorder.find_packet(frame.packet)
+        place = "" if number is None else f'"wireshark":{number},'
+        if file is not None:
+            place += f'"file":{self._quote(file)},'
         parts = [
             f'{{"number":{frame.number},"time_ns":{_number(frame.time_ns)},"connection":{connection.index},'
             f'"to_broker":{"true" if frame.to_broker else "false"},"packet":{frame.packet},'
-            f'"client":{self._quote(connection.client)},"server":{self._quote(connection.server)},'
+            f'{place}"client":{self._quote(connection.client)},"server":{self._quote(connection.server)},'
             f'"command":"{NAMES[frame.type]}","total_size":{len(frame.raw) - 4},"fields":'
         ]
         if not walk_command(frame, plan, parts):

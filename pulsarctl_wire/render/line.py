@@ -13,13 +13,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.record import Record, notes_of
+from pulsarctl_wire.render.http import http_text, quote
 from pulsarctl_wire.render.plan import ALWAYS, Plan, Step, command_plans, metadata_at, walk, walk_command
 from pulsarctl_wire.render.text import Origin, Paint, clean, cut_line, human_bytes, human_time
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import SECRETS, as_text
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, hides_entry
+from pulsarctl_wire.wire.payload import Entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CompressionType,
     KeySharedMode,
@@ -78,7 +80,6 @@ _MAX_METADATA: Final = 4096  # bytes of metadata parsed for the preview of a bat
 _BYTES: Final = 16  # shown of a malformed stretch
 _CONTROLS: Final = {code: None for code in range(32) if chr(code) not in "\t\n\r"}
 _MAX_COMMANDS: Final = 1_000  # cached, including unknown ones
-_MAX_TEXT: Final = 300
 """The first characters of a text that are shown."""
 _MARKERS: Final = {value.number: value.name for value in MarkerType.DESCRIPTOR.values}
 CODECS: Final = {value.number: value.name for value in CompressionType.DESCRIPTOR.values}
@@ -127,7 +128,11 @@ class Clock:
 
 
 class LineRenderer:
-    """A renderer of events as lines, without the line end."""
+    """A renderer of events as lines, without the line end.
+
+    `notes` returns a frame's notes, by default those without opening its entry. `open_entry` opens encrypted
+    entries.
+    """
 
     def __init__(
         self,
@@ -136,9 +141,11 @@ class LineRenderer:
         *,
         show_secrets: bool = False,
         notes: Callable[[Frame], Sequence[str]] | None = None,
+        open_entry: Callable[[Frame], Entry] | None = None,
     ) -> None:
         self._paint = paint
         self._notes = notes
+        self._open_entry = open_entry
         self._clock = clock or Clock()
         self._show_secrets = show_secrets
         self._columns: dict[FieldDescriptor, Column] = {}
@@ -173,9 +180,10 @@ class LineRenderer:
         ]
         if event.subscription is not None:
             parts.append(f" sub={clean(event.subscription)}")
-        is_fast = self._add_fast(event, parts)
+        is_fast, entry = self._add_fast(event, parts), None
         if not is_fast:
-            self._add_slow(event, parts)
+            entry = self._open_encrypted(event)
+            self._add_slow(event, parts, entry)
         size, checksum = len(event.raw), self._checksums[event.checksum]
         parts.append(f" {size} B{checksum}" if size < 1000 else f" {human_bytes(size)}{checksum}")
         if event.latency_ns is not None:
@@ -194,6 +202,8 @@ class LineRenderer:
             notes = self._notes(event)
         else:
             notes = event.notes if is_fast else notes_of(event, record)
+        if entry is not None:
+            notes = [*notes, *entry.notes]
         if notes:
             parts += [self._paint("yellow", f" ! {clean(note)}") for note in notes]
         if event.findings:
@@ -207,6 +217,8 @@ class LineRenderer:
         )
         if isinstance(event, Gap):
             return f"{prefix}{self._paint('red', 'GAP')} {event.size} bytes were not captured"
+        if isinstance(event, HttpMessage):
+            return prefix + http_text(event, self._paint, self._topic)
         assert isinstance(event, Malformed)
         digits = hex_digits(event.raw[:_BYTES], [] if self._show_secrets else event_spans(event))
         return (
@@ -262,11 +274,20 @@ class LineRenderer:
     def fields(self, frame: Frame) -> list[str]:
         """Return the texts of a command's fields and its entry, as they are in its line."""
         parts: list[str] = []
-        self._add_slow(frame, parts)
+        self._add_slow(frame, parts, self._open_encrypted(frame))
         return [part[1:] for part in parts]
 
-    def _add_slow(self, frame: Frame, parts: list[str]) -> None:
-        """Add the fields of any command and its entry: the slow path."""
+    def _open_encrypted(self, frame: Frame) -> Entry | None:
+        """Open an encrypted entry that is to be shown. None: it is no such, or a chunk."""
+        metadata = frame.metadata
+        if self._open_entry is None or metadata is None or not metadata.encryption_keys:
+            return None
+        if metadata.num_chunks_from_msg > 1 or (not self._show_secrets and hides_entry(frame)):
+            return None
+        return self._open_entry(frame)
+
+    def _add_slow(self, frame: Frame, parts: list[str], entry: Entry | None = None) -> None:
+        """Add the fields of any command and its entry: the slow path. `entry` is it, if it was encrypted."""
         name = BODIES.get(frame.type)
         body = None if name is None or frame.base is None else getattr(frame.base, name)
         if frame.type in WITH_SECRETS and not self._show_secrets and body is not None and is_doubtful(frame):
@@ -278,7 +299,7 @@ class LineRenderer:
                     text = _join([show(item) for item in value]) if field.is_repeated else show(value)
                     parts.append(f" {label}{text}")
         if frame.metadata is not None:
-            self._add_entry(frame, frame.metadata, parts)
+            self._add_entry(frame, frame.metadata, parts, entry)
 
     def _column(self, field: FieldDescriptor) -> Column:
         label = _LABELS.get(field.name, field.name)
@@ -304,7 +325,7 @@ class LineRenderer:
         elif hidden_value is not None and not field.is_repeated:
             hidden = 0  # its size
         if field.type == FieldDescriptor.TYPE_STRING:
-            return Step(field, f" {label}", sized=lambda data: _text(data.decode()), hidden_value=hidden)
+            return Step(field, f" {label}", sized=lambda data: quote(data.decode()), hidden_value=hidden)
         number: Callable[[int], str | None] | None = None
         if field.enum_type is not None:
             number = {value.number: value.name for value in field.enum_type.values}.get
@@ -312,7 +333,7 @@ class LineRenderer:
             number = show
         return Step(field, f" {label}", number=number, sized=show, hidden_value=hidden)
 
-    def _add_entry(self, frame: Frame, metadata: Any, parts: list[str]) -> None:
+    def _add_entry(self, frame: Frame, metadata: Any, parts: list[str], entry: Entry | None = None) -> None:
         if not self._show_secrets and hides_entry(frame):
             parts.append(" [redacted]")
             return
@@ -331,9 +352,11 @@ class LineRenderer:
         if metadata.marker_type:
             parts.append(f" marker={_MARKERS.get(metadata.marker_type, metadata.marker_type)}")
         if metadata.partition_key:
-            parts.append(f" key={_text(metadata.partition_key)}")
+            parts.append(f" key={quote(metadata.partition_key)}")
         if metadata.null_value:
             parts.append(" null")
+        elif entry is not None and entry.opened is not None:
+            parts.append(f" decrypted{_preview_first(entry)}")
         elif is_plain and not frame.partial:
             raw, pos = frame.raw, frame.payload_at
             if not is_batch:
@@ -344,6 +367,13 @@ class LineRenderer:
                 parts.append(f" {_preview(raw[pos : min(pos + _PREVIEW + 1, end)])}")
             if end < len(raw):
                 parts.append(" …")
+
+
+def _preview_first(entry: Entry) -> str:
+    payload = entry.messages[0].payload if entry.messages else None
+    if payload is None:
+        return ""
+    return f" {_preview(payload[: _PREVIEW + 1])}{' …' if len(entry.messages) > 1 else ''}"
 
 
 def _problem_tail(frame: Frame, parts: list[str], note_count: int) -> str:
@@ -365,7 +395,7 @@ def _formatter(field: Any, show_secrets: bool) -> Callable[[Any], str]:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda value: value.hex() if len(value) <= 16 else f"{len(value)} bytes"
     if field.type == FieldDescriptor.TYPE_STRING:
-        return _text
+        return quote
     if field.type == FieldDescriptor.TYPE_BOOL:
         return lambda value: "true" if value else "false"
     return _unsigned_text if field.type == FieldDescriptor.TYPE_UINT64 else str
@@ -402,13 +432,6 @@ def _step_of_metadata(field: Any) -> Step | None:
 
 def _unsigned_text(value: int) -> str:
     return "-1" if value == _ALL_ONES else str(value)
-
-
-def _text(value: str | bytes) -> str:
-    text = clean(as_text(value[:_MAX_TEXT]))
-    if len(value) > _MAX_TEXT:
-        text += "…"
-    return text if text and " " not in text else f'"{text}"'
 
 
 def _join(texts: list[str]) -> str:

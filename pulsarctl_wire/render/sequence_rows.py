@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.record import notes_of
+from pulsarctl_wire.render.http import http_fields, http_style
 from pulsarctl_wire.render.line import LineRenderer, command_style
 from pulsarctl_wire.render.text import clean, human_bytes, human_time
 from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, HttpMessage
 from pulsarctl_wire.wire.names import MAX_NAME_LENGTH
 from pulsarctl_wire.wire.session.counts import error_of, latency_of, messages_in
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, REFUSED, UNANSWERED, EndedConnection
@@ -151,6 +152,8 @@ class Row:
 
 def row_of(event: Event, key: Key, problem: str, line: LineRenderer) -> Row:
     """Make the row of an event; `line` renders its fields."""
+    if isinstance(event, HttpMessage):
+        return _http_row(event, key, problem)
     if not isinstance(event, Frame):
         row = Row(key, event.connection, event.to_broker, event.time_ns, problem, "red")
         row.size, row.last_ns = event.size, event.time_ns
@@ -160,6 +163,15 @@ def row_of(event: Event, key: Key, problem: str, line: LineRenderer) -> Row:
     shortened = [text.removeprefix("brokerServiceUrl=").removeprefix("pulsar://") for text in fields]
     row = _frame_row(event, key, _cut_all(shortened))
     row.problem = problem
+    return row
+
+
+def _http_row(message: HttpMessage, key: Key, problem: str) -> Row:
+    title = f"HTTP {message.status or message.method}"
+    row = Row(key, message.connection, message.to_broker, message.time_ns, title, http_style(message))
+    row.topic, row.fields = _topic(message.topic), _cut_all(http_fields(message))
+    row.problem, row.latency_ns = problem, message.latency_ns
+    row.size, row.last_ns = message.size, message.time_ns
     return row
 
 
@@ -220,6 +232,8 @@ def problem_of(event: Event) -> str:
     if isinstance(event, Frame):
         texts = [*(["PARTIAL"] if event.partial else []), *notes_of(event)]
         return _short(", ".join(texts))
+    if isinstance(event, HttpMessage):
+        return "PARTIAL" if event.partial else ""
     if isinstance(event, Gap):
         return f"GAP {event.size:,} bytes were not captured"
     return _short(f"MALFORMED {event.size:,} bytes: {event.reason}")
@@ -228,6 +242,8 @@ def problem_of(event: Event) -> str:
 def key_of(event: Event, problem: str) -> Key:
     """Return the key that similar events share."""
     ends = _ends(event.connection)
+    if isinstance(event, HttpMessage):
+        return (*ends, event.to_broker, event.kind, event.status, event.topic, event.namespace, problem)
     if not isinstance(event, Frame):
         return (*ends, event.to_broker, problem)
     subscription = event.subscription and event.subscription[:MAX_NAME_LENGTH]

@@ -1,7 +1,7 @@
 """Helpers for terminal output: escapes, colours, widths, and sizes and times for people."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def without_passwords(text: str) -> str:
     return _QUERY.sub(r"\1…", _USER.sub("…@", text))
 
 
+_REASONS_SHOWN: Final = 8
 _SGR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
@@ -92,6 +93,18 @@ def clean(text: str) -> str:
 def count_of(number: int, name: str, names: str = "") -> str:
     """Format a number with its noun: 1 frame, 2 frames. `names` is the plural if not `name` with an s."""
     return f"{number} {noun_of(number, name, names)}"
+
+
+def skipped_in_words(skipped: Mapping[str, int]) -> str:
+    """Return how many packets have no TCP, by reason; empty if there are none."""
+    counts = sorted(((count, reason) for reason, count in skipped.items() if count > 0), reverse=True)
+    texts = [
+        f"{count} of {reason}, not understood" if "link type" in reason else f"{count} {reason}"
+        for count, reason in counts[:_REASONS_SHOWN]
+    ]
+    if rest := sum(count for count, _ in counts[_REASONS_SHOWN:]):
+        texts.append(f"{rest} others")
+    return f"{count_of(sum(count for count, _ in counts), 'packet')}: {'; '.join(texts)}" if counts else ""
 
 
 def noun_of(number: int, name: str, names: str = "") -> str:

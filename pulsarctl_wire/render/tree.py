@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from pulsarctl_wire.record import Record, Recorder
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, human_time
-from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.annotate import annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
@@ -46,8 +46,10 @@ class TreeRenderer:
             self._add_frame(children, record)
         elif isinstance(event, Malformed):
             self._add_malformed(children, event)
-        else:
+        elif isinstance(event, Gap):
             self._add_values(children, {"gap": event.size})
+        else:
+            self._add_values(children, self._recorder(event)["http"])
         output = [self._line(event, record=record)]
         self._draw(children, "", output)
         return "\n".join(output)
@@ -88,6 +90,8 @@ class TreeRenderer:
         if record["checksum"]:
             style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
             lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
+        if "decrypted" in record:
+            self._add_branch(lines, paint("bold", "decrypted"), record["decrypted"])
         for message in record["messages"]:
             index = message.pop("index")
             self._add_branch(

@@ -12,7 +12,7 @@ from pulsarctl_wire.stats.latencies import Latencies
 from pulsarctl_wire.stats.rows import BUCKETS, NAMES, Cell, Ended, Key, Row
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Event, Frame
+from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 from pulsarctl_wire.wire.session.counts import ALWAYS_ERRORS, damage_of, error_of, latency_of, messages_in
@@ -50,7 +50,9 @@ class Stats:
         """Kind of row (a key of `NAMES`) -> the row's key -> the row."""
         self.damage: Counter[str] = Counter()
         """Counts of malformed, malformed_bytes, gaps, gap_bytes."""
-        self.packets = self.cut_packets = self.dropped_packets = 0
+        self.packets = self.cut_packets = self.dropped_packets = self.copies = 0
+        self.skipped: dict[str, int] = {}
+        self.forms: list[str] = []
         self.all_connections = 0
         self.without_data = WithoutData()
         self.first_ns: int | None = None
@@ -131,15 +133,19 @@ class Stats:
         if key in rows or ending.protocol == PULSAR or len(rows) < MAX_FRAMELESS:
             row = self._admit("connection", key)
             if row.key:
-                row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how)
+                tls = f"; {connection.tls.describe()}" if connection.tls is not None else ""
+                row.ended = Ended(ending.protocol, ending.end, ending.by_broker, ending.how + tls)
 
     def finish(self, decoder: Any) -> None:
         """Copy the counts of a `Decoder` or `Counting`."""
         self.flush()
         self._add_unanswered(decoder.knowledge)
+        self.forms = decoder.forms
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.dropped_packets = decoder.dropped_packets
+        self.skipped = decoder.skipped
+        self.copies = decoder.reassembler.copies.total
         self.all_connections = decoder.reassembler.connections
 
     def _add_unanswered(self, knowledge: Knowledge) -> None:
@@ -203,6 +209,8 @@ class Stats:
             cell.empty(self.shift)
 
     def _add_damage(self, event: Event) -> None:
+        if isinstance(event, HttpMessage):
+            return
         if event.time_ns is not None:
             self._span(event.time_ns, event.time_ns)
         self.damage.update(damage_of(event))

@@ -288,7 +288,7 @@ def _backlog(owners: _Owners) -> Backlog:
         max((owner.oldest_ns for owner in producers if owner.oldest_ns is not None), default=None),
         sum(owner.permits for owner in consumers),
         sum(owner.unacked for owner in consumers),
-        all(owner.exact for owner in consumers),
+        all(owner.has_exact_permits for owner in consumers),
     )
 
 

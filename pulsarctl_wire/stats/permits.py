@@ -162,7 +162,7 @@ class Consumer:
         total = replace(first, moments=dict(first.moments))
         for row in later:
             total.absorb(row)
-        total.exact = total.exact and self.ledger.exact
+        total.exact = total.exact and self.ledger.has_exact_permits
         return total
 
     def rows(self, limit: int, width: int = 0) -> tuple[list[Row], int]:
@@ -232,7 +232,7 @@ class Consumer:
         ledger = self.ledger
         row.permits, row.unacked, row.pending = ledger.permits, ledger.unacked, len(ledger.entries)
         row.lowest, row.highest = min(row.lowest, row.permits), max(row.highest, row.permits)
-        row.exact = row.exact and ledger.exact
+        row.exact = row.exact and ledger.has_exact_permits
 
     def ended(self, time: int | None, how: str) -> None:
         """Record when it was closed, or its connection ended, and how."""
@@ -343,7 +343,7 @@ class PermitState(LedgerState):
     def _meet(self, frame: Frame, consumer_id: int) -> None:
         """Add a consumer whose SUBSCRIBE was not captured, from its first frame on."""
         ledger = self.consumers[consumer_id] = ConsumerLedger("", "")
-        ledger.exact = False
+        ledger.has_exact_permits = False
         bound(self.consumers, MAX_PENDING)
         self._watch(frame, consumer_id, ledger)
 

@@ -18,9 +18,12 @@ def total_record(stats: Stats) -> Figures:
     first = stats.first_ns
     return {
         "by": "total",
+        "forms": stats.forms,
         "packets": stats.packets,
         "cut_packets": stats.cut_packets,
         "dropped_packets": stats.dropped_packets,
+        "copied_packets": stats.copies,
+        "skipped_packets": {reason: count for reason, count in sorted(stats.skipped.items()) if count},
         "connections": stats.connections,
         "other_connections": stats.all_connections - stats.connections,
         "without_data": stats.without_data.records(),

@@ -10,7 +10,7 @@ from pulsarctl_wire.table.parquet import GROUP_ROWS
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.table.schema import CONNECTIONS, GAPS, MESSAGES
 from pulsarctl_wire.wire.detail import ALL, MessageOptions
-from pulsarctl_wire.wire.frame import Event
+from pulsarctl_wire.wire.frame import Event, HttpMessage
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
 _MIN_EVENTS: Final = 64  # that are added at a time
@@ -71,7 +71,9 @@ class TableBuilder:
     def add(self, events: list[Event]) -> None:
         """Collect `events`."""
         damage = self._frames.add(events)
-        self._gaps += [self._rows.make_gap_row(event) for event in damage]
+        self._gaps += [
+            self._rows.make_gap_row(event) for event in damage if not isinstance(event, HttpMessage)
+        ]
         if self._messages is not None:
             self._messages.add(events)
 

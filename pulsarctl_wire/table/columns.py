@@ -95,7 +95,7 @@ class Columns:
             kind = bool if values.dtype == bool else np.int64
             self._filled[name] = np.zeros(self._size, kind), np.zeros(self._size, bool)
         column, valid = self._filled[name]
-        column[rows] = values.astype(column.dtype, copy=False)  # uint64 of all ones becomes -1
+        column[rows] = values.astype(column.dtype, copy=False)
         valid[rows] = True
 
     def put_all(self, records: Any, **fields: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.table.metadata import has_key, hash_message_key
 from pulsarctl_wire.table.rows import Row, RowMaker
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -29,6 +30,7 @@ class MessageRows:
         self._maker = maker
         self._options = options
         self._budget = Budget()
+        self._keys = read_private_keys(options.private_keys)
         self._rows: list[Row] = []
         self.size = 0
 
@@ -56,7 +58,7 @@ class MessageRows:
             size = metadata.uncompressed_size or metadata.total_chunk_msg_size
             self._append(common | self._make_metadata_fields(metadata) | {"size": size})
             return
-        entry = open_entry(frame, self._budget)
+        entry = open_entry(frame, self._budget, self._keys)
         note = "; ".join(entry.notes) or None
         for message in entry.messages or [Message(None, metadata, None)]:
             self._append(common | self._make_message_fields(message) | {"note": note})

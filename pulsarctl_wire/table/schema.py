@@ -398,7 +398,7 @@ MESSAGES: Final = _table(
         _int32("marker_type", "of a marker"),
         _bool("null_value", "true if it has no value; otherwise null"),
         _int64("size", "of its payload once decompressed; null if that could not be opened", "bytes"),
-        _bytes("payload", "with --values raw; of an encrypted entry the ciphertext"),
+        _bytes("payload", "with --values raw; of an entry that is still encrypted the ciphertext"),
         _long_text(
             "value",
             "with --values json: the payload if it is JSON, or its text as a JSON string; "

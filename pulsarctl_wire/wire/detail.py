@@ -30,12 +30,13 @@ class MessageOptions(NamedTuple):
     """What the messages table keeps.
 
     `values` is `RAW`, `JSON`, or "" for no payloads; those above `largest` bytes are left out. `hash_keys`:
-    hashes instead of keys and ordering keys.
+    hashes instead of keys and ordering keys. `private_keys` are paths of the keys that decrypt payloads.
     """
 
     values: Literal["", "raw", "json"] = ""
     largest: UInt64 = MAX_PAYLOAD
     hash_keys: bool = False
+    private_keys: tuple[str, ...] = ()
 
 
 def is_exchange(frame: Frame) -> bool:

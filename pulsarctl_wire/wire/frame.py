@@ -16,6 +16,7 @@ here raises for bytes that were received. Only building a frame raises, if the f
 """
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -24,13 +25,13 @@ from google.protobuf.message import DecodeError, EncodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.errors import LocalProtocolError
-from pulsarctl_wire.wire.commands import BODIES, PAYLOAD_TYPES, command_name
-from pulsarctl_wire.wire.fast_fields import IS_COMPILED, Head, Ids, head_of, ids_of, read_head
+from pulsarctl_wire.wire.commands import BODIES, command_name
+from pulsarctl_wire.wire.encryption import Seal
+from pulsarctl_wire.wire.fast_fields import Head, Ids, head_of, ids_of
 from pulsarctl_wire.wire.fields import unknown_fields
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame_layout import MAGIC_BROKER_ENTRY, MAGIC_CHECKSUM, FrameLayout, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata, Schema
-from pulsarctl_wire.wire.varint import describe_break
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """Bytes a broker accepts in a message unless CONNECTED.max_message_size says otherwise."""
@@ -53,8 +54,6 @@ MAX_PARSED: Final = MAX_FRAME_SIZE
 MAX_KEPT_FRAME: Final = 64 * 1024 * 1024
 """Bytes of the largest frame that is kept whole, whatever limit the broker announces."""
 
-_MAX_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
-
 header_at: Final = struct.Struct(">II").unpack_from
 """TOTAL_SIZE and COMMAND_SIZE of the frame at an offset: `header_at(data, offset)`."""
 
@@ -67,18 +66,21 @@ _parse_metadata: Final = MessageMetadata.FromString
 class Connection:
     """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
 
-    `index` counts connections from 0 in order of appearance, as Wireshark's tcp.stream does. `client`,
-    `server`, and `broker` (whom the first frame asks a proxy for) are "address:port", empty if unknown.
-    `since`: time of the first packet (ns), or its place. `flipped`: the ends had been taken for each other.
+    `index` counts from 0 in order of appearance, as Wireshark's tcp.stream does. `client`, `server`, `broker`
+    (whom the first frame asks a proxy for) and `listener` (of `pwire proxy`, to which the client connected)
+    are "address:port", empty if unknown. `since`: time of the first packet (ns), or its place. `flipped`: the
+    ends had been taken for each other. `tls`: the `TlsFacts` (capture/tls/facts.py); None: it is not TLS, or
+    nobody looked. `calls`: requests over HTTP that wait for their answers.
     """
 
-    __slots__ = ("broker", "client", "flipped", "index", "server", "since")
+    __slots__ = ("broker", "calls", "client", "flipped", "index", "listener", "server", "since", "tls")
 
     def __init__(self, index: int, client: str = "", server: str = "", since: int | None = None) -> None:
         self.index = index
-        self.client, self.server, self.broker = client, server, ""
-        self.flipped = False
-        self.since = since
+        self.client, self.server, self.broker, self.listener = client, server, "", ""
+        self.flipped, self.since = False, since
+        self.tls: Any = None
+        self.calls: deque[HttpMessage] | None = None
 
     def __str__(self) -> str:
         return f"{self.client}-{self.server}" if self.client else str(self.index)
@@ -117,6 +119,7 @@ class Frame:
     request_type  for an answer: type number of that request's command; None if not known
     answer        for a request: number of the answer's frame, if already known
     joined        for the last chunk of a message: the payload of all its chunks, if they were seen
+    seals         of encrypted ones: for each chunk its seal, and how many bytes of `joined` it is
     schema        the topic's schema for the version that this message carries, if one was seen
     notes         what is odd about it, as texts
     findings      ids of the rules of the doctor whose findings this frame proves, if they were applied
@@ -129,8 +132,8 @@ class Frame:
         *("_base", "_head", "_ids", "_metadata", "answer", "broker_entry", "checksum", "connection"),
         *("findings", "joined", "latency_ns", "metadata_at", "notes", "number", "offset", "packet"),
         *("packets", "partial", "payload_at", "producer", "raw", "reported", "request", "request_offset"),
-        *("request_type", "resend_of", "schema", "sent", "start_ns", "subscription", "time_ns", "to_broker"),
-        *("topic", "type"),
+        *("request_type", "resend_of", "schema", "seals", "sent", "start_ns", "subscription", "time_ns"),
+        *("to_broker", "topic", "type"),
     )
 
     def __init__(
@@ -155,14 +158,11 @@ class Frame:
         self.packet = packet
         self.packets: Sequence[int] = ()
         self.reported: tuple[int, int] | None = None
-        self.number = 0
-        self.partial = False
+        self.number = self.metadata_at = self.payload_at = 0
+        self.partial = self.broker_entry = False
         self.checksum: str | None = None
         self._metadata: MessageMetadata | None = None
         self._head: Head | None = None
-        self.metadata_at = 0
-        self.payload_at = 0
-        self.broker_entry = False
         self.topic: str | None = None
         self.subscription: str | None = None
         self.producer: str | None = None
@@ -176,6 +176,7 @@ class Frame:
         self.notes: Sequence[str] = ()
         self.findings: Sequence[str] = ()
         self.joined: bytes | None = None
+        self.seals: Sequence[tuple[Seal | None, int]] = ()
         self.schema: Schema | None = None
 
     @property
@@ -372,86 +373,57 @@ class Gap:
         return f"<Gap {self.size} bytes at {self.offset}>"
 
 
-Event = Frame | Malformed | Gap
-"""An event: what a stream decodes to."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HttpMessage:
+    """A request or an answer of a lookup over HTTP, or of another call that clients make instead of commands.
 
+    method, target   of the request, also for its answer; without what may be credentials
+    kind             what is asked: a key of `rest.COMMANDS`; "" for a request that is none of these
+    topic, namespace the topic's full name, or the namespace
+    status, fields   of an answer: its status, and what it says; 0 and {} for a request
+    request          of an answer: its request
+    latency_ns       of an answer: ns since its request
+    partial          the rest of an answer was not captured
+    size             bytes
 
-def read_entry(frame: Frame, pos: int) -> None:
-    """Fill in checksum, metadata and payload of a SEND or MESSAGE whose command ends at `pos`.
-
-    The usual layout (0e01, then metadata) is read here, all others by `locate`.
+    The other attributes are those of `Frame`.
     """
-    raw = frame.raw
-    end = len(raw)
-    if end - pos >= 10 and raw[pos] == 0x0E and raw[pos + 1] == 0x01:
-        stored, size = u32_at(raw, pos + 2), u32_at(raw, pos + 6)
-        start = pos + 10
-        payload_at = start + size
-        # for small data a copy is faster than a memoryview
-        covered = raw[pos + 6 :] if end < 65_536 else memoryview(raw)[pos + 6 :]
-        frame.checksum = "valid" if crc32c(covered) == stored else "invalid"
-        problem = "" if payload_at <= end else f"metadata of {size} bytes runs beyond the frame"
-    else:
-        parts = locate(raw, pos)
-        problem = parts.problem
-        frame.broker_entry = parts.broker_entry != (0, 0)
-        start, payload_at = parts.metadata
-        if parts.stored is None:
-            frame.checksum = "absent"
-        else:
-            frame.checksum = "valid" if parts.stored == parts.computed else "invalid"
-    if frame.partial:
-        frame.checksum = None
-        if problem:
-            return
-    if problem:
-        frame.note(problem + entry_hint(raw, pos))
-        return
-    frame.metadata_at, frame.payload_at = start, payload_at
-    if IS_COMPILED:
-        head = read_head(raw, start, payload_at)
-        if head is not None:
-            frame.head = head
-            return
-    if payload_at - start > MAX_PARSED:
-        frame.note(f"metadata of {payload_at - start} bytes: more than {MAX_PARSED} are not parsed")
-        return
-    try:
-        frame.metadata = _parse_metadata(raw[start:payload_at])
-    except DecodeError:
-        reason = describe_break(raw, start, payload_at, MessageMetadata.DESCRIPTOR)
-        frame.note(f"the metadata does not parse as MessageMetadata: {reason}".rstrip(": "))
+
+    __slots__ = (
+        *("connection", "fields", "kind", "latency_ns", "method", "namespace", "offset", "packet", "packets"),
+        *("partial", "reported", "request", "size", "status", "target", "time_ns", "to_broker", "topic"),
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        to_broker: bool,
+        offset: int = 0,
+        time_ns: int | None = None,
+        packet: int = 0,
+    ) -> None:
+        self.connection = connection
+        self.to_broker = to_broker
+        self.offset = offset
+        self.time_ns = time_ns
+        self.packet = packet
+        self.packets: Sequence[int] = ()
+        self.reported: tuple[int, int] | None = None
+        self.size = self.status = 0
+        self.method = self.target = self.kind = ""
+        self.topic: str | None = None
+        self.namespace: str | None = None
+        self.fields: dict[str, Any] = {}
+        self.request: HttpMessage | None = None
+        self.latency_ns: int | None = None
+        self.partial = False
+
+    def __repr__(self) -> str:
+        return f"<HttpMessage {self.method} {self.target} {self.status}>"
 
 
-def build_cut_frame(
-    raw: bytes, connection: Connection, to_broker: bool, offset: int, time_ns: int | None, packet: int
-) -> Frame:
-    """Build the partial frame that begins with `raw`: at least 8 bytes. A whole command in it must parse."""
-    total, size = u32_at(raw, 0), u32_at(raw, 4)
-    base = _parse_command(raw[8 : 8 + size]) if len(raw) >= 8 + size else None
-    number = -1 if base is None else type_of(base) or 0
-    frame = Frame(raw, base, number, connection, to_broker, offset, time_ns, packet)
-    frame.partial = True
-    frame.note(f"cut: {len(raw)} of {total + 4} bytes")
-    if number in PAYLOAD_TYPES:
-        read_entry(frame, 8 + size)
-    return frame
-
-
-def entry_hint(raw: bytes, pos: int) -> str:
-    """Guess what is wrong with the entry at `raw[pos:]`, whose parts were not found; "" if unknown."""
-    if raw[pos : pos + 2] == MAGIC_CHECKSUM:
-        pos += 6
-    if len(raw) - pos < 8:
-        return ""
-    little = int.from_bytes(raw[pos : pos + 4], "little")
-    if crc32c(memoryview(raw)[pos + 4 :]) == u32_at(raw, pos):
-        return "; a CRC32-C is there, the magic 0e01 before it is missing"
-    start, stop = pos + 4, pos + 4 + little
-    fits = stop <= len(raw) and little <= _MAX_GUESSED
-    if fits and not describe_break(raw, start, stop, MessageMetadata.DESCRIPTOR):
-        return f"; METADATA_SIZE is little-endian ({little}), Pulsar's sizes are big-endian"
-    return ""
+Event = Frame | Malformed | Gap | HttpMessage
+"""An event: what a stream decodes to."""
 
 
 def build_frame(

@@ -56,7 +56,8 @@ Values = dict[str, Any]
 
 DESCRIPTIVE_NAMES: Final = frozenset(
     {
-        *("number", "time_ns", "connection", "to_broker", "packet", "client", "server", "total_size"),
+        *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file"),
+        *("client", "server", "total_size"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
         "findings",
     }
@@ -66,7 +67,7 @@ DESCRIPTIVE_NAMES: Final = frozenset(
 _EXTRA: Final = frozenset(
     {
         *("metadata", "broker_entry_metadata", "messages", "payload", "payload_base64", "checksum"),
-        *("force_total_size", "force_command_size", "force_metadata_size"),
+        *("force_total_size", "force_command_size", "force_metadata_size", "decrypted"),
     }
 )
 """Names for what follows the command, and for what should be wrong."""
@@ -208,6 +209,11 @@ def _build_payload(line: Values, metadata: Values | None) -> bytes | None:
     messages = line.get("messages")
     if payload is not None or messages is None or (messages == [] and metadata is None):
         return payload
+    if line.get("decrypted") is not None:
+        raise ValueError(
+            "its messages were decrypted, and cannot be encrypted in the same way again: decode it without "
+            f"--private-key, or {_INSTEAD}"
+        )
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("messages must be a list of objects, each with payload or payload_base64")
     metadata = metadata or {}

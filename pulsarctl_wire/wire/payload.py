@@ -1,18 +1,18 @@
 """Entries, opened: they are decompressed, batches split into messages, and chunks joined.
 
-    payload of an entry   if encrypted, unchanged; else decompressed to MessageMetadata.uncompressed_size
+    payload of an entry   decrypted, if a private key opens it; else unchanged if it is encrypted
+                          decompressed to MessageMetadata.uncompressed_size
     batch                 if num_messages_in_batch is present (even as 1): per message
                           [SIZE 4][SingleMessageMetadata][payload of payload_size bytes]
-    chunks                one compressed payload, split into several entries, joined by uuid
+    chunks                one compressed payload, split into several entries; each is encrypted alone
 
 Everything here is bounded: the output of a codec by `uncompressed_size` and `MAX_PAYLOAD`, a batch by
-its bytes, the chunks of all incomplete messages by `ChunkJoiner.MAX_BYTES`, and everything that is opened
-in one input by a `Budget`.
+its bytes, and everything that is opened in one input by a `Budget`.
 """
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,8 +21,9 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pulsarctl_wire.wire.fields import as_text, unknown_fields
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.encryption import KeyRing, Opened, SealedError, read_seal
+from pulsarctl_wire.wire.fields import unknown_fields
+from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
     CompressionType,
     MessageMetadata,
@@ -61,7 +62,6 @@ SNAPPY_FRAMING: Final = b"\xff\x06\x00\x00sNaPpY"
 """The start of Snappy's framing format (google/snappy, framing_format.txt), which the Rust client uses."""
 
 _USUAL_WINDOW: Final = 8 * 1024 * 1024  # bytes that a ZSTD decompressor may keep for its next use
-_CHUNK_COST: Final = 192  # bytes that a stored chunk takes in addition to its payload
 
 _u32_at: Final = struct.Struct(">I").unpack_from
 
@@ -86,14 +86,15 @@ class Message:
 class Entry(NamedTuple):
     """The contents of an entry: its messages, and notes on anything odd.
 
-    An encrypted entry (with `metadata.encryption_keys`) is one message whose payload is the ciphertext.
-    `corrupt`: its bytes are not what its metadata says. If a payload is None although the entry is not
-    corrupt, it was not opened: it was too large, the budget was used up, or memory ran out.
+    An encrypted entry (with `metadata.encryption_keys`) is one message whose payload is the ciphertext, if no
+    private key `opened` it. `corrupt`: its bytes are not what its metadata says. If a payload is None
+    although the entry is not corrupt, it was too large, the budget was used up, or memory ran out.
     """
 
     messages: list[Message]
     notes: list[str]
     corrupt: bool = False
+    opened: Opened | None = None
 
 
 class PayloadError(ValueError):
@@ -145,19 +146,19 @@ class PayloadTooLarge(PayloadError):
     """A payload that may be intact, but is too large to be decompressed."""
 
 
-def open_entry(frame: Frame, budget: Budget | None = None) -> Entry:
+def open_entry(frame: Frame, budget: Budget | None = None, keys: KeyRing | None = None) -> Entry:
     """Open the messages of a SEND or MESSAGE. Never raises: the notes say what could not be read.
 
     A chunk has no messages, except that the last chunk has the whole message if all chunks were seen.
-    What exceeds `budget` is not opened, and noted.
+    What exceeds `budget` is not opened, and noted; so is what is encrypted and `keys` do not open.
     """
     try:
-        return _open(frame, budget)
+        return _open(frame, budget, keys)
     except MemoryError:
         return Entry([Message(None, frame.metadata, None)], ["too little memory to open the payload"])
 
 
-def _open(frame: Frame, budget: Budget | None) -> Entry:
+def _open(frame: Frame, budget: Budget | None, keys: KeyRing | None) -> Entry:
     metadata = frame.metadata
     if metadata is None or not frame.payload_at or frame.partial:
         return Entry([], [])
@@ -166,8 +167,19 @@ def _open(frame: Frame, budget: Budget | None) -> Entry:
         if frame.joined is None:
             return Entry([], [])
         payload = frame.joined
-    if metadata.encryption_keys:
+    if not metadata.encryption_keys:
+        return _unpack(frame, metadata, payload, budget)
+    if keys is None:
         return Entry([Message(None, metadata, payload)], [])
+    try:
+        opened_payload, opened = keys.open(frame.seals or [(read_seal(metadata), len(payload))], payload)
+    except SealedError as error:
+        return Entry([Message(None, metadata, payload)], [f"still encrypted: {error}"])
+    return _unpack(frame, metadata, opened_payload, budget)._replace(opened=opened)
+
+
+def _unpack(frame: Frame, metadata: MessageMetadata, payload: bytes, budget: Budget | None) -> Entry:
+    """Decompress a payload and split it into messages."""
     notes: list[str] = []
     if metadata.compression:
         if metadata.compression == CompressionType.SNAPPY and payload.startswith(SNAPPY_FRAMING):
@@ -399,97 +411,3 @@ _CODECS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
     CompressionType.ZSTD: _zstd,
     CompressionType.SNAPPY: _snappy,
 }
-
-
-class _Chunks:
-    """The chunks of one message that arrived so far."""
-
-    __slots__ = ("expected", "ids", "parts", "size")
-
-    def __init__(self) -> None:
-        self.expected = 0
-        self.ids: list[tuple[int, int]] = []
-        self.parts: list[bytes] = []
-        self.size = 0
-
-
-ChunkKey = tuple[Connection, bool, int, str]
-"""Connection, direction, owner and uuid of a message."""
-
-
-def _key(frame: Frame, metadata: MessageMetadata, owner: int) -> ChunkKey:
-    return frame.connection, frame.to_broker, owner, as_text(metadata.uuid[:256])
-
-
-class ChunkJoiner:
-    """A joiner of chunks. Messages are identified by connection, direction, owner and uuid.
-
-    With `keep` False it keeps no payloads, for callers that only count: then `joined` is b"".
-    """
-
-    MAX_BYTES: Final = 64 * 1024 * 1024
-    MAX_MESSAGES: Final = 4_096
-
-    def __init__(self, *, keep: bool = True) -> None:
-        self._keep = keep
-        self._incomplete: dict[ChunkKey, _Chunks] = {}
-        self._bytes = 0
-
-    def add(
-        self, frame: Frame, metadata: MessageMetadata, owner: int, place: tuple[int, int] | None = None
-    ) -> list[tuple[int, int]]:
-        """Add the chunk in `frame` of producer or consumer `owner`. For the last one, sets `frame.joined`.
-
-        `place` is the chunk's (ledger, entry), for callers that need them. Returns those of all chunks with
-        the last chunk, and otherwise an empty list.
-        """
-        nothing: list[tuple[int, int]] = []
-        chunk, count = metadata.chunk_id, metadata.num_chunks_from_msg
-        key = _key(frame, metadata, owner)
-        chunks = self._incomplete.get(key)
-        if chunk == 0:
-            self._drop(key)
-            chunks = self._incomplete[key] = _Chunks()
-        if chunks is None or chunk > chunks.expected:
-            expected = chunks.expected if chunks else 0
-            uuid = as_text(metadata.uuid)
-            frame.note(f"chunk {chunk + 1} of message {uuid} without chunk {expected + 1}")
-            self._drop(key)
-            return nothing
-        if chunk < chunks.expected:
-            frame.note(f"chunk {chunk + 1} of message {as_text(metadata.uuid)} once more")
-            return nothing
-        chunks.expected += 1
-        if place is not None:
-            chunks.ids.append(place)
-        if self._keep:
-            chunks.parts.append(frame.payload)
-            chunks.size += len(chunks.parts[-1]) + _CHUNK_COST
-            self._bytes += len(chunks.parts[-1]) + _CHUNK_COST
-        if chunks.expected == count:
-            frame.joined = b"".join(chunks.parts)
-            self._drop(key)
-        while self._bytes > self.MAX_BYTES or len(self._incomplete) > self.MAX_MESSAGES:
-            frame.note("too many chunks wait for more: the oldest message is given up")
-            self._drop(next(iter(self._incomplete)))
-        return nothing if frame.joined is None else chunks.ids
-
-    def has_begun(self, frame: Frame, metadata: MessageMetadata, owner: int) -> bool:
-        """Return whether earlier chunks of this frame's message have arrived."""
-        return _key(frame, metadata, owner) in self._incomplete
-
-    def incomplete(self, connection: Connection) -> list[tuple[bool, int, str, int]]:
-        """List a connection's incomplete messages: direction, owner, uuid, and number of chunks so far."""
-        items = self._incomplete.items()
-        return [(*key[1:], chunks.expected) for key, chunks in items if key[0] is connection]
-
-    def resume(self, connection: Connection, incomplete: Iterable[tuple[bool, int, str, int]]) -> None:
-        """Continue from what another joiner's `incomplete` returned."""
-        for to_broker, owner, uuid, expected in incomplete:
-            chunks = self._incomplete[connection, to_broker, owner, uuid] = _Chunks()
-            chunks.expected = expected
-
-    def _drop(self, key: ChunkKey) -> None:
-        chunks = self._incomplete.pop(key, None)
-        if chunks is not None:
-            self._bytes -= chunks.size

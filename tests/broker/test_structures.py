@@ -127,7 +127,7 @@ def test_log_positions(sizes: list[int], step: int, trim: int) -> None:
         ledgers.append(Ledger(number, end, 0, 0))
         end, number = end + size, number + 1 + step
     log = Log(1, Journal(Scheduler()), Cache(0), {1: end}, ledgers, 0)
-    log.trim(min(trim, end), lambda closed_ms, size: False, forget=True)
+    log.trim(min(trim, end), lambda closed_ms, size: False, forget_ids=True)
     known = {index: log.position(index) for index in range(log.first, end)}
     assert sorted(known.values()) == list(known.values())
     assert len(set(known.values())) == len(known)

@@ -373,3 +373,33 @@ def slices(size: int, rng: random.Random, forbidden: frozenset[int] = frozenset(
     places = [place for place in range(1, size) if place not in forbidden]
     cuts = sorted(rng.sample(places, min(len(places), rng.choice((0, 1, 2, 3, 8)))))
     return list(zip([0, *cuts], [*cuts, size], strict=True))
+
+
+def pcapng_options(data: bytes) -> list[tuple[int, list[tuple[int, str]]]]:
+    """The blocks of a pcapng file of ours: kind, and codes and texts of its options."""
+    heads = {0x0A0D0D0A: 16, 1: 8, 6: 20}
+    blocks, at = [], 0
+    while at < len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        body, pos = data[at + 8 : at + size - 4], heads[kind]
+        if kind == 6:
+            captured_size = int.from_bytes(body[12:16], "little")
+            pos += captured_size + -captured_size % 4
+        options = []
+        while pos < len(body):
+            code, length = struct.unpack_from("<HH", body, pos)
+            if code == 0:
+                assert pos + 4 == len(body)
+                break
+            options.append((code, body[pos + 4 : pos + 4 + length].decode("utf-8", "backslashreplace")))
+            pos += 4 + length + -length % 4
+        blocks.append((kind, options))
+        at += size
+    return blocks
+
+
+def packet_comments(data: bytes) -> list[list[str]]:
+    """The comments on the packets of a pcapng file of ours."""
+    found = [options for kind, options in pcapng_options(data) if kind == 6]
+    assert all(code == 1 for options in found for code, _ in options)
+    return [[text for _, text in options] for options in found]

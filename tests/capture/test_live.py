@@ -17,8 +17,9 @@ from tap import TUN, Tap, own_interface, tap
 
 from pulsarctl_wire.capture import Decoder, ring
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.links import RAW_IP
 from pulsarctl_wire.capture.live import Live, interface_names
-from pulsarctl_wire.capture.packets import RAW_IP, SYN, Dissector
+from pulsarctl_wire.capture.packets import SYN, Dissector
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.frame import Frame
 

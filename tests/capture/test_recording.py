@@ -17,6 +17,7 @@ from scapy.layers.inet6 import IPv6
 from segments import PING, PONG, START_NS, conversation, message, raws, send, troubles
 
 from pulsarctl_wire.capture import checksum, read_events, read_frames
+from pulsarctl_wire.capture.comments import parse_route
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.packets import ACK, FIN, SYN, Dissector
 from pulsarctl_wire.capture.recording import MAX_PAYLOAD, SessionWriter
@@ -194,6 +195,27 @@ def test_what_is_recorded_is_there_at_once() -> None:
     for number in range(1, 4):
         made.carried(some(), True, PING, number)
         assert raws(read_frames(io.BytesIO(file.getvalue()))) == [PING] * number
+
+
+@pytest.mark.parametrize("ends", [("10.0.0.1:50000", "10.0.0.2:6650"), ("[2001:db8::1]:7", "broker:6650")])
+def test_the_address_that_the_client_came_to_is_read_again(ends: tuple[str, str]) -> None:
+    file = io.BytesIO()
+    made = SessionWriter(file)
+    for index, listener in enumerate(["127.0.0.1:6649", "", "[::1]:6649"]):
+        connection = Connection(index, ends[0] + str(index), ends[1])
+        connection.listener = listener
+        made.opened(connection, 1)
+        made.carried(connection, True, PING, 2)
+    frames = read_frames(io.BytesIO(file.getvalue()))
+    assert [frame.connection.listener for frame in frames] == ["127.0.0.1:6649", "", "[::1]:6649"]
+
+
+@given(st.binary(max_size=200))
+@example(b"pwire proxy: a came to b, and was led to \xff")
+@example(b"pwire proxy: " + b"a" * 65_000)
+def test_comments_of_others_do_no_harm(comment: bytes) -> None:
+    route = parse_route(comment)
+    assert route is None or comment.startswith(b"pwire proxy: ")
 
 
 # ---- Packets ----

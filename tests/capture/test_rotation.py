@@ -114,6 +114,21 @@ def test_each_file_opens_by_itself(tmp_path: Path) -> None:
         assert {event.connection.server for event in events} == {"10.0.0.2:6650"}
 
 
+def test_each_file_says_which_address_of_the_proxy_the_client_came_to(tmp_path: Path) -> None:
+    made = RotatingWriter(tmp_path / "a.pcapng", START_NS, size=1)
+    connection = some()
+    connection.listener = "dev-box:6649"
+    made.opened(connection, START_NS)
+    for _ in range(3):
+        made.carried(connection, True, PING, START_NS)
+    made.closed(connection, START_NS)
+    made.files.close()
+    assert len(made.files.paths) == 5
+    for path in made.files.paths[:-1]:
+        assert {event.connection.listener for event in read_events(path)} <= {"dev-box:6649"}
+    assert [event.connection.listener for event in decoded(made.files.paths)] == ["dev-box:6649"] * 3
+
+
 def test_a_frame_and_a_gap_may_go_on_in_the_next_file(tmp_path: Path) -> None:
     made = RotatingWriter(tmp_path / "a.pcapng", START_NS, size=1)
     large = send(b"x" * 200)

@@ -19,13 +19,16 @@ from segments import (
     captured,
     conversation,
     frames_of,
+    packet_comments,
     pcap,
+    pcapng_options,
     raws,
     send,
     troubles,
 )
 
 from pulsarctl_wire.capture import Decoder, Source, read_events, read_frames, writer
+from pulsarctl_wire.capture.comments import About
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.writer import EventWriter, PcapngWriter
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap
@@ -304,3 +307,78 @@ def test_what_was_written_is_remembered_in_bounds() -> None:
     assert made.lost == 0
     assert len(made._last_written) <= 65_536
     assert len(made._packets) == 0
+
+
+def make_commented(**further: list[str]) -> tuple[io.BytesIO, EventWriter]:
+    file = io.BytesIO()
+    about = About("a tool", "a section", "an interface")
+    return file, EventWriter(file, about, {int(name[1:]): texts for name, texts in further.items()})
+
+
+def test_comments_are_on_the_packets_that_complete_events() -> None:
+    file, made = make_commented(_3=["a finding", "another"], _2=["on a packet of two"], _9=["on none"])
+    for number in range(1, 6):
+        made.see(number, some(number))
+    made.take(event(1, 2, 3), "one")
+    made.take(event(packet=3), "two")
+    made.take(event(packet=5), "late → é")
+    made.take(event(packet=5), "tail")
+    assert read(file.getvalue()) == []
+    made.close()
+    assert read(file.getvalue()) == [some(number) for number in (1, 2, 3, 5)]
+    assert packet_comments(file.getvalue()) == [
+        [],
+        ["on a packet of two"],
+        ["one", "two", "a finding", "another"],
+        ["late → é", "tail"],
+    ]
+    (_, section), (_, interface), *_ = pcapng_options(file.getvalue())
+    assert section == [(4, "a tool"), (1, "a section")]
+    assert [text for code, text in interface if code == 1] == ["an interface"]
+
+
+def test_an_event_that_comes_when_its_packet_was_written_is_counted() -> None:
+    file, made = make_commented()
+    made.see(1, some(1))
+    made.take(event(1), "one")
+    made.see(2, some(2))
+    made.take(event(1), "two")
+    made.see(2000, some(2000))
+    assert read(file.getvalue()) == [some(1)]
+    made.take(event(1), "three")
+    made.close()
+    assert packet_comments(file.getvalue()) == [["one", "two"]]
+    assert (made.lost, made.uncommented) == (0, 1)
+
+
+def test_comments_are_bounded() -> None:
+    file, made = make_commented(_1=["finding"] * 40)
+    made.see(1, some(1))
+    for number in range(5_000):
+        made.take(event(1), f"{number}")
+    made.close()
+    (comments,) = packet_comments(file.getvalue())
+    assert comments == [*map(str, range(32)), *["finding"] * 32, "… 4976 more"]
+
+
+@given(st.text(max_size=40), st.integers(0, 40_000))
+@settings(max_examples=50)
+def test_any_comment_is_read_again(text: str, count: int) -> None:
+    packet = (1, RAW, b"abc", 3)
+    file = io.BytesIO()
+    PcapngWriter(file).write(packet, [text, "é" * count])
+    assert read(file.getvalue()) == [packet]
+    first, second = packet_comments(file.getvalue())[0]
+    assert first == text.encode("utf-8", "backslashreplace").decode()
+    assert second == "é" * min(count, 32_767)
+
+
+def test_selected_packets_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "KEPT_BYTES", 10_000)
+    file, made = make_commented()
+    for number in range(1, 101):
+        made.see(number, some(number, 1000))
+        made.take(event(number), "x")
+    assert made.count > 80
+    made.close()
+    assert read(file.getvalue()) == [some(number, 1000) for number in range(1, 101)]

@@ -39,6 +39,15 @@ RELIES_ON: Final = {
     CAPTURE: "all bytes of all connections",
 }
 
+CAUSE: Final = {
+    "client": "client's host",
+    "server": "server",
+    "topic": "topic",
+    "subscription": "subscription",
+    "reason": "address",
+    "last": "dead connection",
+}
+
 BOUNDS: Final = {
     "findings": {doctor.MAX_FINDINGS},
     "frames of a finding": {finding.MAX_EVIDENCE},
@@ -76,7 +85,9 @@ def section_of(rule: type[Rule]) -> str:
         f"{fill(f'**{label}:** {text[label]}', 136, break_on_hyphens=False)}\n\n"
         for label in ("Wire", "Advice", "Source")
     )
-    head = f"### {rule.id}\n\n{rule.severity} · relies on {RELIES_ON[rule.relies_on]}\n\n"
+    cause = ", ".join(CAUSE[part] for part in rule.cause)
+    about = f"{rule.severity} · relies on {RELIES_ON[rule.relies_on]} · one cause: same {cause}"
+    head = f"### {rule.id}\n\n{about}\n\n"
     return f"{head}{fill(text[''], 136, break_on_hyphens=False)}\n\n{labelled}"
 
 

@@ -35,6 +35,13 @@ def stored(entry: int, **metadata: object) -> list[Turn]:
     ]
 
 
+def dropped(entry: int) -> list[Turn]:
+    """The message is sent again, and dropped as a duplicate."""
+    (_, send), _ = stored(entry)
+    at = {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}
+    return [(True, send), (False, build("SEND_RECEIPT", producer_id=1, sequence_id=entry, message_id=at))]
+
+
 def delivered(entry: int, number: int = 0) -> Turn:
     head = MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1)
     at = {"ledgerId": 7, "entryId": entry}
@@ -65,9 +72,12 @@ BOTH = [acknowledged(0), acknowledged(1)]
         (TWO, stored(2), 7, [("application_not_receiving", SUSPECTED)]),
         ([*TWO, *BOTH], stored(2), 7, [("permit_leak", SUSPECTED)]),
         ([*TWO, acknowledged(0)], stored(2), 7, [("permit_leak", SUSPECTED)]),
+        (TWO, [*stored(2), *dropped(2)], 7, [("application_not_receiving", SUSPECTED)]),
+        ([*TWO, *BOTH], [*stored(2), *dropped(2)], 7, [("permit_leak", SUSPECTED)]),
         (TWO, stored(2), 5.5, []),  # it has not waited for T
         (TWO, [], 60, []),  # nothing waits
         (TWO, stored(1), 60, []),  # nothing that it was not given
+        (TWO, [*stored(1), *dropped(1)], 60, []),
         (TWO, stored(2, deliver_at_time=10**15), 60, []),
         (TWO, stored(2, txnid_most_bits=1), 60, []),
         (TWO, stored(2, marker_type=10), 60, []),
@@ -130,6 +140,12 @@ def test_a_consumer_that_holds_many(
     timeline.log_in(0.5, producer, *PRODUCER, *stored(12))
     timeline.say(7, producer, (True, build("PING")))
     assert ids(timeline.findings(7)) == expected
+
+
+def test_a_dropped_duplicate_does_not_hide_what_waits() -> None:
+    timeline = Timeline()
+    stall(timeline, 100, MANY, [*stored(12), *dropped(12)])
+    assert ids(timeline.findings(7)) == [("blocked_on_unacked", SUSPECTED)]
 
 
 def test_the_broker_says_that_it_blocks() -> None:

@@ -98,12 +98,13 @@ def test_a_hole_may_have_had_the_connect() -> None:
 
 
 class Promise:
-    """A client asks for a topic, and is told to go to an address."""
+    """A client that opens a topic asks for it, and is told to go to an address."""
 
-    def __init__(self, url: str, **fields: object) -> None:
-        self.timeline = Timeline()
+    def __init__(self, url: str, *, opens: str = TOPIC, listener: str = "", **fields: object) -> None:
+        self.timeline = Timeline(listener)
         self.tcp = Tcp(client=(CLIENT, 50_000), server=("10.0.1.1", 6650))
-        self.timeline.log_in(0, self.tcp, *lookup(1, url, **fields))  # type: ignore[arg-type]
+        turns = metadata(100, 3, opens) if opens else []
+        self.timeline.log_in(0, self.tcp, *turns, *lookup(1, url, **fields))  # type: ignore[arg-type]
 
     def other(self, number: int = 1, server: str = "10.0.1.2") -> Tcp:
         return Tcp(client=(CLIENT, 50_000 + number), server=(server, 6650))
@@ -125,7 +126,7 @@ def test_refused_for_a_while() -> None:
         promise.timeline.say(number, promise.tcp, *lookup(1 + number, "10.0.1.2:6650"))
     [finding] = promise.timeline.findings(3.5)
     assert (finding.rule, finding.certainty) == (UNREACHABLE, CERTAIN)
-    assert [each.sighting.ordinal for each in finding.evidence] == [1]
+    assert [each.sighting.ordinal for each in finding.evidence] == [2]
     assert "refused (3 tries)" in finding.explanation
 
 
@@ -167,6 +168,46 @@ def test_client_closes() -> None:
         promise = Promise("broker-7:6650")
         promise.timeline.at(1, promise.tcp.fin(by_client))
         assert promise.found(until=1) == [(UNREACHABLE, SUSPECTED)] * by_client
+
+
+def test_client_comes_back() -> None:
+    promise = Promise("broker-7:6650")
+    promise.timeline.at(1, promise.tcp.fin(True))
+    promise.timeline.log_in(2, promise.other(), produce(1))
+    assert promise.found() == []
+
+
+def test_a_mere_lookup_makes_no_connection_due() -> None:
+    for opens in ("", "persistent://public/default/u"):
+        promise = Promise("broker-7:6650", opens=opens)
+        assert promise.found() == []
+        promise = Promise("broker-7:6650", opens=opens)
+        promise.timeline.at(0.5, promise.tcp.fin(True))
+        assert promise.found() == []
+    refused = Promise("10.0.1.2:6650", opens="")
+    refused.refused(1, refused.other())
+    assert refused.found() == [(UNREACHABLE, CERTAIN)]
+
+
+def test_a_partition_is_opened_with_its_topic_or_by_who_had_it_open() -> None:
+    partition = f"{TOPIC}-partition-2"
+    assert Promise("broker-7:6650", topic=partition).found() == [(UNREACHABLE, SUSPECTED)]
+    moved = Promise("10.0.1.1:6650", opens="", topic=partition)
+    moved.timeline.say(1, moved.tcp, produce(1, partition), *lookup(2, "broker-7:6650", topic=partition))
+    assert moved.found() == [(UNREACHABLE, SUSPECTED)]
+
+
+def test_the_address_of_our_proxy_is_where_its_connections_lead() -> None:
+    assert Promise("127.0.0.1:6649", listener="127.0.0.1:6649").found() == []
+    assert Promise("127.0.0.1:7001", listener="127.0.0.1:6649").found() == [(UNREACHABLE, SUSPECTED)]
+    assert Promise("127.0.0.1:7001", listener="127.0.0.1:6649").found(until=2) == []
+    promise = Promise("127.0.0.1:7001", listener="127.0.0.1:6649")
+    promise.timeline.at(0.5, promise.tcp.fin(True))
+    assert promise.found() == []
+    promise = Promise("127.0.0.1:7001", listener="127.0.0.1:6649")
+    promise.timeline.listener = "127.0.0.1:7001"
+    promise.timeline.log_in(1, promise.other())
+    assert promise.found() == []
 
 
 def test_a_name_is_reached_if_its_producer_follows_anywhere() -> None:

@@ -10,6 +10,7 @@ from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.checks.rule import SECOND
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 LOGIN: list[Turn] = [
@@ -21,10 +22,15 @@ LOGIN: list[Turn] = [
 class Timeline:
     """A capture of which each segment has a time, in seconds since its beginning."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: str = "") -> None:
         self.doctor = Doctor(thresholds=SHORT)
+        self.listener = listener  # of the connections that begin from now on
+        self._knowledge = Knowledge()
         self._reassembler = Reassembler(
-            Knowledge(), new_state=self.doctor.new_state, on_end=self.doctor.end_connection
+            self._knowledge,
+            new_state=self.doctor.new_state,
+            on_end=self.doctor.end_connection,
+            stream_type=WebStream,
         )
         self._last_ns = 0
         self._packets = 0
@@ -42,6 +48,8 @@ class Timeline:
 
     def log_in(self, seconds: float, tcp: Tcp, *turns: Turn) -> None:
         """A connection is opened, and logs in."""
+        ends = [f"{host}:{port}" for host, port in (tcp.client, tcp.server)]
+        self._knowledge.listeners = {(ends[0], ends[1]): self.listener}
         self.at(seconds, *tcp.handshake(), *tcp.say([*LOGIN, *turns]))
 
     @staticmethod

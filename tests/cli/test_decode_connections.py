@@ -18,7 +18,7 @@ from segments import Tcp, captured, pcap
 
 from pulsarctl_wire.cli.capture.job import ConnectionLines
 from pulsarctl_wire.cli.console import EXIT_USAGE
-from pulsarctl_wire.record import CONNECTION_NAMES
+from pulsarctl_wire.record.connections import CONNECTION_NAMES
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.session.ending import Contents, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -164,7 +164,7 @@ def ending(index: int) -> EndedConnection:
 def written(order: list[int], *, count: int = -1, waiting: int = 100) -> list[int]:
     lines: list[int] = []
     listing = ConnectionLines(
-        lambda record: bytes([record["connection"] + 1]),
+        lambda ending: bytes([ending.connection.index + 1]),
         [lambda each: each.connection.index != 3],
         lambda line: lines.append(line[0] - 1),
         count=count,

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from pwire_run import SAMPLES, Pcap, decode
+from segments import Tcp, build, captured, packet_comments, pcap, pcapng_options
+from test_decode_terminal import EVIL
 
+from pulsarctl_wire import __version__
 from pulsarctl_wire.capture.files import read_packets
 from pulsarctl_wire.cli.console import EXIT_SOURCE
 
@@ -193,3 +196,105 @@ def test_tshark_reads_it(sample: str, options: list[str], tmp_path: Path) -> Non
     times = {record["packet"]: record["time_ns"] for record in chosen.records}
     assert [row[0].replace(".", "") for row in rows] == [str(time_ns) for time_ns in times.values()]
     assert all(int(row[1]) > 0 for row in rows)
+
+
+# -- comments
+
+
+@pytest.mark.parametrize(("sample", "options"), CHOICES, ids=IDS)
+def test_each_packet_has_its_frames_as_lines(sample: str, options: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pcapng"
+    run = decode(*options, "--wide", "--write", path, sample)
+    comments = [comment for comments in packet_comments(path.read_bytes()) for comment in comments]
+    assert sorted(comments) == sorted(line.strip() for line in run.lines)
+
+
+def test_findings_are_in_comments_with_their_certainty(tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pcapng"
+    sample = "permit-leak.pcap"
+    options = ["--doctor", "-T", "5"]
+    records = decode(*options, "-o", "json", "--write", path, sample).records
+    comments = packet_comments(path.read_bytes())
+    assert sum(len(each) for each in comments) == len(records) + 3
+    proving = [record["number"] for record in records if record.get("findings")]
+    assert len(proving) == 3
+    for each in comments:
+        found = [text for text in each if text.startswith("permit_leak (suspected) ")]
+        frames = [int(text.split()[0]) for text in each if text not in found]
+        assert bool(found) == bool(set(frames) & set(proving))
+
+
+def test_the_file_says_what_was_selected(tmp_path: Path) -> None:
+    path = tmp_path / "chosen.pcapng"
+    sources = [SAMPLES / name for name in ("python-simple.pcap", "nano.pcap")]
+    decode("--topic", "a b", "--filter", "total_size > 1", "-c", "3", "--write", path, *sources)
+    (_, section), *others = pcapng_options(path.read_bytes())
+    words = "--topic 'a b' --filter 'total_size > 1' --count 3"
+    names = " ".join(map(str, sources))
+    assert section == [
+        (4, f"pwire {__version__}"),
+        (1, f"the packets of the selected frames: pwire decode {words} {names}"),
+    ]
+    decode("--command", "SEND", "--write", path, *sources)
+    interfaces = [options for kind, options in pcapng_options(path.read_bytes()) if kind == 1]
+    assert [text for options in interfaces for code, text in options if code == 1] == [
+        "selected by pwire decode: --command SEND"
+    ]
+    assert others == []
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_comments_have_secrets_only_if_the_output_has_them(is_shown: bool, tmp_path: Path) -> None:
+    source, path = tmp_path / "secret.pcap", tmp_path / "chosen.pcapng"
+    turns = [
+        (True, build("CONNECT", client_version="x", auth_data=b"hidden")),
+        (True, b"\0\0\0\x20 no frame, but maybe a secret"),
+    ]
+    source.write_bytes(pcap(captured(Tcp().whole(turns, 1448))))
+    run = decode(*["--show-secrets"] * is_shown, "--wide", "--write", path, source)
+    comments = [text for texts in packet_comments(path.read_bytes()) for text in texts]
+    assert comments == [line.strip() for line in run.lines]
+    assert any(b"hidden".hex() in text for text in comments) == is_shown
+
+
+def test_control_characters_do_not_reach_comments(tmp_path: Path) -> None:
+    raw = build("PRODUCER", topic=EVIL, producer_id=1, request_id=1, producer_name=EVIL)
+    source, path = tmp_path / "evil.pcap", tmp_path / "chosen.pcapng"
+    source.write_bytes(pcap(captured(Tcp().whole([(True, raw)], 1448))))
+    decode("--filter", "total_size > 0", "--write", path, source)
+    ((comment,),) = [texts for texts in packet_comments(path.read_bytes()) if texts]
+    assert "PRODUCER" in comment
+    assert comment.isprintable()
+
+
+def test_a_long_comment_is_cut(tmp_path: Path) -> None:
+    source, path = tmp_path / "long.pcap", tmp_path / "chosen.pcapng"
+    raw = build("PRODUCER", topic="t" * 1_000, producer_id=1, request_id=1)
+    source.write_bytes(pcap(captured(Tcp().whole([(True, raw)], 1448))))
+    decode("--wide", "--write", path, source)
+    (comment,) = [text for texts in packet_comments(path.read_bytes()) for text in texts]
+    assert comment.endswith("…")
+    assert len(comment) < 500
+
+
+@pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
+@pytest.mark.parametrize("sample", ["python-simple.pcap", "mixed.pcapng.gz", "linktype-sll2.pcap"])
+def test_tshark_shows_the_comments_at_the_numbers_that_json_has(sample: str, tmp_path: Path) -> None:
+    path = tmp_path / "all.pcapng"
+    records = decode("-o", "json", "--write", path, sample).records
+    assert TSHARK is not None
+
+    def show(file: Path, field: str) -> dict[str, str]:
+        command = [str(TSHARK), "-n", "-r", str(file), "-T", "fields", "-e", "frame.number", "-e", field]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return dict(line.split("\t", 1) for line in done.stdout.splitlines())
+
+    times = show(SAMPLES / sample, "frame.time_epoch")
+    assert {record["wireshark"] for record in records} <= set(map(int, times))
+    for record in records:
+        assert times[str(record["wireshark"])].replace(".", "") == str(record["time_ns"])
+    comments = list(show(path, "frame.comment").values())
+    assert [text.split()[0] for text in comments] == [
+        text.split()[0] for texts in packet_comments(path.read_bytes()) for text in texts[:1]
+    ]
+    assert "SEND_RECEIPT" in " ".join(comments)

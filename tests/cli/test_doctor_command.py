@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from proxied import Proxied
 from pwire_run import SAMPLES, Pcap, Run, decode, pwire
-from segments import build, conversation, send
+from segments import build, conversation, packet_comments, pcapng_options, send
 
 from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_OUTPUT, EXIT_SOURCE, EXIT_USAGE
@@ -60,7 +60,8 @@ def test_json_fits_the_schema(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ([], ["authentication_refused", "token_expired", "not_authorized", "not_authorized"]),
+        ([], ["authentication_refused", "token_expired", "not_authorized"]),
+        (["--all"], ["authentication_refused", "token_expired", "not_authorized", "not_authorized"]),
         (["--only", "token_expired"], ["token_expired"]),
         (
             ["--only", "Token-Expired,permit_leak", "--only", "not_authorized", "--ignore", "not_authorized"],
@@ -236,14 +237,34 @@ def test_the_written_packets_show_the_same(tmp_path: Path) -> None:
     assert _without_numbers(again) == _without_numbers(run.records)
     (written,) = decode("-o", "json", "--connections", path).records
     before = decode("-o", "json", "--connections", FENCED).records
-    assert {**written, **dict.fromkeys(("connection", "packet"), 0)} in [
-        {**each, **dict.fromkeys(("connection", "packet"), 0)} for each in before
-    ]
+    numbers = dict.fromkeys(("connection", "packet", "wireshark"), 0)
+    assert {**written, **numbers} in [{**each, **numbers} for each in before]
+
+
+def test_the_written_packets_have_comments(tmp_path: Path) -> None:
+    path = tmp_path / "found.pcapng"
+    run = doctor("-w", path, "-o", "json", FENCED)
+    data = path.read_bytes()
+    (_, section), (_, interface), *_ = pcapng_options(data)
+    choice = "-T 30 -A 90 -R 30"
+    names = f"the packets of all connections that findings name: pwire doctor {choice} {SAMPLES / FENCED}"
+    assert section[1] == (1, names)
+    assert interface[-1] == (1, f"selected by pwire doctor: {choice}")
+    comments = packet_comments(data)
+    rows = {
+        f"{finding['id']} ({finding['certainty']})": row["number"]
+        for finding in run.records
+        for row in finding["evidence"]
+    }
+    for head, number in rows.items():
+        (texts,) = [each for each in comments if any(text.startswith(f"{number} ") for text in each)]
+        assert any(text.startswith(head) for text in texts)
+    assert [] in comments  # of packets without frames
 
 
 def _without_numbers(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {**finding, "evidence": [{**each, "number": 0} for each in finding["evidence"]]}
+        {**finding, "evidence": [{**each, "number": 0, "wireshark": 0} for each in finding["evidence"]]}
         for finding in findings
     ]
 
@@ -302,15 +323,52 @@ def test_the_proxy_says_it_at_once() -> None:
     assert any("1 finding (1 certain) in 1 connection" in line for line in proxy.err.lines)
 
 
-@pytest.mark.parametrize("output", ["text", "markdown", "live"])
-def test_findings_that_are_alike_are_folded(tmp_path: Path, output: str) -> None:
-    at = [{"ledgerId": 1, "entryId": entry} for entry in range(10)]
-    subscribed = build("SUBSCRIBE", topic="t", subscription="s", subType=0, consumer_id=0, request_id=1)
-    raw = subscribed + build("ACK", consumer_id=0, ack_type=0, message_id=at, validation_error=1)
+def discard(topics: int, entries: int) -> bytes:
+    """Consumers of several topics that discard messages."""
+    raw = b""
+    at = [{"ledgerId": 1, "entryId": entry} for entry in range(entries)]
+    for number in range(topics):
+        about = {"topic": f"t{number}", "subscription": "s", "subType": 0}
+        raw += build("SUBSCRIBE", consumer_id=number, request_id=number, **about)
+        raw += build("ACK", consumer_id=number, ack_type=0, message_id=at, validation_error=1)
+    return raw
+
+
+@pytest.mark.parametrize("output", ["text", "markdown", "live", "all", "live all"])
+@pytest.mark.parametrize(("topics", "entries", "shown"), [(1, 10, 1), (2, 5, 2), (10, 1, 3)])
+def test_findings_that_are_alike_are_folded(
+    tmp_path: Path, output: str, topics: int, entries: int, shown: int
+) -> None:
+    raw = discard(topics, entries)
     source = tmp_path / "frames"
     source.write_bytes(raw)
-    run = doctor("-", stdin=raw) if output == "live" else doctor("-o", output, source)
+    options = ["--all"] if "all" in output else []
+    if "live" in output:
+        run = doctor(*options, "-", stdin=raw)
+    else:
+        run = doctor(*options, "-o", "markdown" if output == "markdown" else "text", source)
     text = run.out.decode()
-    assert len(re.findall(r"^client_discarded_message  certain", text, re.MULTILINE)) == 3
-    assert "more client_discarded_message" in text
-    assert run.err.startswith("pwire: 10 findings")
+    count = 10 if "all" in output else shown
+    assert len(re.findall(r"^client_discarded_message  certain", text, re.MULTILINE)) == count
+    assert ("more client_discarded_message" in text) == (output == "live" or count == 3)
+    stands = re.findall(r"stands for (\d+) findings of the same cause \(", text)
+    is_folded = output in ("text", "markdown") and entries > 1
+    assert stands == [str(entries)] * topics * is_folded
+    total = "10 findings (10 certain)" if "all" in output or topics == 10 else f"{topics} finding"
+    assert run.err.startswith(f"pwire: {total}")
+    assert run.code == 1
+
+
+def test_json_of_folded_findings(tmp_path: Path) -> None:
+    source = tmp_path / "frames"
+    source.write_bytes(discard(2, 5))
+    folded, each = doctor("-o", "json", source), doctor("--all", "-o", "json", source)
+    assert [(record["count"], record["folded"]) for record in folded.records] == [(5, 5)] * 2
+    assert [(record["count"], record["folded"]) for record in each.records] == [(1, 1)] * 10
+    assert folded.records[1]["evidence"] == each.records[5]["evidence"]
+    assert "2 findings (2 certain; 10 with all of the same cause)" in folded.err
+    assert len(doctor("-o", "sarif", source).records[0]["runs"][0]["results"]) == 2
+    live = doctor("-o", "json", "-", stdin=source.read_bytes()).records
+    assert [record["folded"] for record in live] == [1] * 10
+    stats = pwire("stats", "-o", "json", source).records
+    assert [record["folded"] for record in stats if record.get("by") == "finding"] == [5, 5]

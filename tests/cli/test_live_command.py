@@ -23,6 +23,7 @@ from tap import Tap, tap
 
 from pulsarctl_wire.capture.files import read_packets
 from pulsarctl_wire.capture.rotation import RotatingFiles
+from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.cli.capture.capture import _record
 from pulsarctl_wire.cli.console import EXIT_DAMAGED, EXIT_SOURCE, EXIT_USAGE
 
@@ -251,7 +252,7 @@ def test_files_of_a_rotation_count_each_for_itself(tmp_path: Path) -> None:
     files = RotatingFiles(tmp_path / "x.pcapng", 0, size=400)
     live: Any = Dropping()
     with closing(files):
-        _record(live, cast(Any, files), files, None)
+        _record(live, cast(Any, files), files, None, Secrets())
     counters = [counters_of(path.read_bytes()) for path in sorted(tmp_path.iterdir())]
     assert len(counters) > 2
     assert all(lost > 0 for ((_, lost),) in counters)

@@ -282,7 +282,7 @@ def test_files_that_cannot_be_had(home: Path) -> None:
         (["--listen-cert", str(home / "nosuch.pem")], EXIT_USAGE, "nosuch.pem: No such file"),
         (["--listen-cert", str(home / "no.yaml")], EXIT_USAGE, "no.yaml"),
         (["--to", "pulsar+ssl://a:1", "--tls-ca", str(home / "nosuch.pem")], EXIT_USAGE, "No such file"),
-        ([*ca, "--tls-keylog", str(home / "nosuch" / "keys")], EXIT_USAGE, "nosuch/keys cannot be written"),
+        ([*ca, "--keylog", str(home / "nosuch" / "keys")], EXIT_USAGE, "nosuch/keys cannot be written"),
         (["--tls", "--ca-dir", "/dev/null/here"], EXIT_USAGE, "/dev/null/here"),
         (["--record", str(home / "nosuch" / "a.pcapng")], EXIT_OUTPUT, "--record"),
         (["--record", str(home / "pipe")], EXIT_OUTPUT, "nothing reads this pipe"),

@@ -23,10 +23,11 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, frames, receive, until
+from proxied import LINUX, TIMED, Heard, Proxied, Session, children, decode, frames, receive, run, until
 from segments import PING, PONG, Turn, build, conversation, receipt, send
 from test_decode_terminal import EVIL
 
+from pulsarctl_wire.capture import read_frames
 from pulsarctl_wire.cli.console import EXIT_OUTPUT, EXIT_USAGE
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "json.schema.json"
@@ -61,7 +62,7 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 def _without_packets(text: str) -> str:
     """The numbers of packets are those of a file, and there are none in a tap."""
-    return re.sub(r'"packet":\d+|, packets? [\d…]+', "", text)
+    return re.sub(r'"packet":\d+(,"wireshark":\d+)?(,"file":"[^"]*")?|, packets? [\d…]+', "", text)
 
 
 # -- the tap and the record
@@ -104,6 +105,35 @@ def test_it_says_where_it_listens_and_leads_and_what_it_carried() -> None:
     ]
     assert re.match(TIMED, proxy.err.lines[1])
     assert len(proxy.out.lines) == len(TALK)
+
+
+def test_the_doctor_knows_the_addresses_of_the_proxy_in_the_record(tmp_path: Path) -> None:
+    record = tmp_path / "seen.pcapng"
+    opening = [
+        (True, CONNECT),
+        (False, CONNECTED),
+        (True, build("PARTITIONED_METADATA", topic="t", request_id=1)),
+        (False, build("PARTITIONED_METADATA_RESPONSE", request_id=1, response=0, partitions=0)),
+        (True, build("LOOKUP", topic="t", request_id=2)),
+    ]
+    with Proxied("--doctor", "--record", record) as proxy:
+        url = f"pulsar://broker-1:{proxy.upstream.getsockname()[1]}"
+        for named in (proxy.to, url):  # the broker that answers; another one, where the client does not go
+            with proxy.session() as session:
+                session.talk(opening)
+                answer = build("LOOKUP_RESPONSE", request_id=2, response=1, brokerServiceUrl=named)
+                session.broker.sendall(answer)
+                size = int.from_bytes(receive(session.client, 4), "big")
+                assert named.encode() not in receive(session.client, size)
+        assert proxy.stop() == 0
+        assert "nothing found in 2 connections" in proxy.err.text
+        part = tmp_path / "part.pcapng"
+        assert run("decode", "-q", "-w", part, record, home=proxy.home).returncode == 0
+        for file in (record, part):
+            found = run("doctor", file, home=proxy.home)
+            assert (found.returncode, found.stdout) == (0, "")
+        listeners = [frame.connection.listener for frame in read_frames(part)]
+        assert set(listeners) == {f"127.0.0.1:{proxy.port}"}
 
 
 def test_without_tap_nothing_is_shown() -> None:

@@ -201,7 +201,7 @@ def test_names_are_changed_and_a_rule_of_no_use_is_said() -> None:
     [
         ([], "give --to URL"),
         (["--to", "pulsar://a", "--url", "pulsar://b"], "give --to URL"),
-        (["--to", "http://a"], "web service URL"),
+        (["--to", "ftp://a"], "a service URL begins with"),
         (["--to", "a", "--speed", "fast"], "--speed fast: use a number such as 2 or 0.5, or max"),
         (["--to", "a", "--speed", "nan"], "--speed nan"),
         (["--to", "a", "--speed=-1"], "--speed -1"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 import struct
 from collections.abc import Callable
@@ -47,9 +46,16 @@ def shuffled(paths: list[str], seed: int = 5) -> list[str]:
     return random.Random(seed).sample(paths, len(paths))
 
 
+def without_files(record: dict[str, Any]) -> dict[str, Any]:
+    """A record, of a finding too, without what says in which file its packets are."""
+    if "evidence" in record:
+        record = {**record, "evidence": list(map(without_files, record["evidence"]))}
+    return {name: value for name, value in record.items() if name not in ("wireshark", "file")}
+
+
 def seen(run: Run) -> list[dict[str, Any]]:
     assert run.code == 0, run.err
-    return run.records
+    return list(map(without_files, run.records))
 
 
 def hosts(sample: str = "auth-token.pcap") -> tuple[list[bytes], ...]:
@@ -88,6 +94,49 @@ def test_hosts_are_read_side_by_side(tmp_path: Path) -> None:
     run = decode(*shuffled(paths), "-o", "json", "-2")
     assert seen(run) == seen(decode("auth-token.pcap", "-o", "json", "-2"))
     assert not run.complaints
+
+
+def _is_there(record: dict[str, Any]) -> bool:
+    """Whether the packet that a record names is in its file, with the record's time."""
+    seconds, fraction, *_ = Pcap.read(record["file"]).packets[record["wireshark"] - 1]
+    return bool(seconds * 1_000_000_000 + fraction * 1_000 == record["time_ns"])
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_packets_have_their_numbers_in_their_files(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    one, other = hosts()
+    files = {f"hostA_{number}.pcap": data for number, data in enumerate(one)}
+    files |= {f"hostB_{number}.pcap": data for number, data in enumerate(other)}
+    plain = put(tmp_path / "plain", files)
+    given = put(tmp_path / "given", {name: pack(data) for name, data in files.items()})
+    same = dict(zip(given, plain, strict=True))
+    records = decode(*shuffled(given), "-o", "json").records
+    assert len(records) > 100
+    assert len({record["file"] for record in records}) > 5
+    assert all(_is_there({**record, "file": same[record["file"]]}) for record in records)
+    times = {record["number"]: record["time_ns"] for record in records}
+    evidence = [
+        row for finding in pwire("doctor", *given, "-o", "json").records for row in finding["evidence"]
+    ]
+    assert len(evidence) > 10
+    assert all(
+        _is_there({"file": same[row["file"]], "wireshark": row["wireshark"], "time_ns": times[row["number"]]})
+        for row in evidence
+    )
+    named = pwire("doctor", *given, "-o", "sarif").records[0]["runs"][0]["results"]
+    assert named[0]["properties"]["evidence"][0]["file"] in given
+    connections = decode(*given, "--connections", "-o", "json").records
+    assert all(_is_there({**record, "file": same[record["file"]]}) for record in connections)
+
+
+def test_what_is_in_no_capture_file_has_no_number(tmp_path: Path) -> None:
+    raw = tmp_path / "ping.bin"
+    raw.write_bytes(b"\x00\x00\x00\x09\x00\x00\x00\x05\x08\x12\x92\x01\x00")
+    assert not {"wireshark", "file"} & decode(raw, "-o", "json").records[0].keys()
+    sample = SAMPLES / "python-simple.pcap"
+    first, *_, last = decode(raw, sample, "-o", "json").records
+    assert not {"wireshark", "file"} & first.keys()
+    assert (last["file"], last["wireshark"]) == (str(sample), last["packet"])
 
 
 def test_both_directions_from_different_files(tmp_path: Path) -> None:
@@ -165,10 +214,8 @@ def test_all_verbs_have_the_same_frames(tmp_path: Path) -> None:
     paths = shuffled(put(tmp_path, files))
     expected = seen(decode("auth-token.pcap", "-o", "json"))
     assert seen(decode(*paths, "-o", "json")) == expected
-    counted = [json.loads(line) for line in pwire("stats", *paths, "-o", "json").lines]
-    assert counted == [
-        json.loads(line) for line in pwire("stats", SAMPLES / "auth-token.pcap", "-o", "json").lines
-    ]
+    counted = seen(pwire("stats", *paths, "-o", "json"))
+    assert counted == seen(pwire("stats", SAMPLES / "auth-token.pcap", "-o", "json"))
     pwire("table", SAMPLES / "auth-token.pcap", "--out", tmp_path / "one.parquet")
     pwire("table", *paths, "--out", tmp_path / "many.parquet")
     for alone, many in zip(tables(tmp_path / "one.parquet"), tables(tmp_path / "many.parquet"), strict=True):

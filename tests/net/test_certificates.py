@@ -461,6 +461,7 @@ def test_a_key_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys.log"))
     assert shake(own(tmp_path), client, "localhost")
     assert "SERVER_TRAFFIC_SECRET_0 " in (tmp_path / "keys.log").read_text()
+    assert (tmp_path / "keys.log").stat().st_mode & 0o777 == 0o600
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path))
-    with pytest.raises(SettingsError, match=f"{tmp_path}: Is a directory"):
+    with pytest.raises(SettingsError, match=f"{tmp_path} cannot be written: Is a directory"):
         own(tmp_path)

@@ -284,6 +284,32 @@ async def test_a_broker_has_one_listener_however_often_it_is_named() -> None:
         assert [note.partition(" for ")[2] for note in listeners] == ["broker-1:6650", "broker-2:6650"]
 
 
+@pytest.mark.parametrize("plan", [{}, {"advertise": "localhost"}, {"listen": Address("localhost", 0)}])
+@awaited
+async def test_the_tap_learns_each_listener_by_the_name_that_answers_give(plan: dict[str, Any]) -> None:
+    async with relayed(**plan) as proxied, brokers(1) as (other,):
+        client, broker = await proxied.pair()
+        urls = [
+            (await looked_up(client, broker, f"pulsar://{address}")).brokerServiceUrl
+            for address in (proxied.upstream.address, other.address)
+        ]
+        await leads_to(proxied, urls[1], other)
+        listeners = [connection.listener for connection in proxied.seen.open.values()]
+        assert [f"pulsar://{listener}" for listener in listeners] == urls
+
+
+@awaited
+async def test_the_tap_learns_the_mapped_address() -> None:
+    async with brokers(1) as (other,):
+        with socket.create_server((HOST, 0)) as free:
+            port = free.getsockname()[1]
+        async with relayed(mapped={other.address: Address("localhost", port)}) as proxied:
+            client, broker = await proxied.pair()
+            url = (await looked_up(client, broker, f"pulsar://{other.address}")).brokerServiceUrl
+            await leads_to(proxied, url, other)
+            assert f"pulsar://{proxied.seen.open[1].listener}" == url == f"pulsar://localhost:{port}"
+
+
 # ---- Sessions ----
 
 

@@ -433,8 +433,9 @@ def test_keys_are_logged_for_both_sides(trust: Trust, tmp_path: Path) -> None:
     async def test() -> None:
         async with tls_server(own.server) as (upstream, came):
             listening = Trust.make(tmp_path / "ca").server
-            settings = {"tls_ca": str(own.ca)}
-            plan = plan_for(upstream, secure=True, settings=settings, tls=listening, key_log=str(log))
+            listening.keylog_filename = str(log)
+            settings = {"tls_ca": str(own.ca), "keylog": str(log)}
+            plan = plan_for(upstream, secure=True, settings=settings, tls=listening)
             async with running(plan) as (_, at, _seen):
                 client = await Stream.connect(at, own.client())
                 await client.send(FRAME)

@@ -92,9 +92,11 @@ class Model(RuleBasedStateMachine):
     @rule(number=numbers)
     def open_and_close(self, number: int) -> None:
         """These say nothing of room; in an empty ring there is some."""
-        self.ring.opened(Connection(number, "a:1", "b:2"), 3)
+        connection = Connection(number, "a:1", "b:2")
+        connection.listener = "c:3"
+        self.ring.opened(connection, 3)
         self.ring.closed(Connection(number), 4, True)
-        self.queue.append(TapRecord(OPENED, number, False, 3, b"a:1\nb:2"))
+        self.queue.append(TapRecord(OPENED, number, False, 3, b"a:1\nb:2\nc:3"))
         self.queue.append(TapRecord(CLOSED, number, False, 4, b""))
 
     @rule(count=st.integers(1, 12))

@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.series import arrange, read_all, spans_of
-from pulsarctl_wire.capture.sources import Decoder, Source, open_source
+from pulsarctl_wire.capture.sources import Decoder, Reading, Source, open_source
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.decoding.rows import decode_split, new_builder
@@ -114,7 +114,7 @@ def _version(path: str | Path) -> Version | str:
 def _alone(versions: tuple[Version | str, ...], options: Options, by_time: bool) -> Outcome:
     paths = [version if isinstance(version, str) else version.path for version in versions]
     decoder = Decoder(
-        max_frame_size=options.max_frame_size,
+        Reading(options.max_frame_size),
         join_chunks=False,
         places=True,
         new_state=ExchangeState,

@@ -26,6 +26,7 @@ TESTS = Path(__file__).parents[1]
 FILES = [
     *sorted((TESTS.parent / "samples" / "pcaps").glob("*.pcap*")),
     *sorted((TESTS / "hostile").glob("*.pcapng")),
+    *sorted((TESTS / "capture" / "inputs").glob("*.pcap*")),
 ]
 
 

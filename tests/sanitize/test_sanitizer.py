@@ -12,7 +12,7 @@ from segments import START_NS, Tcp, build, captured, conversation, ethernet, ipv
 
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import RawPacket, read_packets
-from pulsarctl_wire.capture.packets import RAW_IP
+from pulsarctl_wire.capture.links import RAW_IP
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.sanitize import check, sanitizer, streams
 from pulsarctl_wire.sanitize.names import Kind

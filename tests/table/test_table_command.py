@@ -200,7 +200,10 @@ def test_messages_are_beside_the_frames_if_asked_for(tmp_path: Path) -> None:
 
 def test_what_needs_messages(tmp_path: Path) -> None:
     refused = table(SIMPLE, "--out", tmp_path / "it.parquet", "--values", "json")
-    assert (refused.code, refused.err) == (2, "pwire: --values and --hash-keys need --messages\n")
+    assert (refused.code, refused.err) == (
+        2,
+        "pwire: --values, --hash-keys and --private-key need --messages\n",
+    )
     refused = table(SIMPLE, "--out", tmp_path / "it.parquet", "--messages", "--detail", "exchanges")
     assert (refused.code, refused.err) == (
         2,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pulsarctl_wire import read_events
 from pulsarctl_wire.capture import Decoder, open_source
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.table.builder import TableBuilder
@@ -81,6 +82,24 @@ def test_values() -> None:
     assert {row["payload"] for row in rows_of(frames, MessageOptions())} == {None}
     few = rows_of(frames, MessageOptions(RAW, largest=8))
     assert [row["payload"] for row in few] == [data if len(data) <= 8 else None for data in raw]
+
+
+def test_private_keys_open_entries() -> None:
+    path = Path(__file__).parents[1] / "encrypted"
+    events = read_events(path / "java-ec.pcapng")
+    frames = [event for event in events if isinstance(event, Frame) and event.metadata is not None]
+    closed = rows_of(frames, MessageOptions(JSON))
+    opened = rows_of(frames, MessageOptions(JSON, private_keys=(str(path / "ec.pem"),)))
+    assert {row["encrypted"] for row in closed + opened} == {True}
+    assert {row["value"] for row in closed} == {row["note"] for row in opened} == {None}
+    whole = [row for row in opened if row["num_chunks_from_msg"] is None]
+    assert {json.loads(row["value"])[:9] for row in whole} == {"secret 0 ", "secret 1 ", "secret 2 "}
+    assert {row["batch_index"] for row in whole} == {None, 0, 1, 2}
+    wrong = rows_of(frames, MessageOptions(JSON, private_keys=(str(path / "rsa.pem"),)))
+    assert len(wrong) == len(closed) < len(opened)
+    assert {row["note"] for row in wrong if row["num_chunks_from_msg"] is None} == {
+        "still encrypted: no private key opens the data key of ec"
+    }
 
 
 def test_keys_are_hashed() -> None:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsarctl_wire.wire.chunks import ChunkJoiner
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunk, single_entry
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.payload import ChunkJoiner, open_entry
+from pulsarctl_wire.wire.payload import open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType, MessageMetadata
 
 CODECS = [value.number for value in CompressionType.DESCRIPTOR.values]

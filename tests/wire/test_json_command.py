@@ -221,8 +221,15 @@ def test_a_command_without_fields_has_an_empty_sub_message() -> None:
 
 def test_names_that_only_describe_are_those_of_records() -> None:
     assert DESCRIPTIVE_NAMES < RECORD_NAMES
-    rest = {"command", "fields", "metadata", "broker_entry_metadata", "messages", "checksum"}
-    assert rest | {"malformed", "gap", "bytes", "size"} == RECORD_NAMES - DESCRIPTIVE_NAMES
+    rest = {"command", "fields", "metadata", "broker_entry_metadata", "messages", "checksum", "decrypted"}
+    assert rest | {"malformed", "gap", "bytes", "size", "http"} == RECORD_NAMES - DESCRIPTIVE_NAMES
+
+
+def test_decrypted_messages_cannot_be_sent() -> None:
+    line = {"command": "SEND", "fields": {}, "metadata": {}, "messages": [{"payload": "a"}]}
+    assert parsed(line)
+    with pytest.raises(ValueError, match="decode it without --private-key, or give the entry's payload"):
+        parse_line(json.dumps({**line, "decrypted": {"key": "k", "algorithm": "a"}}))
 
 
 def test_what_decode_says_of_sizes_and_times_does_not_count() -> None:

@@ -16,13 +16,14 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pulsarctl_wire.wire import chunks as chunks_module
 from pulsarctl_wire.wire import payload as payload_module
+from pulsarctl_wire.wire.chunks import ChunkJoiner
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.payload import (
     MAX_MESSAGES,
     MAX_PAYLOAD,
-    ChunkJoiner,
     Entry,
     Message,
     PayloadError,
@@ -869,7 +870,7 @@ def test_any_order_of_chunks(said: list[tuple[int, int, str, int]]) -> None:
             assert (at, frame.notes) == (count - 1, ())
 
 
-CHUNK_COST: Final = payload_module._CHUNK_COST
+CHUNK_COST: Final = chunks_module._CHUNK_COST
 """Bytes that a chunk counts beside its payload."""
 
 GIVEN_UP: Final = "too many chunks wait for more: the oldest message is given up"

@@ -100,7 +100,7 @@ async def answer(
                 return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
             return await handler(request)
         except Moved as moved:
-            return _redirect(moved.owner, path, query)
+            return _redirect(moved, path, query)
         except Problem as problem:
             return Answer(problem.status, {"reason": str(problem)})
         except Refused as refused:
@@ -115,9 +115,9 @@ async def answer(
     return Answer(404, {"reason": "HTTP 404 Not Found"})
 
 
-def _redirect(owner: Broker, path: str, query: Mapping[str, str]) -> Answer:
-    url = f"{owner.http_url}{path}?{urlencode({**query, 'authoritative': 'false'})}"
-    return Answer(307, None, {"Location": url}, owner)
+def _redirect(moved: Moved, path: str, query: Mapping[str, str]) -> Answer:
+    parameters = urlencode({**query, "authoritative": str(moved.authoritative).lower()})
+    return Answer(307, None, {"Location": f"{moved.owner.http_url}{path}?{parameters}"}, moved.owner)
 
 
 # -- who may do what

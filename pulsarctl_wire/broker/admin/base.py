@@ -24,11 +24,12 @@ class Problem(WireError):
 
 
 class Moved(WireError):
-    """The request must go to another broker."""
+    """The request must go to another broker, which is asked `authoritative`ly or not."""
 
-    def __init__(self, owner: Broker) -> None:
+    def __init__(self, owner: Broker, *, authoritative: bool = False) -> None:
         super().__init__(owner.http_url)
         self.owner = owner
+        self.authoritative = authoritative
 
 
 @dataclass

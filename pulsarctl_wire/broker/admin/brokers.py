@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from pulsarctl_wire.broker.admin.base import Answer, Problem, Request, Route, make_text_answer
+from pulsarctl_wire.broker.admin.base import Answer, Moved, Problem, Request, Route, make_text_answer
 from pulsarctl_wire.broker.admin.metrics import format_metrics
 from pulsarctl_wire.broker.clients.connection import PULSAR_VERSION
 from pulsarctl_wire.broker.cluster import counters
@@ -135,18 +135,25 @@ async def get_metrics(request: Request) -> Answer:
 
 
 async def lookup(request: Request) -> Answer:
-    """Return the owner of a topic, which gets one if it has none."""
+    """Return the owner of a topic, which gets one if it has none. Raises Moved, as LOOKUP redirects."""
     _ = request.namespace
-    name, cluster = request.topic_name, request.cluster
-    owner = cluster.get_owner(name)
-    if owner is None or not owner.alive:
-        owner = cluster.acquire(cluster.choose_owner(name), name)
+    owner, is_redirect, authoritative = request.cluster.find_owner(
+        request.broker, request.topic_name, request.get_flag("authoritative")
+    )
+    if is_redirect:
+        raise Moved(owner, authoritative=authoritative)
+    plain, secure = owner.service_url, owner.service_url_tls
+    listener = request.query.get("listenerName", "").strip()
+    if listener:
+        if listener not in owner.listeners:
+            raise Problem(500, f"the broker do not have {listener} listener")
+        plain, secure = owner.listeners[listener]
     urls = {
-        "brokerUrl": owner.service_url,
-        "brokerUrlTls": owner.service_url_tls,
+        "brokerUrl": plain,
+        "brokerUrlTls": secure,
         "httpUrl": owner.http_url,
         "httpUrlTls": owner.https_url,
-        "nativeUrl": owner.service_url,
+        "nativeUrl": plain,
     }
     return Answer(200, {name: url for name, url in urls.items() if url} | {"brokerUrlSsl": ""})
 

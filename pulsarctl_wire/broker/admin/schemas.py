@@ -1,19 +1,15 @@
 """Schemas in the admin API. Versions are numbers here, 8 bytes in the binary protocol."""
 
-import json
 from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import MAX_LONG, Answer, Problem, Request, Route, parse_integer
 from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.schemas.kinds import TOPIC_TYPES, Schema
 from pulsarctl_wire.broker.schemas.registry import StoredSchema
+from pulsarctl_wire.wire.rest import encode_key_value_schema
 
 _NAMES: Final = dict(enumerate(TOPIC_TYPES))
 _TYPES: Final = {name: number for number, name in _NAMES.items()} | {"BYTES": 0}
-
-
-def _size(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big")
 
 
 def _definition(schema: Schema) -> str:
@@ -50,19 +46,11 @@ def _read_schema(request: Request) -> Schema:
         raise Problem(400, "The schema is not valid")
     data = str(text).encode("utf-8", "surrogatepass")
     if kind == "KEY_VALUE":
-        data = _encode_key_value(str(text))
+        try:
+            data = encode_key_value_schema(str(text))
+        except ValueError:
+            raise Problem(422, "Invalid schema definition data for KEY_VALUE schema") from None
     return Schema(_TYPES[kind], data, properties)
-
-
-def _encode_key_value(text: str) -> bytes:
-    """Encode the two definitions in {"key": …, "value": …}. Raises Problem."""
-    try:
-        parts = json.loads(text)
-        pair = [parts["key"], parts["value"]]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise Problem(422, "Invalid schema definition data for KEY_VALUE schema") from None
-    texts = ["" if part == "" else json.dumps(part, separators=(",", ":")) for part in pair]
-    return b"".join(_size(text.encode()) + text.encode() for text in texts)
 
 
 def _strategy(request: Request) -> str:

@@ -254,6 +254,23 @@ class Cluster:
         """Return the owner of a topic's bundle; give it to `broker` if it has none."""
         return self._owners.setdefault(self._bundle(name), broker)
 
+    def find_owner(self, broker: Broker, name: TopicName, authoritative: bool) -> tuple[Broker, bool, bool]:
+        """Return what `broker` answers a lookup: a broker, whether to ask there again, and `authoritative`.
+
+        If nobody owns the topic, the leader chooses a broker; one that is asked authoritatively takes it.
+        Raises Refused.
+        """
+        if self.is_moving(name):
+            raise Refused("ServiceNotReady", f"Namespace bundle {self.bundle_of(name)} is being unloaded")
+        owner = self.get_owner(name)
+        if owner is None and not authoritative:
+            if broker is not self.leader:
+                return self.leader, True, False
+            candidate = self.choose_owner(name)
+            if candidate is not broker:
+                return candidate, True, True
+        return self.acquire(broker, name), False, True
+
     @property
     def leader(self) -> Broker:
         """The broker that assigns bundles."""

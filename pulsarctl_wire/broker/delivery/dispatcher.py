@@ -39,7 +39,7 @@ class Source(BaseSubscription):
         """The number of messages that the rates allow now."""
         self.blocked = False
         """Whether too many messages are unacknowledged: then nothing new is read."""
-        self.has_announced_end: bool = topic.is_end_unreadable
+        self.has_announced_end: bool = topic.hides_end
         """Whether consumers were told of the end of a terminated topic."""
         self.is_aborted: Callable[[int, MessageMetadata], bool] = topic.is_aborted
         self.has_pending_ack: Callable[[int], bool] = lambda index: False
@@ -112,10 +112,19 @@ class Dispatcher:
             log.read(index, min(stop, index + _READ_AHEAD), done)
         return entry
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether no entry is left that consumers may see."""
+        return self._find_next() >= self.source.readable_end
+
+    def _find_next(self) -> int:
+        """Return the index of the next entry that is not acknowledged."""
+        return self.cursor.find_open(max(self.read_index, self.log.first))
+
     def next_entry(self) -> Entry | None:
         """Return the next entry that consumers may see; None if there is none now."""
         while True:
-            index = self.cursor.find_open(max(self.read_index, self.log.first))
+            index = self._find_next()
             stop = self.source.readable_end
             if index >= stop:
                 self._on_end()

@@ -103,6 +103,7 @@ class KeyShared(ManyActive):
         self._budgets = {
             consumer: consumer.message_budget for consumer in self.consumers if consumer.is_available
         }
+        has_read = False
         while any(map(self._has_budget, self.consumers)):
             if self._retry:
                 if not self._find_slots() or not self._deliver_waiting():
@@ -111,9 +112,12 @@ class KeyShared(ManyActive):
                 continue
             if self._queued_count >= self._max_waiting:
                 return
+            if has_read and self.is_at_end and not any(member.is_available for member in self.consumers):
+                return  # only the next read would find that nothing follows
             entry = self.next_entry()
             if entry is None:
                 return
+            has_read = True
             if not self.is_delayed(entry):
                 self._deliver_or_wait(entry)
 

@@ -147,11 +147,12 @@ class Shared(ManyActive):
         first = next(consumer.permits for consumer in self.consumers if consumer.is_available)
         limit = self.source.settings.dispatcherMaxReadBatchSize
         limit = min(max(permits, first), limit, self.source.dispatch_quota)
-        for source in (self._next_replayed, self._next_new):
-            entries = list(islice(iter(source, None), limit))
-            if entries:
-                return entries
-        return []
+        entries = list(islice(iter(self._next_replayed, None), limit))
+        if entries:
+            return entries
+        while len(entries) < limit and (entry := self._next_new(bool(entries))) is not None:
+            entries.append(entry)
+        return entries
 
     def _give_out(self, entries: list[Entry]) -> list[int]:
         """Deliver runs of entries to consumers by their permits and the average size. Returns the rest."""
@@ -182,8 +183,10 @@ class Shared(ManyActive):
                 return entry
         return None
 
-    def _next_new(self) -> Entry | None:
+    def _next_new(self, has_read: bool) -> Entry | None:
         if len(self.replay) or self.source.blocked:  # replayed ones are being read, or it is blocked
+            return None
+        if has_read and self.is_at_end:  # only the next read finds that nothing follows
             return None
         while (entry := self.next_entry()) is not None:
             if not self.is_delayed(entry):

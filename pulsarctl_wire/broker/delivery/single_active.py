@@ -116,6 +116,8 @@ class SingleActive(Dispatcher):
         while consumer is not None and consumer.is_available and self._change is None:
             permits, entries = consumer.permits, 0
             for _ in range(self._count_readable(consumer)):
+                if entries and self.is_at_end:
+                    break  # only the next read finds that nothing follows
                 entry = self.next_entry()
                 if entry is None:
                     break

@@ -183,9 +183,9 @@ async def _seek(connection: Connection, body: CommandSeek, subscription: Subscri
     number = subscription.seeks
     if body.HasField("message_id"):
         index = topic.locate(body.message_id)
-        open_mask = mask_of(body.message_id.ack_set)
-        if not connection.settings.acknowledgmentAtBatchIndexLevelEnabled:
-            open_mask = 0
+        has_entry = index < topic.log.end  # else the message id is beyond the last one
+        if has_entry and connection.settings.acknowledgmentAtBatchIndexLevelEnabled:
+            open_mask = mask_of(body.message_id.ack_set)
     else:
         index = await topic.find_index_at(body.message_publish_time)
     if number == subscription.seeks:  # else a later SEEK has overtaken this one

@@ -47,7 +47,7 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
         connection.identity.authorize("Lookup", name, "produce", "consume")
         if not broker.cluster.namespaces.exists(name.namespace):
             raise Refused("TopicNotFound", "Namespace not found")
-        owner, response, authoritative = _find_owner(broker, name, body.authoritative)
+        owner, is_redirect, authoritative = broker.cluster.find_owner(broker, name, body.authoritative)
         plain, secure = owner.service_url, owner.service_url_tls
         if listener := connection.text(body.advertised_listener_name).strip():
             if listener not in owner.listeners:
@@ -59,30 +59,13 @@ def lookup(broker: Broker, connection: Connection, body: CommandLookupTopic, fra
         answer = {
             "brokerServiceUrl": plain or None,
             "brokerServiceUrlTls": secure or None,
-            "response": response,
+            "response": CommandLookupTopicResponse.Redirect
+            if is_redirect
+            else CommandLookupTopicResponse.Connect,
             "authoritative": authoritative,
             "proxy_through_service_url": len(broker.cluster.brokers) == 1,
         }
     connection.send("LOOKUP_RESPONSE", request_id=body.request_id, **answer)
-
-
-def _find_owner(broker: Broker, name: TopicName, authoritative: bool) -> tuple[Broker, int, bool]:
-    """Return the broker to name, whether to connect or ask there (a LookupType), and `authoritative`.
-
-    If nobody owns the topic, the leader chooses a broker; one that is asked authoritatively takes it.
-    """
-    cluster = broker.cluster
-    if cluster.is_moving(name):
-        raise Refused("ServiceNotReady", f"Namespace bundle {cluster.bundle_of(name)} is being unloaded")
-    owner = cluster.get_owner(name)
-    if owner is None and not authoritative:
-        if broker is not cluster.leader:
-            return cluster.leader, CommandLookupTopicResponse.Redirect, False
-        candidate = cluster.choose_owner(name)
-        if candidate is not broker:
-            return candidate, CommandLookupTopicResponse.Redirect, True
-    owner = cluster.acquire(broker, name)
-    return owner, CommandLookupTopicResponse.Connect, True
 
 
 def get_partitioned_metadata(

@@ -6,12 +6,11 @@ page could use the broker of its reader (CSRF, DNS rebinding).
 
 import asyncio
 import json
-import logging
 import socket
 import traceback
 from base64 import b64decode
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -23,6 +22,7 @@ from pulsarctl_wire.broker.shell.server import report
 from pulsarctl_wire.broker.tenancy.access import BadCredentials, get_common_name
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import ANY_HOST, TlsContext
+from pulsarctl_wire.net.web_server import PATIENCE, serve
 
 if TYPE_CHECKING:
     from pulsarctl_wire.broker.shell.server import Server
@@ -32,14 +32,6 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 
 _METHOD: Final = "X-Pulsar-Auth-Method-Name"
 """Names the kind of credentials in a request; then anonymous access is no alternative."""
-
-PATIENCE: Final = 30.0
-"""Seconds that a connection may be idle, and that a body may take to arrive."""
-
-_LINGER_SECONDS: Final = 1.0  # for the rest of an unwanted body, so that the client reads the answer
-
-_SILENT_LOGGER: Final = logging.Logger("pulsarctl_wire.http", logging.CRITICAL + 1)
-"""For aiohttp, which logs refused requests; errors here are reported."""
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -112,6 +104,9 @@ class Api:
         except Exception as error:
             report("".join(traceback.format_exception(error)))
             return _error_response(500, "An unexpected error occurred in the server")
+        if answer.owner is not None and request.secure:  # a redirect stays with TLS
+            plain, secure = answer.owner.http_url, answer.owner.https_url
+            answer.headers["Location"] = answer.headers["Location"].replace(plain, secure, 1)
         return _response(answer)
 
     async def _control(self, request: web.BaseRequest, data: bytes, role: str | None) -> web.Response:
@@ -150,18 +145,6 @@ class Api:
             raise BadCredentials(str(error)) from None
 
 
-class _Connections(web.Server):
-    """The HTTP connections of a broker; those beyond `max_count` are ended."""
-
-    max_count = 0
-
-    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        """Add a connection (called by aiohttp)."""
-        super().connection_made(handler, transport)
-        if len(self.connections) > self.max_count > 0:
-            asyncio.get_running_loop().call_soon(transport.abort)  # once aiohttp has started it
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
@@ -198,15 +181,5 @@ async def serve_http(
     else:
         broker.https_url = broker.https_url or f"https://{address}"
     handle = Api(server, broker, address.host).handle
-    connections = _Connections(
-        handle,
-        access_log=None,
-        logger=_SILENT_LOGGER,
-        keepalive_timeout=PATIENCE,
-        lingering_time=_LINGER_SECONDS,
-    )
-    connections.max_count = server.cluster.settings.maxHttpServerConnections
-    runner = web.ServerRunner(connections, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.SockSite(runner, sock, ssl_context=ssl_context).start()
-    return runner
+    limit = server.cluster.settings.maxHttpServerConnections
+    return await serve(handle, sock, max_connections=limit, ssl_context=ssl_context)

@@ -37,7 +37,7 @@ class Plan:
     """The plan for running a broker. Port 0 is any; without TLS ports there is no TLS. Raises SettingsError.
 
     Without `data`, a directory, everything is in memory. `partitions` are topics that must exist, by name.
-    Several `brokers` are a cluster; their ports follow each other.
+    Several `brokers` are a cluster; their ports follow each other. TLS keys are appended to `keylog`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -46,6 +46,7 @@ class Plan:
     http_port: int = 0
     tls_port: int | None = None
     https_port: int | None = None
+    keylog: str | None = None
     data: Path | None = None
     brokers: int = 1
     partitions: Mapping[str, int] = field(default_factory=dict)
@@ -136,6 +137,7 @@ def tls_context(plan: Plan) -> TlsContext | None:
         client_ca=settings.tlsTrustCertsFilePath or None,
         client_optional=not settings.tlsRequireTrustedClientCertOnConnect,
         protocols=settings.tlsProtocols,
+        keylog=plan.keylog,
     )
 
 

@@ -194,11 +194,11 @@ class Log:
             self.ledgers.pop()
         self.ledgers.append(Ledger(number, self.end, time_ms, self.bytes))
 
-    def trim(self, mark: int, is_kept: Callable[[int, int], bool], *, forget: bool) -> bool:
+    def trim(self, mark: int, is_kept: Callable[[int, int], bool], *, forget_ids: bool) -> bool:
         """Delete the entries of ledgers, except the last, that end before `mark`. Returns False without any.
 
         `is_kept` tells whether to keep one nevertheless, by its end (ms) and the bytes from it on. Unless
-        `forget`, the ids of deleted entries stay known: a compacted copy may have them.
+        `forget_ids`, the ids of deleted entries stay known: a compacted copy may have them.
         """
         first = self.first
         for ledger, next_ledger in pairwise(self.ledgers):
@@ -209,7 +209,7 @@ class Log:
             return False
         self._journal.trim(entry_key(self.number, self.first), entry_key(self.number, first))
         self.first = first
-        if forget:
+        if forget_ids:
             del self.ledgers[: bisect_right(self.ledgers, first, key=_first) - 1]
         return True
 

@@ -43,7 +43,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         has_trimmed = self.log.trim(
             min(marks, default=self.log.end),
             lambda closed_ms, size: retains and retention.keeps(now_ms - closed_ms, size),
-            forget=self.compaction.log is None,
+            forget_ids=self.compaction.log is None,
         )
         if has_trimmed:
             self.save()
@@ -198,7 +198,7 @@ class PersistentTopic(StoredTopic[Subscription]):
         self.stop()
 
     def stop(self) -> None:
-        """Stop timers."""
+        """Stop timers, and write the cursors for the last time."""
         for subscription in self.subscriptions.values():
             subscription.close()
 

@@ -33,12 +33,13 @@ class StoredTopic(Topic[S]):
         cache, ends = environment.cache, environment.ends
         self.log: Log = Log(row["log"], self.journal, cache, ends, ledgers, row["first"])
         self.log.open_ledger(self.scheduler.time_ms)
-        self.is_end_unreadable = self.terminated and not self.log.end
+        self.hides_end = self.terminated and not self.log.end
         """Whether no consumer is told of the end: the topic was terminated without messages, then loaded."""
         self._sequence_table = f"sequences/{self.log.number}"
         sequences = self.journal.table(self._sequence_table)
         self._sequences: dict[str, int] = {name: row["last"] for name, row in sequences.items()}
-        self._left_ms: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
+        """Producer name -> highest sequence id that is stored; the table also has those being stored."""
+        self._gone_since_ms: dict[str, int] = dict.fromkeys(sequences, self.scheduler.time_ms)
         self._is_dispatch_due = False
         self.transactions = TransactionBuffer(self.journal, self.log, self.scheduler, self.append_own)
         self.compaction = Compaction(self)
@@ -175,7 +176,7 @@ class StoredTopic(Topic[S]):
         return self._sequences.get(producer_name, -1) if self.rules.deduplicates else -1
 
     def _deduplicate(self, producer: Producer, sequence: int, highest: int, frame: Frame) -> bool:
-        """Answer a SEND that is a duplicate, and return True; note the sequence ids of any other."""
+        """Answer a SEND that is or may be a duplicate, and return True; else note its sequence ids."""
         metadata = frame.metadata
         if metadata is not None and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return False  # of the chunks of a message, the last one counts
@@ -191,7 +192,7 @@ class StoredTopic(Topic[S]):
             producer.reject_send(sequence, highest, "PersistenceError", text)
             return True
         last = max(number, signed(highest))
-        self._left_ms.pop(name, None)
+        self._gone_since_ms.pop(name, None)
         self.journal.put(table, name, {"last": last})
         self.journal.call_after_sync(self._sequences.__setitem__, name, last)
         return False
@@ -200,12 +201,12 @@ class StoredTopic(Topic[S]):
         """Remove a producer."""
         super().remove_producer(producer)
         if producer.name in self.journal.table(self._sequence_table):
-            self._left_ms[producer.name] = self.scheduler.time_ms
+            self._gone_since_ms[producer.name] = self.scheduler.time_ms
 
     def forget_producers(self, before_ms: int) -> None:
         """Forget the sequence ids of producers that left before `before_ms`."""
-        for name in [name for name, left_ms in self._left_ms.items() if left_ms < before_ms]:
-            del self._left_ms[name]
+        for name in [name for name, since_ms in self._gone_since_ms.items() if since_ms < before_ms]:
+            del self._gone_since_ms[name]
             if name not in self.producers and self._sequences.pop(name, None) is not None:
                 self.journal.delete(self._sequence_table, name)
 
@@ -241,7 +242,10 @@ class StoredTopic(Topic[S]):
         return first + last_older + 1
 
     async def read_last_entry(self) -> Entry | None:
-        """Return the last message that is stored; None if there is none."""
+        """Return the last entry before an open transaction that is no marker, and not aborted.
+
+        None if there is none.
+        """
         index = self.readable_end
         while index > self.log.first:
             index -= 1

@@ -14,6 +14,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe, KeySharedMode
 
 _REPLICATOR: Final = "pulsar.repl"  # prefix of the replicators' subscriptions
 _DEDUPLICATION: Final = "pulsar.dedup"  # name of the subscription that deduplication uses
+_BAD_NAME: Final = "ProducerBusy"  # as in Pulsar: its NamingException has this code, for consumers too
 
 
 def check_subscribe(topic: Topic[Any], connection: Connection, command: CommandSubscribe, name: str) -> None:
@@ -25,13 +26,13 @@ def check_subscribe(topic: Topic[Any], connection: Connection, command: CommandS
     is_checked = topic.settings.strictlyVerifySubscriptionName and name not in topic.subscriptions
     if is_checked and not re.fullmatch(r"[-=:.\w]*", name, re.ASCII):
         text = "Please let the subscription only contains '/w(a-zA-Z_0-9)' or '_', the current value is"
-        raise Refused("ProducerBusy", f"{text} {name}")
+        raise Refused(_BAD_NAME, f"{text} {name}")
     if topic.name.is_persistent:
         _check_type(topic, command)
         if not name.strip():
-            raise Refused("ProducerBusy", "Empty subscription name")
+            raise Refused(_BAD_NAME, "Empty subscription name")
     if name.startswith(_REPLICATOR) or (name == _DEDUPLICATION and topic.name.is_persistent):
-        raise Refused("ProducerBusy", "Subscription with reserved subscription name attempted")
+        raise Refused(_BAD_NAME, "Subscription with reserved subscription name attempted")
     if topic.name.is_persistent:
         _check_rate(topic, connection, command)
     limit = topic.settings.maxSameAddressConsumersPerTopic

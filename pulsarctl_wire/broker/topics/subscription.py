@@ -50,6 +50,7 @@ class Subscription(Source):
         """Messages delivered and not acknowledged."""
         self._max_total_unacked = 0  # deliveries stop at this many; 0: never
         self.seeks = 0
+        """Number of SEEKs so far: one that takes time sees by it whether a later one has come."""
 
     @property
     def full_name(self) -> str:
@@ -206,7 +207,7 @@ class Subscription(Source):
             index, is_stored = self._locate(message_id)
             is_beyond_end = is_beyond_end or index >= self.log.stored_end
             if is_beyond_end and is_stored:
-                self.settle(index)  # not acknowledged, but no longer pending
+                self.settle(index)  # the cursor does not acknowledge it, but it is no longer pending
             if is_beyond_end or not is_stored:
                 continue
             if self.dispatcher is not None:
@@ -232,20 +233,23 @@ class Subscription(Source):
             self.dispatcher.on_acked(index)
 
     def settle(self, index: int) -> None:
-        """Record that an entry is no longer pending at its consumer, if any."""
+        """Record that an entry is no longer pending; its consumer, if any, counts it as acknowledged."""
         for consumer in self.consumers if self.kind in INDIVIDUAL else ():
             if index in consumer.pending:
                 self._settle(consumer, index)
                 break
 
     def apply(self, entries: Iterable[tuple[int, int | None, int]], until: int) -> None:
-        """Apply a transaction's acks: all before `until`; entries are (index, mask or None for all, size)."""
+        """Apply a transaction's acks: all before `until`, and `entries`: (index, open_mask, size) of each.
+
+        `open_mask` has the messages of a batch of `size` that are not acknowledged; None: all are.
+        """
         self.cursor.ack_before(until)
-        for index, mask, size in entries:
-            if mask is None:
+        for index, open_mask, size in entries:
+            if open_mask is None:
                 self._ack_entry(index)
             elif self.settings.acknowledgmentAtBatchIndexLevelEnabled:
-                self.cursor.ack_some(index, size, mask)
+                self.cursor.ack_some(index, size, open_mask)
         self.check_end()
 
     def deliver_again(self, indexes: list[int]) -> None:

@@ -433,7 +433,7 @@ class Topic(Generic[S]):
     # -- the end
 
     def stop(self) -> None:
-        """Stop timers."""
+        """Stop timers, and write what is not written yet."""
 
     def disconnect_producers(self, **close_fields: Any) -> None:
         """Tell all producers to reconnect; the fields are those of CLOSE_PRODUCER."""

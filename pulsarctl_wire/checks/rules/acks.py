@@ -16,7 +16,7 @@ ENDLESS: Final = 5
 
 _MAX_TRIES: Final = 16  # of a dead letter policy that has the default of Java
 
-_MAX_ENTRIES: Final = 1_000  # entries of a consumer, those that were delivered first
+_MAX_ENTRIES: Final = 1_000  # entries of a consumer that are looked at: those that were delivered first
 
 
 class AckHole(Rule):
@@ -32,13 +32,14 @@ class AckHole(Rule):
     """
 
     id = "ack_hole"
+    cause = ("client", "topic", "subscription")
     severity = WARNING
     relies_on = CAPTURE  # other consumers of the subscription may acknowledge it
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Check the entries that are unacknowledged for longest."""
         if consumer.subscription_facts.highest_acked == NOWHERE or not (
-            consumer.exact and self.can_judge(consumer.state)
+            consumer.has_exact_permits and self.can_judge(consumer.state)
         ):
             return
         until = now_ns - self.thresholds.unacked
@@ -52,9 +53,9 @@ class AckHole(Rule):
     def _report(
         self, consumer: Consumer, entry: Entry, delivery: UnackedDelivery, later_ack: Sighting, now_ns: int
     ) -> None:
-        if delivery.is_reported:
+        if delivery.is_reported_hole:
             return
-        delivery.is_reported = True
+        delivery.is_reported_hole = True
         rows = [(delivery.sighting, "delivered")]
         if entry in consumer.partial_acks:
             rows.append((consumer.partial_acks[entry][1], f"last partial ACK, {delivery.left} messages left"))
@@ -82,6 +83,7 @@ class PartialAcksIgnored(Rule):
     """
 
     id = "partial_acks_ignored"
+    cause = ("server",)
     severity = WARNING
     relies_on = CONNECTION
 
@@ -112,6 +114,7 @@ class EndlessRedelivery(Rule):
     """
 
     id = "endless_redelivery"
+    cause = ("topic", "subscription")
     relies_on = CONNECTION
 
     def on_came_again(

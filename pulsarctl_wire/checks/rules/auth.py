@@ -2,17 +2,26 @@
 
 from typing import Any, ClassVar, Final
 
-from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule, Rule, format_ns, make_answer_subject
+from pulsarctl_wire.checks.finding import Sighting, Subject
+from pulsarctl_wire.checks.rule import (
+    CONNECTION,
+    SECOND,
+    ClientRule,
+    Rule,
+    format_ns,
+    locate_bytes,
+    make_answer_subject,
+)
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS, command_name
 from pulsarctl_wire.wire.credentials import token_expiry
 from pulsarctl_wire.wire.fields import REFRESH
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Frame, HttpMessage
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
+_FORBIDDEN: Final = 403
 _CONNECT: Final = NUMBERS["CONNECT"]
 _AUTH_RESPONSE: Final = NUMBERS["AUTH_RESPONSE"]
 _ACK_RESPONSE: Final = NUMBERS["ACK_RESPONSE"]  # never about rights, and there are too many
@@ -144,7 +153,8 @@ class TokenExpired(ClientRule):
 class NotAuthorized(Rule):
     """The client is known, but its role has no permission for this.
 
-    Wire: AuthorizationError in ERROR, LOOKUP_RESPONSE, PARTITIONED_METADATA_RESPONSE or another answer.
+    Wire: AuthorizationError in ERROR, LOOKUP_RESPONSE, PARTITIONED_METADATA_RESPONSE or another answer; 403
+    for a lookup over HTTP.
 
     Advice: Grant the role the permission on the namespace or topic, or use another role.
 
@@ -152,12 +162,18 @@ class NotAuthorized(Rule):
     """
 
     id = "not_authorized"
+    cause = ("client", "topic")
     handlers: ClassVar = dict.fromkeys(map(command_name, ERROR_FIELDS.keys() - {_ACK_RESPONSE}), "on_answer")
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report an answer with AuthorizationError."""
         if error_of(frame) == ServerError.AuthorizationError:
             self.report(state, make_answer_subject(state, frame), [(sighting, "refused")])
+
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Report a lookup over HTTP that is answered 403."""
+        if message.status == _FORBIDDEN:
+            self.report(state, Subject(message.topic), [(locate_bytes(message), "refused")])
 
 
 def _refuses(state: CheckState, frame: Frame, *requests: int) -> bool:

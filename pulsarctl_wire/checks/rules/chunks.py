@@ -24,13 +24,13 @@ class _Parts:
 
     next        the chunk id that comes next
     first       chunk 0 of the last try, or what came instead
-    gap         the first chunk that came too early, and what is wrong with it
-    consumer    who got the last chunk; None if it was sent
+    early       the first chunk that came too early, and what is wrong with it
+    consumer    who got the last chunk; None if the chunks are SENDs
     """
 
     first: Sighting
     next: int = 0
-    gap: tuple[Sighting, str] | None = None
+    early: tuple[Sighting, str] | None = None
     state: CheckState = field(init=False)
     consumer: Consumer | None = None
     count: int = 0
@@ -44,11 +44,11 @@ class _Parts:
         self.state, self.consumer, self.count = state, consumer, count
         self.last, self.last_id = sighting, chunk
         if chunk == 0:
-            self.first, self.next, self.gap = sighting, 1, None
+            self.first, self.next, self.early = sighting, 1, None
         elif chunk == self.next:
             self.next += 1
-        elif chunk > self.next and self.gap is None:
-            self.gap = sighting, f"chunk_id {chunk}, expected {self.next}"
+        elif chunk > self.next and self.early is None:
+            self.early = sighting, f"chunk_id {chunk}, expected {self.next}"
 
     @property
     def is_complete(self) -> bool:
@@ -66,7 +66,7 @@ class IncompleteChunks(Rule):
 
     Wire: the chunks of a message (same topic, producer name and uuid) do not reach num_chunks_from_msg, and
     none has come for R. Chunk 0 begins anew, and a lower id is a repetition: both are normal after a
-    reconnect. Certain if the first one is not 0 or there is a gap; else the producer may come back.
+    reconnect. Certain if the first one is not 0 or one is left out; else the producer may come back.
 
     Advice: Look at why the producer stopped or misnumbered its chunks; the parts expire in the consumer, and
     the message must be sent again.
@@ -76,12 +76,13 @@ class IncompleteChunks(Rule):
     """
 
     id = "incomplete_chunks"
+    cause = ("client", "topic")
     relies_on = CAPTURE
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._messages: dict[_Key, _Parts] = {}  # the one that waits for longest comes first
-        self._done: dict[_Key, bool] = {}  # complete or reported
+        self._done: dict[_Key, None] = {}  # complete, reported, or given up without a report
 
     def on_chunk(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Add a chunk to its message."""
@@ -119,20 +120,20 @@ class IncompleteChunks(Rule):
         if now_ns - parts.last.time_ns < self.thresholds.unanswered:
             return False
         self._finish(key)
-        if (parts.gap or parts.can_continue) and parts.state.has_all_bytes and self.can_judge(parts.state):
+        if (parts.early or parts.can_continue) and parts.state.has_all_bytes and self.can_judge(parts.state):
             self._report(key, parts)
         return True
 
     def _finish(self, key: _Key) -> None:
-        self._done[key] = True
+        self._done[key] = None
         bound(self._done, _MAX_MESSAGES)
 
     def _report(self, key: _Key, parts: _Parts) -> None:
         rows = {parts.first: "chunk_id 0"} if parts.next else {}
-        if parts.gap is not None:
-            rows |= dict([parts.gap])
+        if parts.early is not None:
+            rows |= dict([parts.early])
         rows[parts.last] = f"{rows.get(parts.last, f'chunk_id {parts.last_id}')}, the last that came"
         text = f"A chunked message has {parts.next} of its {parts.count} chunks in order and no more, so its"
         text += " consumers can never assemble it"
-        certainty, end = (CERTAIN, ".") if parts.gap else (SUSPECTED, ", unless the producer comes back.")
+        certainty, end = (CERTAIN, ".") if parts.early else (SUSPECTED, ", unless the producer comes back.")
         self.report(parts.state, Subject(key[0], key[3], uuid=key[2]), [*rows.items()], text + end, certainty)

@@ -66,7 +66,11 @@ class SubscribeBeforeSeekDone(Rule):
 
 @dataclass(slots=True)
 class _Epochs:
-    """The epochs of a consumer: the newest MESSAGE, and the REDELIVER whose epoch no MESSAGE has yet."""
+    """The epochs of a consumer.
+
+    newest     the highest epoch of a MESSAGE so far
+    request    a REDELIVER with an epoch, `request_epoch`, that no MESSAGE has reached yet
+    """
 
     consumer: Consumer
     newest: int = -1
@@ -87,6 +91,7 @@ class StaleEpoch(Rule):
     """
 
     id = "stale_epoch"
+    cause = ("client", "topic", "subscription")
     relies_on = CONNECTION
     handlers: ClassVar = {"REDELIVER_UNACKNOWLEDGED_MESSAGES": "on_redeliver"}
 
@@ -141,6 +146,7 @@ class DelayIgnored(Rule):
     """
 
     id = "delay_ignored"
+    cause = ("topic", "subscription")
     severity = WARNING
 
     def on_delayed(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
@@ -169,6 +175,7 @@ class ReaderWaitsForMissingMessage(SilenceRule):
     """
 
     id = "reader_waits_for_missing_message"
+    cause = ("topic",)
     severity = WARNING
     relies_on = CONNECTION
     handlers: ClassVar = {"GET_LAST_MESSAGE_ID_RESPONSE": "on_answer"}
@@ -195,7 +202,7 @@ class ReaderWaitsForMissingMessage(SilenceRule):
         is_empty = entry[1] >> 63  # -1 as uint64: the topic has no message
         if now_ns - since_ns < self.thresholds.quiet or is_empty or is_delivered:
             return
-        if consumer.permits > 0 and consumer.exact and self.can_judge(consumer.state):
+        if consumer.permits > 0 and consumer.has_exact_permits and self.can_judge(consumer.state):
             delivered = format_entry(consumer.highest_delivered)
             text = (
                 f"The broker names {format_entry(entry)} as the last message, but has sent nothing after "

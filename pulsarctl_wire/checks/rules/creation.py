@@ -17,7 +17,7 @@ from pulsarctl_wire.checks.rules.holders import find_owner
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.frame import Frame, HttpMessage
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.knowledge import bound
@@ -52,6 +52,7 @@ class CreateTimedOutNotClosed(Rule):
     """
 
     id = "create_timed_out_not_closed"
+    cause = ("client", "server")
     relies_on = CONNECTION
     handlers: ClassVar = {
         **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_request"),
@@ -130,7 +131,8 @@ class StaleOwnership(Rule):
     """The client keeps asking a broker that does not serve the topic, and does not look the topic up again.
 
     Wire: PRODUCER or SUBSCRIBE is answered ServiceNotReady, and comes again at the same server address, with
-    no LOOKUP of the topic by that client host between, on any connection. Lookups over HTTP are not seen.
+    no lookup of the topic by that client host between, by LOOKUP or over HTTP, on any connection. Tables lack
+    lookups over HTTP.
 
     Advice: Update or fix the client: after ServiceNotReady it must send LOOKUP again.
 
@@ -138,6 +140,7 @@ class StaleOwnership(Rule):
     """
 
     id = "stale_ownership"
+    cause = ("server",)
     relies_on = CAPTURE
     handlers: ClassVar = {
         "LOOKUP": "on_lookup",
@@ -152,7 +155,15 @@ class StaleOwnership(Rule):
 
     def on_lookup(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note the number of a LOOKUP."""
-        self._lookups[find_client_host(state.connection), frame.topic] = sighting.number
+        self._note_lookup(state, frame.topic, sighting.number)
+
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Note when a lookup over HTTP came."""
+        if message.kind == "lookup" and not message.status:
+            self._note_lookup(state, message.topic, number)
+
+    def _note_lookup(self, state: CheckState, topic: str | None, number: int) -> None:
+        self._lookups[find_client_host(state.connection), topic] = number
         bound(self._lookups, _MAX_REQUESTS)
 
     def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

@@ -32,6 +32,7 @@ class _Stalled(SilenceRule):
     """A consumer has used up its permits and asks for no more, although messages wait."""
 
     relies_on = CAPTURE
+    cause = ("client", "topic", "subscription")
     acknowledges: ClassVar[bool]
 
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
@@ -42,7 +43,7 @@ class _Stalled(SilenceRule):
             return
         if (2 * consumer.acked_count >= consumer.deliveries) is not self.acknowledges:
             return
-        if not (consumer.exact and self.can_judge(consumer.state)):
+        if not (consumer.has_exact_permits and self.can_judge(consumer.state)):
             return
         receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is not None:
@@ -102,17 +103,18 @@ class PermitsOverGranted(Rule):
     """
 
     id = "permits_over_granted"
+    cause = ("client", "topic", "subscription")
     severity = WARNING
     relies_on = CONNECTION
 
-    def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+    def on_many_permits(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
         first = consumer.first_flow
         if first is None or consumer.flow_count < 3 or consumer.permits > MAX_PERMITS:
             return
         if (
             consumer.permits > 2 * max(consumer.first_grant, _FEW)
-            and consumer.exact
+            and consumer.has_exact_permits
             and self.can_judge(state)
         ):
             text = f"The client has {consumer.permits} permits outstanding, after {consumer.first_grant}"
@@ -133,11 +135,12 @@ class PermitOverflow(Rule):
     """
 
     id = "permit_overflow"
+    cause = ("client", "topic", "subscription")
     relies_on = CONNECTION
 
-    def on_granted(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
+    def on_many_permits(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report a FLOW after which too many permits are outstanding."""
-        if consumer.permits > MAX_PERMITS and consumer.exact and self.can_judge(state):
+        if consumer.permits > MAX_PERMITS and consumer.has_exact_permits and self.can_judge(state):
             rows = [(state.sighting, f"{consumer.permits} outstanding")]
             text = f"The client granted {consumer.permits} permits, more than {MAX_PERMITS}: the broker's"
             self.report(state, consumer.subject(), rows, f"{text} counter is negative and delivery stops.")
@@ -156,6 +159,7 @@ class BlockedOnUnacked(SilenceRule):
     """
 
     id = "blocked_on_unacked"
+    cause = ("client", "topic", "subscription")
     relies_on = CAPTURE
     handlers: ClassVar = {"CONSUMER_STATS_RESPONSE": "on_stats"}
 
@@ -167,9 +171,9 @@ class BlockedOnUnacked(SilenceRule):
     def on_consumer_due(self, consumer: Consumer, now_ns: int) -> None:
         """Judge a silence that lasts until now."""
         quiet, last = self.thresholds.quiet, consumer.last_message
-        if last is None or now_ns - last.time_ns < quiet or not self._holds_many(consumer):
+        if last is None or now_ns - last.time_ns < quiet or not self._may_be_blocked(consumer):
             return
-        if not (consumer.exact and self.can_judge(consumer.state)):
+        if not (consumer.has_exact_permits and self.can_judge(consumer.state)):
             return
         receipt = find_waiting_message(consumer, now_ns - quiet)
         if receipt is None or self._has_free_consumer(consumer):
@@ -202,7 +206,7 @@ class BlockedOnUnacked(SilenceRule):
             self._has_free[subscription] = any(map(_is_free, subscription.list_owners()))
         return self._has_free[subscription]
 
-    def _holds_many(self, consumer: Consumer) -> bool:
+    def _may_be_blocked(self, consumer: Consumer) -> bool:
         return consumer.is_shared and consumer.permits > 0 and consumer.unacked >= _FEW
 
 

@@ -125,6 +125,7 @@ class _HeldByDead(_Claims):
     """The holder's client says nothing more."""
 
     kind: ClassVar[str]
+    cause = ("last",)  # the dead connection: that of the PING
 
     def on_ping(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note the first PING to the client since its last frame."""

@@ -83,6 +83,7 @@ class ClientSilent(_Silent):
     """
 
     id = "client_silent"
+    cause = ("client", "server")
     to_broker = False
     names = "client", "broker"
 
@@ -99,5 +100,6 @@ class BrokerSilent(_Silent):
     """
 
     id = "broker_silent"
+    cause = ("server",)
     to_broker = True
     names = "broker", "client"

@@ -6,17 +6,20 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Topic, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, Sighting, Subject
-from pulsarctl_wire.checks.rule import CAPTURE, Reporter, Rule
+from pulsarctl_wire.checks.rule import CAPTURE, Reporter, Rule, locate_bytes
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import FAILED, NUMBERS
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Frame, HttpMessage
+from pulsarctl_wire.wire.names import without_partition
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandLookupTopicResponse, ServerError
+from pulsarctl_wire.wire.rest import get_text, is_authoritative
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import REFUSED, RESET, UNANSWERED, EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 
 _FAILED: Final = FAILED[NUMBERS["PARTITIONED_METADATA_RESPONSE"]]
+_OK: Final = 200
 _MIN_REDIRECTS: Final = 4
 _MAX_REDIRECTS: Final = 8  # kept of a lookup
 _MIN_REFUSALS: Final = 3
@@ -58,7 +61,8 @@ class RedirectLoop(Rule):
     """The brokers send the client in a circle: each says that another one owns the topic.
 
     Wire: a client's LOOKUPs of a topic get at least 4 Redirects without a Connect between, each LOOKUP after
-    the answer before it, and the same server gives the same answer twice, with another server's between.
+    the answer before it, and the same server gives the same answer twice, with another server's between. The
+    same over HTTP, with 307 and 200.
 
     Advice: Check the brokers' metadata and load balancer, and restart the broker whose view is stale.
 
@@ -66,6 +70,7 @@ class RedirectLoop(Rule):
     """
 
     id = "redirect_loop"
+    cause = ("server",)
     relies_on = CAPTURE
     handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer"}
 
@@ -85,6 +90,18 @@ class RedirectLoop(Rule):
             redirect = state.connection.server, _parse_address(body), body.authoritative
             self._add_redirect(key, redirect, state, request, sighting)
 
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Do the same for an answer over HTTP."""
+        if message.kind != "lookup" or message.request is None or message.topic is None:
+            return
+        key, location = (find_client_host(state.connection), message.topic), message.fields.get("location")
+        if message.status == _OK:
+            self._chains.pop(key, None)
+        elif location is not None:
+            target = location.partition("://")[2].partition("/")[0]
+            redirect = state.connection.server, target, is_authoritative(location)
+            self._add_redirect(key, redirect, state, locate_bytes(message.request), locate_bytes(message))
+
     def _add_redirect(
         self,
         key: tuple[str, str],
@@ -96,7 +113,8 @@ class RedirectLoop(Rule):
         chain = self._chains.get(key)
         if chain is not None:
             last = chain.redirects[-1][1]
-            if request.number < last.number:
+            is_frame = request.number and last.number
+            if request.number < last.number if is_frame else request.time_ns < last.time_ns:
                 return  # another lookup, made at the same time
             if request.time_ns - last.time_ns >= self.thresholds.unanswered:
                 chain = None  # another one, made later
@@ -138,27 +156,41 @@ class _Address:
 
 @dataclass(slots=True)
 class _Promise:
-    """An address in a LOOKUP_RESPONSE where the client should go; `has_left`: its client has closed."""
+    """An address in the answer to a lookup where the client should go; `has_left`: its client has closed.
+
+    `is_http`: the lookup was over HTTP, where administrators look up topics that they do not use.
+    """
 
     state: CheckState
     address: str
     sighting: Sighting
     has_left: bool = False
+    is_http: bool = False
 
 
-def _find_opening_addresses(connection: Connection) -> tuple[str, str]:
-    """Return client host and server as of the opening: they may have been flipped since."""
+def _find_opening_addresses(connection: Connection) -> list[tuple[str, str]]:
+    """Return client host and server as of the opening, as they may have been flipped since.
+
+    For a connection through our proxy, the address of the proxy comes too.
+    """
+    opening = connection
     if connection.flipped:
-        connection = Connection(connection.index, connection.server, connection.client)
-    return find_client_host(connection), connection.server
+        opening = Connection(connection.index, connection.server, connection.client)
+        opening.listener = connection.listener
+    host = find_client_host(opening)
+    return [(host, address) for address in (opening.server, opening.listener) if address]
 
 
 class AdvertisedAddressUnreachable(Rule):
     """The broker sends the client to an address that the client cannot reach.
 
     Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
-    answered. Connections to it are refused or not answered; or none is tried, and neither PRODUCER nor
-    SUBSCRIBE of the topic follows, which may also happen where the capture cannot see.
+    answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
+    closes and the capture ends, though one was due: the client host has sent PARTITIONED_METADATA, PRODUCER
+    or SUBSCRIBE of the topic, as clients do that open it, and no PRODUCER or SUBSCRIBE follows. That may also
+    happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses each
+    connection came to; there a client that closes was not on its way. After a lookup over HTTP only failed
+    connections count.
 
     Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
     Pulsar proxy.
@@ -167,26 +199,37 @@ class AdvertisedAddressUnreachable(Rule):
     """
 
     id = "advertised_address_unreachable"
+    cause = ("reason",)
     relies_on = CAPTURE
-    handlers: ClassVar = {"LOOKUP_RESPONSE": "on_answer", "PRODUCER": "on_arrival", "SUBSCRIBE": "on_arrival"}
+    handlers: ClassVar = {
+        "PARTITIONED_METADATA": "on_request",
+        "LOOKUP_RESPONSE": "on_answer",
+        **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_arrival"),
+    }
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
+        self._opening: dict[tuple[str, str], None] = {}  # client hosts, and topics that they open
         self._has_all_addresses = True  # no address was forgotten
         self._now = 0
 
     def on_opened(self, state: CheckState) -> None:
         """Count an open connection to its server's address."""
-        key = _find_opening_addresses(state.connection)
-        address = self._addresses.get(key)
-        if address is None:
-            address = self._addresses[key] = _Address()
-        address.open += 1
+        for key in _find_opening_addresses(state.connection):
+            address = self._addresses.get(key)
+            if address is None:
+                address = self._addresses[key] = _Address()
+            address.open += 1
         if len(self._addresses) > _MAX_ADDRESSES:
             bound(self._addresses, _MAX_ADDRESSES)
             self._has_all_addresses = False
+
+    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note that a client host opens a topic."""
+        self._opening[find_client_host(state.connection), without_partition(frame.topic or "")] = None
+        bound(self._opening, _MAX_LOOKUPS)
 
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note where a LOOKUP_RESPONSE sends the client."""
@@ -196,53 +239,75 @@ class AdvertisedAddressUnreachable(Rule):
         if body.response != CommandLookupTopicResponse.Connect:
             return
         key, address = (find_client_host(state.connection), topic), _parse_address(body)
-        promise = self._promises.get(key)
-        is_here = body.proxy_through_service_url or address == state.connection.server
-        if is_here or (promise is not None and promise.address != address):
-            self._promises.pop(key, None)
-        if not is_here and key not in self._promises:
-            self._promises[key] = _Promise(state, address, sighting)
-            bound(self._promises, _MAX_LOOKUPS)
+        is_here = body.proxy_through_service_url
+        is_here = is_here or address in (state.connection.server, state.connection.listener)
+        if self._add_promise(key, None if is_here else _Promise(state, address, sighting)):
             promised = state.notes.setdefault(_PROMISED, {})
             promised[key] = None
             bound(promised, _MAX_LOOKUPS)
 
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Note where an answer over HTTP sends the client."""
+        if message.kind == "lookup" and message.status == _OK and message.topic is not None:
+            url = get_text(message.fields, "brokerUrl", "nativeUrl", "brokerUrlTls")
+            promise = _Promise(state, url.rpartition("://")[2], locate_bytes(message), is_http=True)
+            self._add_promise((find_client_host(state.connection), message.topic), promise if url else None)
+
+    def _add_promise(self, key: tuple[str, str], promise: _Promise | None) -> bool:
+        """Add a promise unless there is the same one; None ends the one before. Return whether it is new."""
+        previous = self._promises.get(key)
+        if promise is None or (previous is not None and previous.address != promise.address):
+            self._promises.pop(key, None)
+        if promise is None or key in self._promises:
+            return False
+        self._promises[key] = promise
+        bound(self._promises, _MAX_LOOKUPS)
+        return True
+
     def on_arrival(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a promise that was kept."""
+        self.on_request(state, frame, sighting)
         self._promises.pop((find_client_host(state.connection), frame.topic or ""), None)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Record the end of a connection, and judge the promises that it carried."""
-        address = self._addresses.get(_find_opening_addresses(state.connection))
-        if address is not None:
-            address.end(ending)
+        """Record the end of a connection, and whose client has left."""
+        for address_key in _find_opening_addresses(state.connection):
+            address = self._addresses.get(address_key)
+            if address is not None:
+                address.end(ending)
         for key in state.notes.get(_PROMISED, ()):
             promise = self._promises.get(key)
             if promise is not None and promise.state is state:
                 promise.has_left = ending.by_broker is False
-                self._judge(key, promise, ending.end_ns or 0)
 
     def on_due(self, now_ns: int) -> None:
-        """Judge the promises that wait."""
+        """Judge the promises that were due for long enough."""
         self._now = now_ns
         for key, promise in list(self._promises.items()):
-            self._judge(key, promise, now_ns)
+            state, until_ns = promise.state, now_ns
+            if state.connection.listener and state.closed_ns is not None:
+                until_ns = state.closed_ns  # it could get to the proxy before
+            if until_ns - promise.sighting.time_ns >= self.thresholds.unanswered:
+                self._judge(key, promise)
 
     def on_finished(self) -> None:
-        """Judge all promises."""
+        """Judge also the promises whose clients have left: until now they might have come back."""
         self.on_due(self._now)
+        for key, promise in list(self._promises.items()):
+            if promise.has_left and not promise.state.connection.listener:
+                self._judge(key, promise)
 
-    def _judge(self, key: tuple[str, str], promise: _Promise, now_ns: int) -> None:
+    def _judge(self, key: tuple[str, str], promise: _Promise) -> None:
         """Report a promise if it was not kept."""
         since_ns = promise.sighting.time_ns
-        if not promise.has_left and now_ns - since_ns < self.thresholds.unanswered:
-            return
         address = self._addresses.get((key[0], promise.address)) or _Address()
         if address.open:
             return  # the open connection may still be accepted or fail
         del self._promises[key]
         tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
-        is_known = tries or self._has_all_addresses
+        is_known = tries or (self._has_all_addresses and (key[0], without_partition(key[1])) in self._opening)
+        if promise.is_http and not tries:
+            return
         if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
             return
         reason, certainty = (address.failure, CERTAIN) if tries else ("no connection was seen", SUSPECTED)
@@ -273,6 +338,7 @@ class LookupThrottled(Rule):
     """
 
     id = "lookup_throttled"
+    cause = ("server",)
     handlers: ClassVar = dict.fromkeys(
         ("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"), "on_answer"
     )
@@ -294,8 +360,8 @@ class LookupThrottled(Rule):
 class ProducerOnPartitionedParent(Rule):
     """A producer writes to the plain name of a partitioned topic: consumers of the partitions never see it.
 
-    Wire: PRODUCER succeeds for a topic that has partitions, according to a PARTITIONED_METADATA_RESPONSE on
-    any connection.
+    Wire: PRODUCER succeeds for a topic that has partitions, according to a PARTITIONED_METADATA_RESPONSE, or
+    an answer over HTTP, on any connection.
 
     Advice: Fix the client: it must ask for the number of partitions, and write to NAME-partition-N.
 
@@ -303,6 +369,7 @@ class ProducerOnPartitionedParent(Rule):
     """
 
     id = "producer_on_partitioned_parent"
+    cause = ("topic",)
     handlers: ClassVar = {"PARTITIONED_METADATA_RESPONSE": "on_metadata", "PRODUCER_SUCCESS": "on_producer"}
 
     def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
@@ -310,9 +377,18 @@ class ProducerOnPartitionedParent(Rule):
         body = frame.body
         if body is None or frame.topic is None or body.response == _FAILED:
             return
-        topic = self.facts.get_topic(frame.topic)
-        if topic.partitions != body.partitions:
-            topic.partitions, topic.metadata = body.partitions, sighting
+        self._note_partitions(frame.topic, body.partitions, sighting)
+
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Note the same of an answer over HTTP."""
+        partitions = message.fields.get("partitions")
+        if message.kind == "partitions" and message.topic is not None and isinstance(partitions, int):
+            self._note_partitions(message.topic, partitions, locate_bytes(message))
+
+    def _note_partitions(self, name: str, partitions: int, sighting: Sighting) -> None:
+        topic = self.facts.get_topic(name)
+        if topic.partitions != partitions:
+            topic.partitions, topic.metadata = partitions, sighting
         self._judge(topic)
 
     def on_producer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

@@ -86,6 +86,7 @@ class MessageOverFrameLimit(Rule):
     """
 
     id = "message_over_frame_limit"
+    cause = ("client", "topic")
 
     def on_oversized(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a frame over the limit."""
@@ -109,8 +110,8 @@ class MessageOverFrameLimit(Rule):
 class SendCorruptAtSource(Rule):
     """The producer sends a wrong checksum, and the same bytes again: it was wrong before it was sent.
 
-    Wire: SEND with a wrong CRC32-C, answered by SEND_ERROR ChecksumError, and later the same producer name
-    and sequence id with identical bytes.
+    Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and later the same
+    producer name and sequence id with identical bytes.
 
     Advice: Look at the producing client (library, memory); the network is not to blame.
 
@@ -118,6 +119,7 @@ class SendCorruptAtSource(Rule):
     """
 
     id = "send_corrupt_at_source"
+    cause = ("client",)
 
     def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report the same bytes with the same wrong checksum."""
@@ -140,6 +142,7 @@ class SendCorruptInTransit(Rule):
     """
 
     id = "send_corrupt_in_transit"
+    cause = ("client", "server")
 
     def on_sent_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report the same message with the right checksum."""
@@ -165,8 +168,8 @@ class SendCorruptInTransit(Rule):
 class SendCorrupt(Rule):
     """A message arrives with a wrong checksum and is not sent again: it is lost unless repeated.
 
-    Wire: SEND with a wrong CRC32-C, answered by SEND_ERROR ChecksumError, and no SEND with its producer name
-    and sequence id for R. C++ and Python clients report the error to the application.
+    Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and no SEND with its
+    producer name and sequence id for R. C++ and Python clients report the error to the application.
 
     Advice: Find out what changes bytes between producer and broker, and let the application handle the error.
 
@@ -174,6 +177,7 @@ class SendCorrupt(Rule):
     """
 
     id = "send_corrupt"
+    cause = ("client", "server")
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
@@ -223,6 +227,7 @@ class MessageCorrupt(Rule):
     """
 
     id = "message_corrupt"
+    cause = ("client", "server")
 
     def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report a MESSAGE with a wrong checksum."""
@@ -242,6 +247,7 @@ class ClientDiscardedMessage(Rule):
     """
 
     id = "client_discarded_message"
+    cause = ("client", "topic", "subscription")
 
     def on_discarded(self, state: CheckState, frame: Frame, consumer: Consumer) -> None:
         """Report the entries of an ACK with validation_error."""
@@ -273,6 +279,7 @@ class BadUncompressedSize(Rule):
     """
 
     id = "bad_uncompressed_size"
+    cause = ("topic",)
 
     def on_unreadable(self, state: CheckState, frame: Frame, sighting: Sighting, size: int | None) -> None:
         """Report a wrong or missing size."""
@@ -298,6 +305,7 @@ class PayloadDoesNotDecompress(Rule):
     """
 
     id = "payload_does_not_decompress"
+    cause = ("topic",)
 
     def on_unreadable(self, state: CheckState, frame: Frame, sighting: Sighting, size: int | None) -> None:
         """Report a payload that its codec cannot read."""
@@ -317,6 +325,7 @@ class UndecodableMetadata(Rule):
     """
 
     id = "undecodable_metadata"
+    cause = ("topic",)
 
     def on_undecodable(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report an entry whose metadata does not parse."""

@@ -20,7 +20,7 @@ def _is_first(event: Event, *, to_broker: bool) -> TypeGuard[Malformed]:
     return isinstance(event, Malformed) and event.to_broker is to_broker and not event.offset
 
 
-def _is_refused(ending: EndedConnection) -> bool:
+def _is_hung_up_on(ending: EndedConnection) -> bool:
     """Return whether the server closed a connection, seen from its beginning, without sending a byte."""
     return bool(ending.by_broker) and not ending.joined and not ending.sizes[0]
 
@@ -39,7 +39,7 @@ class _WrongBytes(ClientRule):
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report wrong bytes if the server hangs up."""
         first = state.notes.get(self.id)
-        if first is not None and _is_refused(ending):
+        if first is not None and _is_hung_up_on(ending):
             self.report_failure(state, [first])
 
 
@@ -123,7 +123,10 @@ class PlainClientOnTlsPort(ClientRule):
         """Note which servers speak TLS."""
         if not _is_first(event, to_broker=False) or not event.raw.startswith(_HANDSHAKE):
             return
-        server = state.connection.server
+        self._learn(state.connection.server)
+
+    def _learn(self, server: str) -> None:
+        """Learn that a server speaks TLS, and report those that it refused before."""
         self._with_tls[server] = None
         bound(self._with_tls, _MAX_SERVERS)
         for (_, refused_by), first in self.first_attempts.items():
@@ -132,8 +135,10 @@ class PlainClientOnTlsPort(ClientRule):
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Report a plain CONNECT if the server hangs up."""
+        if ending.connection.tls is not None and ending.connection.tls.version:
+            self._learn(state.connection.server)
         sighting = state.notes.get(self.id)
-        if sighting is None or not _is_refused(ending) or not self.can_judge(state):
+        if sighting is None or not _is_hung_up_on(ending) or not self.can_judge(state):
             return
         if (ending.end_ns or 0) - sighting.time_ns <= SECOND and state.connection.server not in self._plain:
             self._report(state)

@@ -12,6 +12,7 @@ from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode, ServerError
 from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.state_data import SENT_HIGHEST
 
 _REPLICATOR: Final = "pulsar.repl"
 """Prefix of the names of replicating producers, whose receipts carry source positions."""
@@ -36,6 +37,7 @@ class ReceiptMismatch(Rule):
     """
 
     id = "receipt_mismatch"
+    cause = ("client", "server")
     relies_on = CONNECTION
 
     def on_receipt_out_of_order(
@@ -45,7 +47,7 @@ class ReceiptMismatch(Rule):
         if not (producer.is_open and self.can_judge(state)) or producer.name.startswith(_REPLICATOR):
             return
         oldest = producer.find_oldest()
-        if oldest is None or sequence <= max(oldest[0], oldest[1][4]):  # [1][4]: the highest of its batch
+        if oldest is None or sequence <= max(oldest[0], oldest[1][SENT_HIGHEST]):
             return
         send = producer.find_send(*oldest)
         if send is not None:
@@ -65,6 +67,7 @@ class SendUnanswered(Rule):
     """
 
     id = "send_unanswered"
+    cause = ("server",)
     relies_on = CAPTURE  # where some packets were missed, the last ones of any connection may be missing
 
     def on_producer_due(self, producer: Producer, now_ns: int) -> None:
@@ -72,14 +75,12 @@ class SendUnanswered(Rule):
         if producer.has_receipt or not producer.waiting or producer.success is None:
             return
         oldest = producer.find_oldest()
-        if oldest is None or not self.can_judge(producer.state) or producer.doubtful:
+        if oldest is None or not self.can_judge(producer.state) or producer.doubtful_until:
             return
         send = producer.find_send(*oldest)
         if send is None or now_ns - send.time_ns < self.thresholds.unanswered:
             return
-        text = (
-            f"{producer.waiting} messages were sent in {format_ns(now_ns - send.time_ns)}, and none of them"
-        )
+        text = f"{producer.waiting} SENDs were sent in {format_ns(now_ns - send.time_ns)}, and none of them"
         rows: list[tuple[Sighting, str]] = [(send, "the oldest SEND without an answer")]
         subject = producer.subject()
         self.report(producer.state, subject, rows, f"{text} got a receipt or an error.", SUSPECTED)
@@ -90,7 +91,8 @@ class DroppedAsDuplicate(Rule):
 
     Wire: SEND_RECEIPT with the id -1:-1 on a persistent topic, and an earlier SEND of this producer name with
     that sequence id had another payload or got SEND_ERROR, or the batch reaches above everything sent before.
-    The same bytes again after a lost receipt are no loss.
+    Suspected if no such SEND was seen, but the id is not above the last one in PRODUCER_SUCCESS. The same
+    bytes again after a lost receipt are no loss.
 
     Advice: Let the producer continue from its last sequence id instead of starting over.
 
@@ -98,9 +100,10 @@ class DroppedAsDuplicate(Rule):
     """
 
     id = "dropped_as_duplicate"
+    cause = ("client", "topic")
     relies_on = CAPTURE
 
-    def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+    def on_possible_duplicate(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report a message that the broker took for a duplicate."""
         topic = producer.topic or ""
         if send.stored_id != NOWHERE or not topic.startswith("persistent:") or not self.can_judge(state):
@@ -140,9 +143,10 @@ class StoredTwice(Rule):
     """
 
     id = "stored_twice"
+    cause = ("client", "topic")
     severity = WARNING
 
-    def on_stored_again(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
+    def on_possible_duplicate(self, state: CheckState, frame: Frame, producer: Producer, send: Send) -> None:
         """Report a message that has two receipts with different ids."""
         previous, stored = send.previous, send.stored_id
         if previous is None or previous.stored_id is None or previous.answer is None or stored is None:
@@ -173,6 +177,7 @@ class ProducerFenced(Rule):
     """
 
     id = "producer_fenced"
+    cause = ("topic",)
     relies_on = CAPTURE
     handlers: ClassVar = {"PRODUCER": "on_producer"}
 
@@ -221,6 +226,7 @@ class BacklogQuotaExceeded(Rule):
     """
 
     id = "backlog_quota_exceeded"
+    cause = ("topic",)
     handlers: ClassVar = {"ERROR": "on_error", "SEND_ERROR": "on_error"}
 
     def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:

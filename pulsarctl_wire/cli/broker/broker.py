@@ -58,6 +58,9 @@ class PlaceOptions:
     https_port: int | None = option(
         "--https-port PORT", "Port of https://; 0: any.", WHERE, min=0, max=65_535
     )
+    keylog: str | None = option(
+        "--keylog FILE", "Append the keys of TLS connections, for decode --keylog or Wireshark.", WHERE
+    )
     brokers: int = option(
         "--brokers N", "A cluster of several brokers, with ports in a row.", WHERE, default=1, min=1, max=100
     )
@@ -175,6 +178,8 @@ def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: Exi
     https_port = settings.webServicePortTls if place.https_port is None else place.https_port
     if settings.tlsCertificateFilePath and tls_port is None and https_port is None:
         console.warn("tlsCertificateFilePath has no effect without --tls-port or --https-port")
+    if place.keylog and tls_port is None and https_port is None:
+        console.fail("--keylog: the broker uses no TLS; see --tls-port and --https-port")
     return Plan(
         settings=settings,
         host=place.host or values.get("bindAddress") or LOOPBACK,
@@ -182,6 +187,7 @@ def _plan(place: PlaceOptions, data: DataOptions, settings: Settings, stack: Exi
         http_port=_port(place.http_port, settings.webServicePort),
         tls_port=tls_port,
         https_port=https_port,
+        keylog=place.keylog,
         data=_directory(data, stack),
         brokers=place.brokers,
         partitions=_partitions(data.partitions),

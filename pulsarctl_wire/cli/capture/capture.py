@@ -1,11 +1,12 @@
 """`pwire capture`: writes the packets of an interface to a pcapng file."""
 
+import re
 import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import BUFFER, RotateOptions, parse_size, take_interface
@@ -16,6 +17,11 @@ from pulsarctl_wire.render.text import count_of
 if TYPE_CHECKING:
     from pulsarctl_wire.capture.live import Live
     from pulsarctl_wire.capture.rotation import RotatingFiles
+    from pulsarctl_wire.capture.secrets import Secrets
+
+_HANDSHAKE: Final = re.compile(rb"[\x14\x16]\x03[\x01-\x03]")
+"""How TLS records begin that are part of a handshake."""
+_HEAD: Final = 128  # bytes in which a packet's payload begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +34,16 @@ class CaptureOptions:
     count: int | None = option("-c --count N", "Stop after N packets.", min=1)
     duration: float | None = option("--duration SECONDS", "Stop after this time.", min=0)
     buffer: str = BUFFER()
+    keylog: str | None = option(
+        "--keylog FILE", "Write the TLS keys of this log into the capture, as they come, to open it anywhere."
+    )
     rotation: RotateOptions = group(RotateOptions)
 
 
 def capture(options: CaptureOptions) -> None:
     """Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark."""
     from pulsarctl_wire.capture.rotation import RotatingFiles
+    from pulsarctl_wire.capture.secrets import Secrets
     from pulsarctl_wire.cli.capture.interface import open_interface
 
     interface = take_interface(options.interfaces) or ""
@@ -57,7 +67,8 @@ def capture(options: CaptureOptions) -> None:
             if write != "-":  # an existing file is truncated only after the interface was opened
                 files = RotatingFiles(Path(write), time.time_ns(), **turns)
                 stream = cast(BinaryIO, stack.enter_context(closing(files)))
-            _record(live, stream, files, options.count)
+            secrets = Secrets([options.keylog] if options.keylog else [])
+            _record(live, stream, files, options.count, secrets)
     except CaptureError as error:
         is_damaged = isinstance(error, DamagedCapture)
         console.fail(str(error), console.EXIT_DAMAGED if is_damaged else console.EXIT_SOURCE)
@@ -67,8 +78,13 @@ def capture(options: CaptureOptions) -> None:
         console.fail(f"--write {write}: {error.strerror}", console.EXIT_OUTPUT)
 
 
-def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None) -> None:
-    """Write packets, then print how many there were. Raises DamagedCapture after that, and OSError."""
+def _record(
+    live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count: int | None, secrets: "Secrets"
+) -> None:
+    """Write packets, each after the TLS secrets known by then; then print how many there were.
+
+    Raises DamagedCapture after that, and OSError.
+    """
     from pulsarctl_wire.capture.writer import PcapngWriter
 
     writer = PcapngWriter(stream)
@@ -88,6 +104,12 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
                 write_counters()
                 files.turn(packet[0] or 0)
                 writer.begin()
+                writer.write_secrets(secrets.list_all())
+            if _HANDSHAKE.search(packet[2], 0, _HEAD):  # its secrets were logged before it was sent
+                secrets.refresh()
+            else:
+                secrets.poll()
+            writer.write_secrets(secrets.take_new())
             writer.write(packet)
             if writer.count == count:
                 break
@@ -95,6 +117,8 @@ def _record(live: "Live", stream: BinaryIO, files: "RotatingFiles | None", count
         pass
     except DamagedCapture as error:
         damage = error
+    secrets.refresh()
+    writer.write_secrets(secrets.take_new())
     write_counters()
     stream.flush()
     dropped = "an unknown number" if live.dropped is None else live.dropped

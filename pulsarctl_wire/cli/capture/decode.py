@@ -44,6 +44,7 @@ def _check(options: DecodeOptions) -> None:
         "--two-pass": options.two_pass,
         "--doctor": options.doctor,
         "--schema": options.display.schema,
+        "--private-key": options.display.private_keys,
         "--write": options.write,
     }
     flag = next((name for name, value in of_frames.items() if value), "")

@@ -8,12 +8,12 @@ from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.cli.options import (
     DEFAULT_BUFFER,
     JOBS,
-    MAX_FRAME_SIZE,
     OUTPUT,
     PAYLOAD_RATIO,
     WIDE,
     DisplayOptions,
     Output,
+    ReadOptions,
     SelectOptions,
     parse_size,
     take_interface,
@@ -63,7 +63,7 @@ class DecodeOptions:
         READ,
         show_default=DEFAULT_BUFFER,
     )
-    max_frame_size: int | None = MAX_FRAME_SIZE(READ)
+    read: ReadOptions = group(ReadOptions, READ)
     payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
     write: str | None = option("-w --write FILE", "Write the packets of the shown frames as pcapng.", SHOW)
     display: DisplayOptions = group(DisplayOptions, SHOW)

@@ -7,11 +7,15 @@ from itertools import chain
 from typing import BinaryIO
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector, address_of, reverse
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
-from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.checks.finding import Finding
+from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.capture.comments import Commenter, describe_doctor, describe_findings
 from pulsarctl_wire.cli.capture.doctor_options import DoctorOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -32,13 +36,16 @@ class DoctorJob:
 
     def __init__(self, options: DoctorOptions, stack: ExitStack) -> None:
         self.options = options
+        self.keys = read_private_keys(options.private_keys)
         self.stack = stack
         self.code = 0
         self.origin = Origin()
         self.clock = Clock(options.time_format, self.origin)
         paint = Paint(console.has_colour(sys.stdout))
         width = console.terminal_width(sys.stdout)
-        self.sayer = FindingPrinter(options.output, paint, self.clock, self._write_out, width)
+        self.numbers = PacketNumbers(several=len(options.sources) > 1)
+        form = (options.output, paint, self.clock, self._write_out, width)
+        self.sayer = FindingPrinter(*form, each=options.each, find_packet=self.numbers.find)
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checks.make_doctor(
@@ -50,12 +57,13 @@ class DoctorJob:
         collect_rarely(every=1_000_000)  # much is remembered for a while
         doctor = self.doctor
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
+            self.options.read.reading,
             join_chunks=False,
             sort=not self.options.is_live,
             new_state=doctor.new_state,
             on_end=doctor.end_connection,
         )
+        decoder.numbers = self.numbers
         try:
             for events in self._batches(decoder):
                 if self.origin.time_ns is None and events:
@@ -68,10 +76,11 @@ class DoctorJob:
             return self.code
         findings = list(doctor.findings.values())
         if not self.at_once:
-            self._show(findings)
+            self._show(findings if self.options.each else fold(findings))
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn(summarize(doctor))
+        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
+        console.warn(summarize(doctor, each=self.options.each))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 
     # -- reading
@@ -111,7 +120,11 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, sort=True)
+        options = self.options
+        decoder = Decoder(
+            options.read.reading,
+            sort=True,
+        )
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 
@@ -119,17 +132,19 @@ class DoctorJob:
 
     def _show(self, findings: list[Finding]) -> None:
         output = self.options.output
+        note = ""
+        if output in ("text", "markdown") and not self.options.each:
+            findings, note = limit_findings(findings)
         lines = self._lines(findings) if output in ("text", "markdown") and findings else {}
         if output == "sarif":
             source = self.options.sources[0] if self.options.sources else self.options.interface or ""
-            out = json_line(sarif(findings, self.rules, source))
+            out = json_line(sarif(findings, self.rules, source, self.numbers.find))
         elif output == "markdown":
-            out = findings_markdown(findings, lines).encode("utf-8", "backslashreplace")
+            out = findings_markdown(findings, note, lines).encode("utf-8", "backslashreplace")
         elif output == "json":
             out = b"".join(self.sayer.format(finding, lines) for finding in findings)
         else:
-            top, note = limit_findings(findings)
-            texts = [*(self.sayer.format(finding, lines) for finding in top), note.encode()]
+            texts = [*(self.sayer.format(finding, lines) for finding in findings), note.encode()]
             out = b"\n".join(filter(None, texts))
         self._write_out(out)
 
@@ -142,7 +157,7 @@ class DoctorJob:
         numbers = {entry.sighting.number for finding in findings for entry in finding.evidence} - {0}
         if self.options.is_live:
             return {}
-        recorder = Recorder()
+        recorder = Recorder(keys=self.keys)
         output = "tree" if self.options.tree else "line"
         colour = self.options.output == "text" and console.has_colour(sys.stdout)
         render = renderer(output, recorder, Paint(colour), self.clock)
@@ -163,20 +178,25 @@ class DoctorJob:
         connections |= {str(entry.sighting.connection) for finding in findings for entry in finding.evidence}
         try:
             with open(path, "wb") as stream:
-                count = self._copy(connections, stream)
+                count = self._copy(connections, stream, findings)
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
         text = f"{count_of(count, 'packet')} of {count_of(len(connections), 'connection')}"
         console.warn(f"{text} written to {path}")
 
-    def _copy(self, connections: set[str], stream: BinaryIO) -> int:
-        writer, dissector = PcapngWriter(stream), Dissector()
+    def _copy(self, connections: set[str], stream: BinaryIO, findings: list[Finding]) -> int:
+        about = describe_doctor(self.options.checks, self.options.sources)
+        writer, dissector = EventWriter(stream, about, describe_findings(findings)), Dissector()
+        writer.begin()
+        comment = Commenter(Recorder(), self.clock)
         decisions: dict[bytes, bool] = {}
+
+        def is_named(client: str, server: str) -> bool:  # or the other way round
+            return f"{client}-{server}" in connections or f"{server}-{client}" in connections
 
         def is_wanted(key: bytes) -> bool:
             if key not in decisions:
-                client, server = address_of(key), address_of(reverse(key))  # or the other way round
-                decisions[key] = f"{client}-{server}" in connections or f"{server}-{client}" in connections
+                decisions[key] = is_named(address_of(key), address_of(reverse(key)))
                 bound(decisions, MAX_PENDING)
             return decisions.get(key, False)
 
@@ -184,9 +204,13 @@ class DoctorJob:
             _, link, data, length = packet
             segment = dissector.segment(link, data, length)
             if segment is not None and is_wanted(segment[0]):
-                writer.write(packet)
+                writer.see(number, packet)
+                writer.select(number)
 
-        decoder = Decoder(max_frame_size=self.options.max_frame_size, join_chunks=False, tee=see)
-        for _ in chain(self._sources().read(decoder, say=False), decoder.finish()):
-            pass
+        decoder = Decoder(self.options.read.reading, join_chunks=False, sort=True, tee=see)
+        writer.secrets = decoder.secrets
+        for event in chain.from_iterable(chain(self._sources().read(decoder, say=False), decoder.finish())):
+            if is_named(event.connection.client, event.connection.server):
+                writer.take(event, *comment(event))
+        writer.close()
         return writer.count

@@ -8,10 +8,11 @@ from typing import Literal
 from pulsarctl_wire.cli.findings import CheckOptions, FailOn
 from pulsarctl_wire.cli.options import (
     BUFFER,
-    MAX_FRAME_SIZE,
     OUTPUT,
+    PRIVATE_KEY,
     SOURCES,
     WIDE,
+    ReadOptions,
     TimeFormat,
     parse_size,
     take_interface,
@@ -29,7 +30,9 @@ class DoctorOptions:
     output: Literal["text", "json", "sarif", "markdown"] = OUTPUT(SHOW, default="text")
     checks: CheckOptions = group(CheckOptions, RULES)
     fail_on: FailOn = option("--fail-on", "Which findings make the exit code 1.", RULES, default="any")
+    each: bool = flag("--all", "Show each finding, also those of the same cause.", SHOW)
     tree: bool = flag("--tree", "Show the evidence frames in full.", SHOW)
+    private_keys: list[str] = PRIVATE_KEY(SHOW)
     time_format: TimeFormat = option("-t --time", "Time format, as in decode.", SHOW, default="utc")
     wide: bool = WIDE(SHOW)
     write: str | None = option(
@@ -40,7 +43,7 @@ class DoctorOptions:
         "--capture-filter BPF", "With -i: packets to capture, such as 'tcp port 6650'.", READ
     )
     buffer: str = BUFFER(READ)
-    max_frame_size: int | None = MAX_FRAME_SIZE(READ)
+    read: ReadOptions = group(ReadOptions, READ)
 
     @property
     def interface(self) -> str | None:

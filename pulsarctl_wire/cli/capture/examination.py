@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from pulsarctl_wire.capture.sources import Decoder
+from pulsarctl_wire.capture.numbers import PacketNumbers
+from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Evidence, Finding, Sighting
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -20,47 +21,53 @@ _Values = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. `left_out` counts further findings; `files` are for `make_rows`, if any."""
+    """What was found. `left_out` counts further findings; `files` are for `make_rows`, if any.
+
+    `packets` are the results of `PacketNumbers.find` for the packets of the evidence.
+    """
 
     findings: list[Finding]
     left_out: int
     files: list[str]
+    packets: dict[int, tuple[str | None, int | None]]
 
 
 def examine_beside(
-    stack: ExitStack, paths: list[str], max_frame_size: int | None, *, places: bool = False
+    stack: ExitStack, paths: list[str], reading: Reading, *, places: bool = False
 ) -> Callable[[], Examination]:
     """Let another process look for findings, until `stack` closes; the function returned waits for them.
 
-    `places` is as for `Decoder`. Problems with the files are left to whoever reads them as well.
+    `reading` and `places` are as for `Decoder`. Problems with the files are left to whoever reads them, too.
     """
-    future = pool_until(stack, 1).submit(_examine, paths, max_frame_size, places)
+    future = pool_until(stack, 1).submit(_examine, paths, reading, places)
 
     def wait() -> Examination:
-        findings, left_out, files = future.result()
+        findings, *rest = future.result()
         connections: dict[int, Connection] = {}
-        return Examination([_finding(values, connections) for values in findings], left_out, files)
+        return Examination([_finding(values, connections) for values in findings], *rest)
 
     return wait
 
 
-def _examine(
-    paths: list[str], max_frame_size: int | None, places: bool
-) -> tuple[list[_Values], int, list[str]]:
+def _examine(paths: list[str], reading: Reading, places: bool) -> tuple[Any, ...]:
     doctor = Doctor()
     decoder = Decoder(
-        max_frame_size=max_frame_size,
+        reading,
         join_chunks=False,
         places=places,
         sort=True,
         new_state=doctor.new_state,
         on_end=doctor.end_connection,
     )
+    decoder.numbers = PacketNumbers(several=len(paths) > 1)
     with ExitStack() as stack:
         for _ in Sources(paths, stack, bar=False).read(decoder, say=False):
             pass
     doctor.conclude(decoder.last_ns, decoder.finish())
-    return [_values(finding) for finding in doctor.findings.values()], doctor.omitted_count, decoder.sources
+    findings = doctor.findings.values()
+    packets = {row.sighting.packet for finding in findings for row in finding.evidence}
+    numbers = {packet: decoder.numbers.find(packet) for packet in packets}
+    return list(map(_values, findings)), doctor.omitted_count, decoder.sources, numbers
 
 
 def _values(finding: Finding) -> _Values:
@@ -70,7 +77,7 @@ def _values(finding: Finding) -> _Values:
         place = sighting.number, sighting.ordinal, sighting.type, sighting.time_ns, sighting.packet
         evidence.append((_ends(sighting.connection), sighting.to_broker, place, reason))
     about = finding.rule, finding.severity, finding.certainty, finding.subject, _ends(finding.connection)
-    times = finding.count, finding.first_ns, finding.last_ns
+    times = finding.count, finding.first_ns, finding.last_ns, finding.cause
     return about, evidence, finding.explanation, finding.advice, times
 
 
@@ -88,5 +95,5 @@ def _finding(values: _Values, connections: dict[int, Connection]) -> Finding:
     evidence = [Evidence(Sighting(look_up(ends), way, *place), text) for ends, way, place, text in entries]
     about = rule, severity, certainty, subject
     finding = Finding(*about, look_up(ends), evidence, explanation, advice)
-    finding.count, finding.first_ns, finding.last_ns = times
+    finding.count, finding.first_ns, finding.last_ns, finding.cause = times
     return finding

@@ -10,10 +10,13 @@ from typing import Any, Final
 
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.live import Live
+from pulsarctl_wire.capture.numbers import PacketNumbers
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.capture.writer import EventWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
+from pulsarctl_wire.cli.capture.comments import Commenter, describe_decode, describe_findings
 from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -21,7 +24,8 @@ from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.cli.options import schema_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture, FilterError
-from pulsarctl_wire.record import CONNECTION_NAMES, Record, Recorder, connection_record
+from pulsarctl_wire.record import Record, Recorder
+from pulsarctl_wire.record.connections import CONNECTION_NAMES, connection_record
 from pulsarctl_wire.render.events import Render
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.render.text import Origin, Paint, count_of
@@ -45,7 +49,7 @@ class ConnectionLines:
     `count` more lines are to be written, -1: all. `total` counts all connections, `matches` those that pass.
     """
 
-    render: Callable[[Record], bytes]
+    render: Callable[[EndedConnection], bytes]
     tests: list[Callable[[Any], bool]]
     write: Callable[[bytes], object]
     _: KW_ONLY
@@ -69,7 +73,7 @@ class ConnectionLines:
         is_match = all(test(ending) for test in self.tests)
         self.total += 1
         self.matches += is_match
-        line = self.render(connection_record(ending)) if is_match else b""
+        line = self.render(ending) if is_match else b""
         if index < self._next:
             self._put(line)  # `flush` has already written later ones
             return
@@ -110,11 +114,17 @@ class DecodeJob:
         self.live: Live | None = None
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
+        self.numbers = PacketNumbers(several=len(options.sources) > 1)
+        self.keys = read_private_keys(options.display.private_keys)
+        schema = schema_of(options.display.schema)
+        show_secrets = options.display.show_secrets
         recorder = Recorder(
-            show_secrets=options.display.show_secrets,
-            schema=schema_of(options.display.schema),
+            show_secrets=show_secrets,
+            schema=schema,
             answers=options.two_pass,
             budget=self.budget,
+            find_packet=self.numbers.find,
+            keys=self.keys,
         )
         text = options.selection.expression
         self.expression = None if text is None else self._make_expression(text, recorder)
@@ -126,6 +136,8 @@ class DecodeJob:
             prefix = None if self.first_error is None else self.first_error.prefix
             self.render = console.make_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
         self.listing = self._make_listing() if options.list_connections else None
+        self.comment = Commenter(Recorder(show_secrets=show_secrets, schema=schema), self.clock)
+        self.comments: dict[int, list[str]] = {}  # on findings, by packet
         self.writer = None if options.write is None else self._make_writer(options.write)
         # chunks are kept in memory until they can be joined: only where messages are shown
         self.join_chunks = not options.list_connections and (
@@ -136,13 +148,16 @@ class DecodeJob:
 
     def _make_expression(self, text: str, recorder: Recorder) -> select.Expression:
         if self.options.list_connections:
-            return select.Expression(text, connection_record, names=CONNECTION_NAMES)
+            return select.Expression(text, self._make_connection_record, names=CONNECTION_NAMES)
         return select.Expression(text, recorder)
 
+    def _make_connection_record(self, ending: EndedConnection) -> Record:
+        return connection_record(ending, self.numbers.find)
+
     def _make_listing(self) -> ConnectionLines:
-        options = self.options
+        options, render = self.options, self._make_connection_renderer()
         return ConnectionLines(
-            self._make_connection_renderer(),
+            lambda ending: render(self._make_connection_record(ending)),
             self.tests,
             (lambda line: None) if options.quiet else self.out.write,
             count=-1 if options.count is None else options.count,
@@ -182,9 +197,12 @@ class DecodeJob:
             raise FilterError("--write -: stdout shows the frames; name a file")
         console.refuse_source("--write", path, self.sources)
         try:
-            return EventWriter(self.stack.enter_context(open(path, "ab")))
+            stream = self.stack.enter_context(open(path, "ab"))  # noqa: SIM115
         except OSError as error:
             console.fail(f"--write {path}: {error.strerror}", console.EXIT_OUTPUT)
+        writer = EventWriter(stream, describe_decode(self.options), self.comments)
+        self.stack.callback(writer.close)
+        return writer
 
     # -- the run
 
@@ -215,7 +233,7 @@ class DecodeJob:
             return []
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        return plan_inputs(self.sources, options.jobs)
+        return plan_inputs(self.sources, options.jobs, options.read.keylogs)
 
     def _count(self, inputs: list[Any]) -> None:
         """Count in several processes."""
@@ -225,7 +243,11 @@ class DecodeJob:
         options = self.options
         pool = Pool(inputs, options.jobs, self.stack)
         counting = CountJob(
-            pool.inputs, Summary, max_frame_size=options.max_frame_size, split_size=pool.split_size
+            pool.inputs,
+            Summary,
+            max_frame_size=options.read.max_frame_size,
+            keep_duplicates=options.read.keep_duplicates,
+            split_size=pool.split_size,
         )
         self.summary = counting.counts
         try:
@@ -243,7 +265,7 @@ class DecodeJob:
         self.sources = [self._spool() if source == "-" else source for source in self.sources]
         doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
+            self.options.read.reading,
             join_chunks=False,
             link_answers=self.options.two_pass,
             sort=self.options.doctor,
@@ -258,6 +280,7 @@ class DecodeJob:
         else:
             doctor.conclude(decoder.last_ns, decoder.finish())
             self.findings = doctor.map_frames_to_rules()
+            self.comments |= describe_findings(doctor.findings.values())
             self.verdict = summarize(doctor)
         self.answers = decoder.knowledge.answers
 
@@ -278,7 +301,7 @@ class DecodeJob:
 
     def _end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended, or is not followed any further."""
-        self.summary.without_data.add(ending)
+        self.summary.end(ending)
         if self.listing is not None:
             self.listing.add(ending)
 
@@ -286,21 +309,24 @@ class DecodeJob:
         """Return the class that follows each connection: the cheapest one that suffices."""
         if self.listing is not None:
             return Contents
-        shows_frames = self.render is not None or self.expression is not None or self.first_error is not None
-        if shows_frames or self.options.two_pass:
+        looked_at = self.render, self.expression, self.first_error, self.writer
+        if any(each is not None for each in looked_at) or self.options.two_pass:
             return ExchangeState
         return TopicState if self.options.selection.topics else State
 
     def _decode(self) -> None:
         """Decode and show."""
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
+            self.options.read.reading,
             join_chunks=self.join_chunks,
             tee=self._make_tee(),
             sort=self.options.doctor,
             new_state=self._choose_state(),
             on_end=self._end,
         )
+        if self.writer is not None:
+            self.writer.secrets = decoder.secrets
+        decoder.numbers = self.numbers
         batches = self._batches(decoder)
         try:
             if self.listing is not None:
@@ -335,7 +361,7 @@ class DecodeJob:
                 self.out.writelines(self.render(matches))
             if self.writer is not None:
                 for event in matches:
-                    self.writer.take(event)
+                    self.writer.take(event, *self.comment(event))
             if remaining == 0:
                 return
 
@@ -426,7 +452,9 @@ class DecodeJob:
             sys.stderr.write(line + "\n")
         if self.verdict:
             console.warn(self.verdict)
-        if self.listing is not None and not self.summary.packets:
+        for problem in self.keys.problems if self.keys is not None else ():
+            console.warn(f"--private-key: some payloads stay encrypted: {problem}")
+        if self.listing is not None and not (self.summary.packets or self.listing.total):
             console.warn(
                 "--connections: the source has no packets, only frames, so its connections are unknown"
             )
@@ -441,3 +469,6 @@ class DecodeJob:
             console.warn("--write: the source has no packets, only frames; nothing was written")
         elif self.writer is not None and self.writer.lost:
             console.warn(f"--write: {self.writer.lost} packets were no longer in memory and were not written")
+        if self.writer is not None and self.writer.uncommented:
+            count = count_of(self.writer.uncommented, "frame")
+            console.warn(f"--write: {count} without comment, as the packet had been written before")

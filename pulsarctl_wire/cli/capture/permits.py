@@ -10,8 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, WIDE, TimeFormat
-from pulsarctl_wire.cli.signature import option, several
+from pulsarctl_wire.cli.options import OUTPUT, SOURCES, WIDE, ReadOptions, TimeFormat
+from pulsarctl_wire.cli.signature import group, option, several
 from pulsarctl_wire.render.text import Origin, count_of, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PermitsOptions:
         show_default=f"{_TABLE_ROWS} in a table, otherwise 256",
     )
     time_format: TimeFormat = option("-t --time", "Time format, as for decode.", default="utc")
-    max_frame_size: int | None = MAX_FRAME_SIZE()
+    read: ReadOptions = group(ReadOptions)
     wide: bool = WIDE()
 
 
@@ -80,7 +80,7 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
     origin = Origin()
     ledger = Permits(_make_test(options))
     decoder = Decoder(
-        max_frame_size=options.max_frame_size,
+        options.read.reading,
         join_chunks=False,
         new_state=ledger.new_state,
         on_end=ledger.ended,
@@ -93,6 +93,8 @@ def _read(options: PermitsOptions) -> tuple[Permits, int, int, Origin]:
                     origin.time_ns = events[0].time_ns
         except KeyboardInterrupt:
             sources.code = console.EXIT_INTERRUPTED
+    if not ledger.consumers:
+        console.warn_of_packets(decoder.skipped)
     return ledger, sources.code, decoder.last_ns, origin
 
 

@@ -1,24 +1,27 @@
 """Decodes large captures in several processes."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from pulsarctl_wire.capture.secrets import has_secrets
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, JobProgress
 from pulsarctl_wire.pipeline.decoding.counting import SPLIT, CountJob, cores, pool_until
 from pulsarctl_wire.pipeline.decoding.progress import Totals
+from pulsarctl_wire.pipeline.files.inputs import is_capture
 from pulsarctl_wire.pipeline.files.splits import Input, in_order, plan
 
 
-def plan_inputs(paths: list[str], jobs: int | None) -> list[Input]:
+def plan_inputs(paths: list[str], jobs: int | None, keylogs: Sequence[str] = ()) -> list[Input]:
     """Return the inputs at `paths`, if they are large enough for several processes; otherwise an empty list.
 
-    `jobs` is the number of processes, by default one per core.
+    `jobs` is the number of processes, by default one per core. TLS is read by one process: the key and number
+    of a record follow from those before it, which another process may have.
     """
-    if (jobs or cores()) < 2 or not all(map(os.path.isfile, paths)):
+    if (jobs or cores()) < 2 or keylogs or not all(map(os.path.isfile, paths)):
         return []
     stats = list(map(os.stat, paths))
     if sum(stat.st_size for stat in stats) <= SPLIT:
@@ -27,7 +30,10 @@ def plan_inputs(paths: list[str], jobs: int | None) -> list[Input]:
         Input(path, stat.st_size, stat.st_mtime_ns, os.path.abspath(path))
         for path, stat in zip(paths, stats, strict=True)
     ]
-    return inputs if sum(len(plan(file, entry, SPLIT)) for file, entry in enumerate(inputs)) > 1 else []
+    if not all(map(is_capture, inputs)):  # a text is not cut into splits
+        return []
+    is_large = sum(len(plan(file, entry, SPLIT)) for file, entry in enumerate(inputs)) > 1
+    return inputs if is_large and not any(map(has_secrets, paths)) else []
 
 
 class Pool:

@@ -63,10 +63,17 @@ class Sources:
                 self.flush()
                 console.warn(text)
 
+        secrets = decoder.secrets
+        if secrets is not None and "-" not in self.paths:
+            secrets.require_logs()
         order = arrange(self.paths, spans_of(self.paths))
         for text in order.notes:
             note(text)
-        return read_all(decoder, order.turns, lambda index: self._open(self.paths[index], say), problem, note)
+        yield from read_all(
+            decoder, order.turns, lambda index: self._open(self.paths[index], say), problem, note
+        )
+        for text in [] if secrets is None else secrets.keylog.describe_problems():
+            note(text)
 
     @contextmanager
     def _open(self, path: str, bar: bool) -> Iterator[Source]:

@@ -14,7 +14,7 @@ from pulsarctl_wire.record import INSIDE, MESSAGE_NAMES, PAYLOAD_NAMES, RECORD_N
 from pulsarctl_wire.render.text import Origin, clean, did_you_mean
 from pulsarctl_wire.wire.commands import FAILED, NAMES, NUMBERS, commands_like
 from pulsarctl_wire.wire.fields import as_text
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.names import full_topic, without_partition
 from pulsarctl_wire.wire.payload import MESSAGE_COST, Budget
 
@@ -52,7 +52,7 @@ def by_topic(patterns: list[str]) -> Test:
     cache: dict[str, bool] = {}
 
     def test(event: Event) -> bool:
-        topic = event.topic if isinstance(event, Frame) else None
+        topic = event.topic if isinstance(event, Frame | HttpMessage) else None
         if topic is None:
             return False
         if topic not in cache:
@@ -186,6 +186,12 @@ class FirstError:
             return f"{event.size} bytes were not captured" if event.size else ""
         if isinstance(event, Malformed):
             return event.reason
+        if isinstance(event, HttpMessage):
+            return (
+                f"HTTP {event.status} {event.fields.get('reason', '')}".rstrip()
+                if event.status >= 400
+                else ""
+            )
         return _read_error(event) or next(iter(self._recorder.notes(event)), "")
 
 

@@ -10,7 +10,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, OUTPUT, SOURCES, TIME, WIDE, SelectOptions, TimeFormat
+from pulsarctl_wire.cli.options import (
+    OUTPUT,
+    PRIVATE_KEY,
+    SOURCES,
+    TIME,
+    WIDE,
+    ReadOptions,
+    SelectOptions,
+    TimeFormat,
+)
 from pulsarctl_wire.cli.signature import flag, group, option
 
 if TYPE_CHECKING:
@@ -41,8 +50,9 @@ class SequenceOptions:
     rows: int = option(
         "--rows N", "Maximum number of rows; the rest is counted.", default=500, min=1, max=_MAX_ROWS
     )
+    private_keys: list[str] = PRIVATE_KEY()
     time_format: TimeFormat = TIME()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
+    read: ReadOptions = group(ReadOptions)
     wide: bool = WIDE()
 
 
@@ -59,13 +69,14 @@ class SequenceJob:
     """One run. The constructor raises FilterError for an invalid selection; `run` does the rest."""
 
     def __init__(self, options: SequenceOptions, stack: ExitStack) -> None:
+        from pulsarctl_wire.capture.private_keys import read_private_keys
         from pulsarctl_wire.cli.capture import select
         from pulsarctl_wire.record import Recorder
         from pulsarctl_wire.render.line import Clock, LineRenderer
         from pulsarctl_wire.render.sequence import Diagram
         from pulsarctl_wire.render.text import Origin, Paint
 
-        selection = options.selection
+        selection, recorder = options.selection, Recorder(keys=read_private_keys(options.private_keys))
         self.options = options
         self.stack = stack
         self.origin = Origin()
@@ -78,12 +89,11 @@ class SequenceJob:
             local = options.time_format == "local"
             self.tests.append(select.by_time(options.time_range, self.origin, local=local))
         if selection.expression is not None:
-            self.tests.append(select.Expression(selection.expression, Recorder()))
+            self.tests.append(select.Expression(selection.expression, recorder))
         self.ended: list[EndedConnection] = []
         around = None if options.around is None else (options.around, options.context)
-        self.diagram = Diagram(
-            LineRenderer(Paint(False)), fold=not options.no_fold, limit=options.rows, around=around
-        )
+        line = LineRenderer(Paint(False), open_entry=recorder.open if recorder.keys is not None else None)
+        self.diagram = Diagram(line, fold=not options.no_fold, limit=options.rows, around=around)
 
     def run(self) -> int:
         """Read and draw; returns the exit code."""
@@ -92,7 +102,7 @@ class SequenceJob:
 
         collect_rarely()
         decoder = Decoder(
-            max_frame_size=self.options.max_frame_size,
+            self.options.read.reading,
             join_chunks=bool(self.options.selection.expression),
             on_end=self.ended.append,
         )
@@ -105,6 +115,8 @@ class SequenceJob:
         finally:
             self.stack.close()  # removes the progress bar before the diagram is shown
         self.diagram.finish()
+        if not self.diagram.rows:
+            console.warn_of_packets(decoder.skipped)
         if self.diagram.rows or self.code != console.EXIT_SOURCE:
             self._show()
         return self.code

@@ -11,13 +11,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import JOBS, MAX_FRAME_SIZE, OUTPUT, SOURCES
-from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.cli.options import JOBS, OUTPUT, SOURCES, ReadOptions
+from pulsarctl_wire.cli.signature import flag, group, option, several
 from pulsarctl_wire.render.text import Paint, did_you_mean
 from pulsarctl_wire.stats.rows import NAMES
 
 if TYPE_CHECKING:
     from pulsarctl_wire.checks.finding import Finding
+    from pulsarctl_wire.record import FindPacket
     from pulsarctl_wire.wire.frame import Event
     from pulsarctl_wire.wire.session.ending import EndedConnection
 
@@ -39,7 +40,7 @@ class StatsOptions:
     top: int = option("--top N", "Rows per group, the largest first; 0: all.", default=10, min=0)
     no_doctor: bool = flag("--no-doctor", "Leave out the findings, which pwire doctor shows in full.")
     jobs: int | None = JOBS()
-    max_frame_size: int | None = MAX_FRAME_SIZE()
+    read: ReadOptions = group(ReadOptions)
 
     @property
     def is_examined(self) -> bool:
@@ -67,6 +68,7 @@ class StatsJob:
     """One run: counts the sources, and shows the result."""
 
     def __init__(self, options: StatsOptions, stack: ExitStack) -> None:
+        from pulsarctl_wire.record import find_no_packet
         from pulsarctl_wire.stats.counting import Stats
 
         self.options = options
@@ -74,8 +76,9 @@ class StatsJob:
         self.stats = Stats()
         self.counting = self.stopped = False
         self.code = 0
-        self.find_findings: Callable[[], list[Any]] = list
+        self.find_findings: Callable[[], tuple[list[Any], FindPacket]] = lambda: ([], find_no_packet)
         self.findings: list[Finding] = []
+        self.find_packet: FindPacket = find_no_packet
 
     def run(self) -> int:
         """Count and show; returns the exit code."""
@@ -85,7 +88,7 @@ class StatsJob:
         try:
             self._count()
             if self.code != console.EXIT_INTERRUPTED:
-                self.findings = self.find_findings()
+                self.findings, self.find_packet = self.find_findings()
         finally:
             if self.code == console.EXIT_INTERRUPTED:
                 from pulsarctl_wire.pipeline.decoding.counting import stop_processes
@@ -100,7 +103,7 @@ class StatsJob:
         """Count the sources, until Ctrl-C."""
         from pulsarctl_wire.cli.capture.pool import plan_inputs
 
-        inputs = plan_inputs(self.options.sources, self.options.jobs)
+        inputs = plan_inputs(self.options.sources, self.options.jobs, self.options.read.keylogs)
         handler = signal.signal(signal.SIGINT, self._interrupt)
         counter, reader, count = self._together(inputs) if inputs else self._alone()
         try:
@@ -117,11 +120,12 @@ class StatsJob:
         from pulsarctl_wire.capture.sources import Decoder
         from pulsarctl_wire.cli.capture.reading import Sources
 
-        limit = self.options.max_frame_size
+        reading = self.options.read.reading
         sources = Sources(self.options.sources, self.stack, bar=console.is_terminal(sys.stderr))
         if not self.options.is_examined:
-            decoder = Decoder(max_frame_size=limit, join_chunks=False, on_end=self.stats.end)
+            decoder = Decoder(reading, join_chunks=False, on_end=self.stats.end)
             return decoder, sources, lambda: self._add(chain(sources.read(decoder), decoder.finish()))
+        from pulsarctl_wire.capture.numbers import PacketNumbers
         from pulsarctl_wire.checks.doctor import Doctor
 
         doctor = Doctor()
@@ -130,9 +134,8 @@ class StatsJob:
             self.stats.end(ending)
             doctor.end_connection(ending)
 
-        decoder = Decoder(
-            max_frame_size=limit, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end
-        )
+        decoder = Decoder(reading, join_chunks=False, sort=True, new_state=doctor.new_state, on_end=end)
+        decoder.numbers = PacketNumbers(several=len(self.options.sources) > 1)
 
         def count() -> None:
             self._add(sources.read(decoder))
@@ -140,7 +143,7 @@ class StatsJob:
             self._add(decoder.finish())
             doctor.finish()
 
-        self.find_findings = lambda: list(doctor.findings.values())
+        self.find_findings = lambda: (list(doctor.findings.values()), decoder.numbers.find)
         return decoder, sources, count
 
     def _together(self, inputs: list[Any]) -> tuple[Any, Any, Callable[[], object]]:
@@ -149,14 +152,25 @@ class StatsJob:
         from pulsarctl_wire.pipeline.decoding.counting import CountJob
         from pulsarctl_wire.stats.counting import Stats
 
-        limit = self.options.max_frame_size
+        reading = self.options.read.reading
         if self.options.is_examined:
             from pulsarctl_wire.cli.capture.examination import examine_beside
 
-            wait = examine_beside(self.stack, self.options.sources, limit)
-            self.find_findings = lambda: wait().findings
+            wait = examine_beside(self.stack, self.options.sources, reading)
+
+            def find_findings() -> tuple[list[Any], FindPacket]:
+                found = wait()
+                return found.findings, found.packets.__getitem__
+
+            self.find_findings = find_findings
         pool = Pool(inputs, self.options.jobs, self.stack, self._check)
-        counting = CountJob(pool.inputs, Stats, max_frame_size=limit, split_size=pool.split_size)
+        counting = CountJob(
+            pool.inputs,
+            Stats,
+            max_frame_size=reading.max_frame_size,
+            keep_duplicates=reading.keep_duplicates,
+            split_size=pool.split_size,
+        )
         self.stats = counting.counts
 
         def count() -> None:
@@ -197,17 +211,19 @@ class StatsJob:
     # -- after
 
     def _show(self) -> None:
+        from pulsarctl_wire.checks.folding import fold
         from pulsarctl_wire.render.findings import FindingText, finding_record, limit_findings
         from pulsarctl_wire.render.line import Clock
         from pulsarctl_wire.stats.report import records, total_record
 
-        total, findings = total_record(self.stats), self.findings
+        total, findings = total_record(self.stats), fold(self.findings)
         kinds = self.options.by or [kind for kind in NAMES if self.stats.rows[kind]]
         tables = {kind: records(self.stats, kind, self.options.top) for kind in kinds}
         if self.options.output == "json":
             from pulsarctl_wire.render.jsonl import json_line
 
-            finding_records = [{"by": "finding", **finding_record(finding)} for finding in findings]
+            records_found = (finding_record(finding, self.find_packet) for finding in findings)
+            finding_records = [{"by": "finding", **record} for record in records_found]
             out = b"".join(map(json_line, [total, *chain.from_iterable(tables.values()), *finding_records]))
         else:
             from pulsarctl_wire.render.stats_page import page

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pulsarctl_wire.render.text import Paint, count_of, human_bytes
+from pulsarctl_wire.render.text import Paint, count_of, human_bytes, skipped_in_words
 from pulsarctl_wire.wire.commands import BODIES, command_name
-from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
 from pulsarctl_wire.wire.session.counts import damage_of, messages_in
 from pulsarctl_wire.wire.session.ending import EndedConnection, WithoutData, without_data_in_words
@@ -30,14 +30,23 @@ class Summary:
 
         `unknown` counts frames whose types are too high to count separately, `chosen` the selected events.
         """
+        self.forms: list[str] = []
+        """The forms in which texts showed the traffic."""
         self.packets = 0
         self.connections = 0
         self.cut_packets = 0
+        self.skipped: Mapping[str, int] = {}
+        """Packets without TCP, by reason."""
         self.dropped_packets: int | None = 0
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
+        self.copies = 0
         self.without_data = WithoutData()
+        self.tls: Counter[str] = Counter()
+        """TLS connections by the kind of reason why they were not opened; "": they were."""
+        self.tls_reasons: dict[str, str] = {}
+        """The first reason of each kind."""
         self._seen = Numbers()
 
     def add(self, events: list[Event]) -> None:
@@ -65,7 +74,7 @@ class Summary:
                 self.checksums[event.checksum] += 1
                 totals["sent" if number == 6 else "delivered"] += messages_in(event)
         totals["bytes"] += size
-        self._span([event.time_ns for event in events])
+        self._span([event.time_ns for event in events if event.__class__ is not HttpMessage])
 
     def _span(self, times: list[int | None]) -> None:
         all_times = [time for time in (self.first_ns, self.last_ns, *times) if time is not None]
@@ -79,13 +88,22 @@ class Summary:
     def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
         self.without_data.add(ending)
+        tls = ending.connection.tls
+        if tls is not None:
+            reason = "" if tls.is_opened else tls.reason or "no data in it"
+            kind = reason.partition(" for client random ")[0]
+            self.tls[kind] += 1
+            self.tls_reasons.setdefault(kind, reason)
 
     def finish(self, decoder: Any, unopened: int) -> None:
         """Copy the counts of a `Decoder` or `CountJob`; `unopened` entries were not opened."""
         self.totals["unopened"] = unopened
+        self.forms = decoder.forms
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
+        self.skipped = decoder.skipped
         self.dropped_packets = decoder.dropped_packets
+        self.copies = decoder.reassembler.copies.total
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
 
@@ -102,6 +120,8 @@ class Summary:
         self._span([other.first_ns, other.last_ns])
         self._seen.merge(other._seen)
         self.without_data.merge(other.without_data)
+        self.tls.update(other.tls)
+        self.tls_reasons = {**other.tls_reasons, **self.tls_reasons}
 
     @property
     def frames(self) -> int:
@@ -128,6 +148,8 @@ class Summary:
             f"{packets}{count_of(with_frames, 'connection')}{note}, "
             f"{count_of(frames, 'frame')}{span}, {human_bytes(totals['bytes'])}",
         )
+        if self.forms:
+            yield f"  read as    {', '.join(self.forms)}"
         if self.commands:
             counts = sorted(self.commands.items(), key=lambda item: (-item[1], command_name(item[0])))
             commands = [f"{command_name(number)} {count}" for number, count in counts if number in BODIES]
@@ -150,9 +172,26 @@ class Summary:
         without_data = without_data_in_words(self.without_data.records())
         if without_data:
             yield f"  no data    {paint('yellow', without_data)}"
+        if self.tls:
+            yield f"  TLS        {self._describe_tls()}"
+        if self.copies:
+            yield f"  copies     {count_of(self.copies, 'packet')} captured twice, shown once"
+        if skipped := skipped_in_words(self.skipped):
+            yield f"  skipped    {skipped}"
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"
+
+    def _describe_tls(self) -> str:
+        """Return how many TLS connections were opened, and why others were not."""
+        texts = [f"{self.tls['']} of {count_of(self.tls.total(), 'connection')} opened"]
+        for kind, count in self.tls.most_common():
+            others = "" if count == 1 else f" (and {count - 1} more)"
+            if kind:
+                texts.append(f"{self.tls_reasons[kind]}{others}")
+        if "no secret" in self.tls:
+            texts.append("--keylog FILE names a key log")
+        return "; ".join(texts)
 
     def _damage(self) -> Iterator[str]:
         totals = self.totals

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+from pulsarctl_wire.capture.sources import Decoder, Reading, collect_rarely
 from pulsarctl_wire.checks.finding import make_rows
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.examination import Examination, examine_beside
@@ -46,6 +46,7 @@ class TableJob:
         self._options = options
         self._out = out
         self._work: Options = options.rows.make_options(SPLIT_SIZE)
+        self._reading = Reading(self._work.max_frame_size, tuple(options.keylogs), self._work.keep_duplicates)
         self._stack = stack
         self._code = 0
         self._tables: dict[str, _Part] = {}
@@ -63,7 +64,7 @@ class TableJob:
             if name != "messages" or self._work.messages
         }
         findings = self._findings_beside() if self._options.findings else None
-        inputs = plan_inputs(self._options.sources, self._options.jobs)
+        inputs = plan_inputs(self._options.sources, self._options.jobs, self._options.keylogs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
@@ -80,8 +81,7 @@ class TableJob:
 
     def _findings_beside(self) -> Callable[[], Examination]:
         """Start to look for findings."""
-        limit = self._work.max_frame_size
-        return examine_beside(self._stack, self._options.sources, limit, places=True)
+        return examine_beside(self._stack, self._options.sources, self._reading, places=True)
 
     def _write_findings(self, examined: Examination) -> None:
         """Write what was found; connections get the numbers that they have in the table.
@@ -120,7 +120,7 @@ class TableJob:
                 self._write(rows)
 
         decoder = Decoder(
-            max_frame_size=self._work.max_frame_size,
+            self._reading,
             join_chunks=False,
             places=True,
             new_state=ExchangeState,
@@ -131,6 +131,7 @@ class TableJob:
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
         self._say_dropped(decoder.dropped_packets)
+        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
@@ -157,7 +158,9 @@ class TableJob:
             pool.note(progress.totals)
         yield from finished("end", progress.stitcher.close())
         self._code = pool.code
-        self._say_dropped(progress.totals.dropped)
+        totals = progress.totals
+        self._say_dropped(totals.dropped)
+        console.warn_of_packets(totals.skipped, totals.copies)
 
     def _say_dropped(self, packets: int) -> None:
         if packets:

@@ -188,6 +188,7 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
     for name, problem, _ in totals.problems:
         console.warn(f"{name}: {problem}")
+    console.warn_of_packets(totals.skipped, totals.copies)
     note = f", {resumed} of them before" if resumed else ""
     rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
     sys.stderr.write(

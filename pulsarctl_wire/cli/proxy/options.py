@@ -49,6 +49,15 @@ class ForwardOptions:
     drain: float = option(
         "--drain SECONDS", "At the end: time limit for forwarding the rest.", WHERE, default=5.0, min=0
     )
+    http_listen: str | None = option(
+        "--http-listen HOST:PORT", "Also answer lookups over HTTP, for clients with an http:// URL.", WHERE
+    )
+    http_to: str | None = option(
+        "--http-to URL",
+        "Web service for --http-listen: http://host:8080, https://…. "
+        "Default: the hosts of --to, with port 8080, or 8443 for TLS.",
+        WHERE,
+    )
     proxy_header_in: bool = flag("--proxy-protocol", "Expect a PROXY header (HAProxy) from clients.", WHERE)
     proxy_header_out: int = option(
         "--send-proxy-protocol 1|2", "Send a PROXY header to brokers.", WHERE, default=0, min=0, max=2
@@ -87,15 +96,18 @@ class ForwardOptions:
         tls_ca="CA certificates to trust for brokers, PEM.",
         tls_cert="Our certificate for brokers, PEM.",
         tls_allow_insecure="Do not verify brokers' certificates.",
+        keylog="Append the TLS keys of both sides, for decode --keylog or Wireshark.",
     )
-    keylog: str | None = option("--tls-keylog FILE", "Append TLS keys of both sides, for Wireshark.", TLS)
 
     def make_settings(self) -> Settings:
         """Return the settings of connections to brokers. Raises SettingsError."""
         from pulsarctl_wire.net.settings import gather, make_settings
 
         flags = {"url": self.to, **self.trust.collect_flags()}
-        return make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
+        settings = make_settings(gather(flags, os.environ, self.conf), connect_timeout=self.connect_timeout)
+        if settings.url.is_web:
+            console.fail(f"--to {settings.url}: a web service; name the brokers by pulsar://…")
+        return settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +207,7 @@ def announce_faults(faults: Faults) -> None:
 
 
 def check(options: WatchOptions) -> None:
-    """End the command if options contradict each other."""
+    """End the command if options contradict each other. Raises SettingsError for wrong private keys."""
     if any(options.rotation.parse_rotation().values()) and not options.record:
         console.fail("--rotate-… needs --record FILE")
     options.checks.check(options.doctor)
@@ -206,6 +218,7 @@ def check(options: WatchOptions) -> None:
         "--topic": selection.topics,
         "--connection": selection.connections,
         "--schema": display.schema,
+        "--private-key": display.private_keys,
         "--output": options.output != "line",
         "--time": display.time_format != "utc",
     }
@@ -215,3 +228,7 @@ def check(options: WatchOptions) -> None:
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"
         console.fail(text)
+    if display.private_keys:
+        from pulsarctl_wire.capture.private_keys import read_private_keys
+
+        read_private_keys(display.private_keys)  # it fails here, not in the watcher

@@ -37,9 +37,11 @@ from pulsarctl_wire.render.text import count_of, human_bytes
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.proxy.watcher import WatchedRing
     from pulsarctl_wire.net.proxy.proxy import Plan, Proxy
-    from pulsarctl_wire.net.settings import Address
+    from pulsarctl_wire.net.settings import Address, ServiceUrl
     from pulsarctl_wire.net.sockets import Socket
 
+
+_HTTP_PORT, _HTTPS_PORT = 8080, 8443  # of web services, as brokers have them by default
 
 app = typer.Typer(name="proxy", cls=Group)
 ctl = typer.Typer(cls=Group, help="Change the faults of a running proxy.", no_args_is_help=True)
@@ -136,12 +138,13 @@ def _plan(options: ForwardOptions) -> Plan:
             ca_directory=directory,
             names=names,
             client_ca=options.client_ca,
+            keylog=options.trust.keylog,
         )
     elif options.listen_key or options.client_ca:
         console.fail("--listen-key and --client-ca need --tls or --listen-cert")
     settings = options.make_settings()
-    if options.keylog and context is None and not settings.url.tls:
-        console.fail("--tls-keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
+    if options.trust.keylog and context is None and not settings.url.tls:
+        console.fail("--keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
     return Plan(
         listen,
         settings,
@@ -151,11 +154,30 @@ def _plan(options: ForwardOptions) -> Plan:
         dials=_mapping("--dial", options.dial),
         ports=_ports(options.ports),
         tls=context,
-        key_log=options.keylog,
         header_in=options.proxy_header_in,
         header_out=options.proxy_header_out,
         allowed=AddressFilter(options.allow_broker),
+        **_plan_http(options, settings.url),
     )
+
+
+def _plan_http(options: ForwardOptions, service: ServiceUrl) -> dict[str, Any]:
+    """Return where lookups over HTTP are answered, and which web service is asked."""
+    from pulsarctl_wire.net.settings import Address, ServiceUrl, parse_service_url
+
+    if options.http_listen is None:
+        if options.http_to is not None:
+            console.fail("--http-to needs --http-listen")
+        return {}
+    listen = Address(*parse_address("--http-listen", options.http_listen))
+    if options.http_to is None:
+        port = _HTTPS_PORT if service.tls else _HTTP_PORT
+        hosts = (Address(address.host, port) for address in service.addresses)
+        return {"http_listen": listen, "http_to": ServiceUrl(service.tls, tuple(hosts), is_web=True)}
+    url = parse_service_url(options.http_to)
+    if not url.is_web:
+        console.fail(f"--http-to {options.http_to}: a web service URL begins with http:// or https://")
+    return {"http_listen": listen, "http_to": url}
 
 
 def _mapping(flag: str, texts: list[str]) -> dict[Address, Address]:
@@ -223,6 +245,8 @@ async def _forward(
     to_clients, to_brokers = map(human_bytes, proxy.carried)
     refusals = "".join(f"; {number} refused: {reason}" for reason, number in proxy.refused.items())
     carried = f"{to_brokers} to brokers, {to_clients} to clients"
+    if proxy.web is not None:
+        carried += f"; {count_of(proxy.web.lookups, 'lookup')} over HTTP"
     watched_ring.ring.note(f"{count_of(proxy.connections, 'connection')}; {carried}{refusals}")
 
 
@@ -242,6 +266,9 @@ def _announce(proxy: Proxy, address: Address, options: ForwardOptions) -> None:
     host = plan.advertise or (platform.node() if address.host in ANY_HOST else address.host)
     url = f"pulsar{'+ssl' if plan.tls else ''}://{Address(host, address.port)}"
     console.warn(f"listening on {address}, forwarding to {plan.settings.url}; for clients: {url}")
+    if proxy.web is not None:
+        web_url = f"http{'s' if plan.tls else ''}://{Address(host, proxy.web.address.port)}"
+        console.warn(f"lookups over HTTP are answered by {plan.http_to}; for clients: {web_url}")
     if plan.tls is not None and not options.listen_cert:
         from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 

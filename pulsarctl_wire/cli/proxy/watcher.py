@@ -22,6 +22,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.findings import FindingPrinter, summarize
@@ -168,7 +169,11 @@ class WatchRun:
     def _make_tap(self) -> TapPrinter:
         options = self.options
         display = options.display
-        recorder = Recorder(show_secrets=display.show_secrets, schema=schema_of(display.schema))
+        recorder = Recorder(
+            show_secrets=display.show_secrets,
+            schema=schema_of(display.schema),
+            keys=read_private_keys(display.private_keys),
+        )
         tests = select.tests(options.selection)
         if options.selection.expression is not None:
             tests.append(select.Expression(options.selection.expression, recorder))
@@ -222,8 +227,10 @@ class WatchRun:
         elif kind == tap.LEFT_OUT:
             self._say(f"{index} notes were left out")
         elif kind == tap.OPENED:
-            client, _, server = data.decode("utf-8", "replace").partition("\n")
-            self._open(Connection(index, client, server), time_ns)
+            client, server, listener = data.decode("utf-8", "replace").split("\n")
+            connection = Connection(index, client, server)
+            connection.listener = listener
+            self._open(connection, time_ns)
         elif kind == tap.CARRIED:
             if index not in self._connections:
                 if self._since_ns is not None:  # the proxy is about to announce it again

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.session.lookup import TOPIC, check_pattern
@@ -86,7 +86,7 @@ class ConsumeOptions:
         """Whether dead letters or a retry topic are wanted."""
         return self.max_redeliver is not None or self.dead_letter_topic is not None or self.retry
 
-    def make_consumer_options(self) -> ConsumerOptions:
+    def make_consumer_options(self, decryption: dict[str, Any]) -> ConsumerOptions:
         """Return the options as `Subscription` takes them."""
         from pulsarctl_wire.net.session.receive_queue import ConsumerOptions
         from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
@@ -106,6 +106,7 @@ class ConsumeOptions:
             nack_delay=self.nack_delay,
             ack_timeout=self.ack_timeout,
             payload_ratio=self.intake.payload_ratio,
+            **decryption,
         )
 
     def prepare_letters(self, topic: str) -> Callable[[Client], DeadLetters] | None:
@@ -128,12 +129,13 @@ async def consume(session: Session, options: ConsumeOptions) -> int:
     names = [parse_topic(topic) for topic in options.topics]
     make_letters = options.prepare_letters(names[0])
     intake, view = options.intake, View(options.intake)
+    decryption = intake.prepare_decryption(session)
     async with session.make_client() as client:
         letters = make_letters and make_letters(client)
         feed = Subscription(
             client,
             [] if options.regex else names,
-            options.make_consumer_options(),
+            options.make_consumer_options(decryption),
             pattern=check_pattern(names[0]) if options.regex else None,
             extra_topics=[letters.retry_topic] if letters is not None and options.retry else [],
         )
@@ -206,6 +208,7 @@ async def read(session: Session, options: ReadOptions) -> int:
         read_compacted=options.read_compacted,
         create_topic=False,
         payload_ratio=intake.payload_ratio,
+        **intake.prepare_decryption(session),
     )
     view = View(intake, since_ms=0 if since_ns is None else since_ns // 1_000_000)
     names = [parse_topic(topic) for topic in options.topics]

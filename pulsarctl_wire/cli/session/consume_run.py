@@ -291,6 +291,7 @@ class ConsumeRun:
             (letters.retried if letters else 0, "to the retry topic"),
             (letters.buried if letters else 0, "to the dead letter topic"),
             (counts["corrupt"], "entries corrupt"),
+            (counts["undecryptable"], "entries that no key opens discarded"),
             (counts["unopened"], "entries left unopened and unacknowledged"),
             (counts["dropped"], "entries dropped because too many waited"),
             (counts["duplicate"], "entries redelivered although acknowledged"),

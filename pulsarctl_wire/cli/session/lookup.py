@@ -69,11 +69,15 @@ async def lookup(session: Session, options: LookupOptions) -> None:
                 "proxy_through_service_url": hop.through_proxy,
                 "latency_ns": hop.latency_ns,
             }
+            if hop.call:
+                record |= {"request": hop.call, "status": hop.status}
             flags = [name for name in ("authoritative", "proxy_through_service_url") if record[name]]
             style = "yellow" if hop.response == "Redirect" else "green"
             urls = ", ".join(clean(url) for url in (hop.url, hop.url_tls) if url)
             about = f" ({', '.join(flags)})" if flags else ""
-            text = f"{hop.asked} → {paint(style, hop.response)} {urls}{about} {human_time(hop.latency_ns)}"
+            answer = f"{hop.status} {hop.response}" if hop.call else hop.response
+            asked = f"{hop.asked} {clean(hop.call)}".rstrip()
+            text = f"{asked} → {paint(style, answer)} {urls}{about} {human_time(hop.latency_ns)}"
             say(record, text, options.output)
         assert hop is not None
         if options.connect:

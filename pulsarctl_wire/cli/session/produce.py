@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.options import schema_of
+from pulsarctl_wire.cli.session.key_uris import ENCRYPTION_KEY_VALUE, load_key
 from pulsarctl_wire.cli.session.lookup import TOPIC
 from pulsarctl_wire.cli.session.verb import Session, parse_topic
 from pulsarctl_wire.cli.signature import flag, option, several
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     import asyncio
 
     from pulsarctl_wire.net.session.client import Client
+    from pulsarctl_wire.net.session.encryption import Recipient
     from pulsarctl_wire.net.session.send_queue import ProducerOptions, SendResult
     from pulsarctl_wire.wire.entry import Outgoing
     from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
 WHAT, EACH, HOW, BATCH = "What to send", "Each message", "How to send", "Batches and chunks"
+CRYPTO = "Encryption"
 _MAX_REPORTED = 10  # failed messages that are reported one by one
 _BLOCK = 1_000  # messages between two updates of the progress
 
@@ -98,6 +101,15 @@ class ProduceOptions:
     batch_by_key: bool = flag("--batch-by-key", "Only one key per batch, for Key_Shared.", BATCH)
     chunking: bool = flag("-c --chunking", "Split messages that are too large into chunks.", BATCH)
     chunk_size: int | None = option("--chunk-size BYTES", "Largest chunk, with -c.", BATCH, min=1)
+    key_names: list[str] = several(
+        "-ekn --encryption-key-name NAME", "Encrypt for the owner of this key; with -ekv.", CRYPTO
+    )
+    key_values: list[str] = several(
+        f"{ENCRYPTION_KEY_VALUE} URI",
+        "That public key: file:///PATH, data:application/x-pem-file;base64,… or a path; "
+        "-ekn and -ekv can be repeated.",
+        CRYPTO,
+    )
     quiet: bool = flag("-q --quiet", "Print only errors.")
     output: Output = option(
         "-o --output", "What to print: a summary, each id, or JSON lines.", default="summary"
@@ -139,7 +151,19 @@ class ProduceOptions:
             chunk_bytes=self.chunk_size,
             max_pending=self.max_pending,
             send_timeout=self.send_timeout,
+            recipients=self.load_recipients(),
         )
+
+    def load_recipients(self) -> list[Recipient]:
+        """Return for whom messages are encrypted. A key without name, or the reverse, ends the command."""
+        from pulsarctl_wire.net.session.encryption import Recipient, load_public_key
+
+        if len(self.key_names) != len(self.key_values):
+            console.fail("produce: -ekn and -ekv belong together: give both for each key")
+        if "" in self.key_names:
+            console.fail("produce: -ekn needs a name: consumers find their private key by it")
+        keys = [load_key(uri, load_public_key) for uri in self.key_values]
+        return [*map(Recipient, self.key_names, keys)]
 
     def list_sources(self) -> list[tuple[str, bool]]:
         """Return what to send, in order: (text or path, whether it is a path)."""
@@ -249,7 +273,7 @@ async def _schema(client: Client, topic: str, spec: str | None) -> Schema | None
     if spec is None:
         return None
     if spec == "auto":
-        schema: Schema = (await client.ask("GET_SCHEMA", topic=topic)).body.schema
+        schema: Schema = (await client.get_schema(topic)).schema
         return schema
     return parse_message_schema(spec)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pulsarctl_wire.cli.options import PAYLOAD_RATIO
-from pulsarctl_wire.cli.signature import flag, option
+from pulsarctl_wire.cli.session.key_uris import ENCRYPTION_KEY_VALUE, load_key
+from pulsarctl_wire.cli.signature import flag, option, several
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.session.verb import Session
 
 SHOW, END, FLOW = "What to show", "When it ends", "Permits"
 """Headings in the help."""
@@ -48,6 +52,18 @@ class ReceiveOptions:
         default="auto",
     )
     hide_content: bool = flag("--hide-content", "Do not print messages, only their number.", SHOW)
+    key_values: list[str] = several(
+        f"{ENCRYPTION_KEY_VALUE} URI",
+        "Decrypt messages by this private key: file:///PATH, data:application/x-pem-file;base64,… or a path.",
+        SHOW,
+    )
+    crypto_failure: Literal["fail", "discard", "consume"] | None = option(
+        "--crypto-failure",
+        "What to do with a message that no key opens: fail: end; discard: acknowledge it unseen; "
+        "consume: show the ciphertext.",
+        SHOW,
+        show_default="fail with -ekv or --private-key, else consume",
+    )
     payload_ratio: int | None = PAYLOAD_RATIO(SHOW)
     queue_size: int = option(
         "-q --queue-size N",
@@ -59,3 +75,16 @@ class ReceiveOptions:
     )
     rate: float | None = option("-r --rate N", "Maximum number of messages per second.", FLOW, min=0.001)
     quiet: bool = flag("--quiet", "Do not print a summary.")
+
+    def prepare_decryption(self, session: Session) -> dict[str, Any]:
+        """Return how messages are decrypted, as `ConsumerOptions` takes it. Raises SettingsError.
+
+        What the session traces is decrypted by the same keys.
+        """
+        if self.key_values:
+            from pulsarctl_wire.wire.encryption import KeyRing, load_private_key
+
+            keys = [load_key(uri, load_private_key) for uri in self.key_values]
+            session.keys = KeyRing([*keys, *(session.keys.keys if session.keys is not None else ())])
+        action = "consume" if session.keys is None else "fail"
+        return {"keys": session.keys, "crypto_failure": self.crypto_failure or action}

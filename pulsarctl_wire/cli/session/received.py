@@ -29,7 +29,8 @@ NAMES: Final = frozenset(
     {
         *("topic", "subscription", "id", "partition", "batch_index", "key", "key_base64", "ordering_key"),
         *("properties", "event_time", "publish_time", "producer", "sequence_id", "redelivery_count"),
-        *("schema_version", "index", "broker_time", "encrypted", "size", "view", "payload", "payload_base64"),
+        *("schema_version", "index", "broker_time", "encrypted", "decrypted", "size", "view"),
+        *("payload", "payload_base64"),
     }
 )
 """The names of a message's record."""
@@ -74,6 +75,10 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
     broker_entry = frame.broker_entry_metadata
     if broker_entry is not None:
         record["index"], record["broker_time"] = broker_entry.index, broker_entry.broker_timestamp
+    if entry.encryption_keys:
+        record["encrypted"] = [as_text(key.key) for key in entry.encryption_keys]
+    if delivery.opened is not None:
+        record["decrypted"] = delivery.opened._asdict()
     for note in walker.problems:
         delivery.consumer.note(delivery.id, note)
     record |= _payload(delivery, message, schema, payload)
@@ -81,10 +86,8 @@ def message_record(delivery: Delivery[Consumer], message: Message, schema: Schem
 
 
 def _payload(delivery: Delivery[Consumer], message: Message, schema: Schema | None, payload: bytes) -> Record:
-    entry = delivery.frame.metadata
-    if entry is not None and entry.encryption_keys:
-        keys = [as_text(key.key) for key in entry.encryption_keys]
-        return {"encrypted": keys, "view": "encrypted", "payload_base64": as_base64(payload)}
+    if delivery.metadata.encryption_keys and delivery.opened is None:
+        return {"view": "encrypted", "payload_base64": as_base64(payload)}
     if message.metadata.null_value:
         return {"view": "null", "payload": None}
     display = _show_value(delivery, message, schema, payload)

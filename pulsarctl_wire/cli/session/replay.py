@@ -79,11 +79,12 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     from pulsarctl_wire.cli.capture.reading import Sources, find_captures
     from pulsarctl_wire.cli.capture.select import by_connection
     from pulsarctl_wire.net.replay.replay import Pace, Replay
+    from pulsarctl_wire.net.session.client import find_broker_url
 
     if (options.to is None) == (session.options.url is None):
         console.fail("give --to URL, the broker to replay to (a replay writes to it)")
     session.options = replace(session.options, url=options.to or session.options.url)
-    settings = session.make_settings()
+    settings = await find_broker_url(session.make_settings())
     timeout = settings.timeout if options.answer_timeout is None else options.answer_timeout
     pace = Pace(_speed(options.speed), timeout)
     names = _names(options.rename, options.suffix)

@@ -50,7 +50,7 @@ async def get(session: Session, options: GetOptions) -> None:
     name = parse_topic(options.topic)
     version_bytes = None if version == "latest" else int(version).to_bytes(8, "big")
     async with session.make_client() as client:
-        body = (await client.ask("GET_SCHEMA", topic=name, schema_version=version_bytes)).body
+        body = await client.get_schema(name, version_bytes)
     schema = body.schema
     if options.raw:
         sys.stdout.buffer.write(schema.schema_data)

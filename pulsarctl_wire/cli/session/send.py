@@ -64,10 +64,12 @@ async def send(session: Session, options: SendOptions) -> int:
     import asyncio
 
     from pulsarctl_wire.cli.session.talk import Talk
+    from pulsarctl_wire.net.session.client import find_broker_url
     from pulsarctl_wire.net.session.link import Link, open_first_link
 
-    settings = session.make_settings()
-    talk = Talk(options.output, show_sent=options.sent, show_secrets=session.options.show_secrets)
+    settings = await find_broker_url(session.make_settings())
+    show_secrets = session.options.show_secrets
+    talk = Talk(options.output, show_sent=options.sent, show_secrets=show_secrets, keys=session.keys)
     tap = session.make_tap(talk)
     lines = _lines(options.files or ["-"])
     first = await anext(lines, None)

@@ -13,6 +13,7 @@ from pulsarctl_wire.net.protocol import read_refusal
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, REQUESTS, command_name
+from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.session.ledgers import LedgerState
 from pulsarctl_wire.wire.session.sinks import Sink
@@ -29,11 +30,13 @@ class Talk(Sink):
     future `broken` is done.
     """
 
-    def __init__(self, output: str, *, show_sent: bool, show_secrets: bool) -> None:
+    def __init__(
+        self, output: str, *, show_sent: bool, show_secrets: bool, keys: KeyRing | None = None
+    ) -> None:
         self.refused = False
         self.error: OSError | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._recorder = Recorder(show_secrets=show_secrets)
+        self._recorder = Recorder(show_secrets=show_secrets, keys=keys)
         self._wrong: list[str] = []  # the first errors in what was sent
         self._wrongs = 0
         self._render = console.make_renderer(sys.stdout, output, self._recorder, Clock())

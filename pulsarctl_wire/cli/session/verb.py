@@ -16,12 +16,13 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pulsarctl_wire.cli import console
-from pulsarctl_wire.cli.options import WIDE, Output, TlsOptions
+from pulsarctl_wire.cli.options import PRIVATE_KEY, WIDE, Output, TlsOptions
 from pulsarctl_wire.cli.signature import flag, group, option, takes
 from pulsarctl_wire.net.settings import Settings, gather, make_settings
 
 if TYPE_CHECKING:
     from pulsarctl_wire.net.session.client import Client
+    from pulsarctl_wire.wire.encryption import KeyRing
     from pulsarctl_wire.wire.session.sinks import Follower, Sink
 
 CLUSTER, SEEN = "The cluster", "Watching the session"
@@ -33,8 +34,8 @@ class ConnectOptions:
 
     url: str | None = option(
         "--url -u URL",
-        "Service URL: pulsar://host:port, pulsar+ssl://…; several hosts with commas. "
-        "Default pulsar://localhost:6650.",
+        "Service URL: pulsar://host:port, pulsar+ssl://…, or a web service, http(s)://host:8080; "
+        "several hosts with commas. Default pulsar://localhost:6650.",
         CLUSTER,
     )
     conf: str | None = option("--conf FILE", "A client.conf, as used by Pulsar's own tools.", CLUSTER)
@@ -65,6 +66,7 @@ class ConnectOptions:
     trace_form: Output | None = option("--trace-form", "Show frames in this format; implies --trace.", SEEN)
     record: str | None = option("--record FILE", "Record the session as a pcapng capture.", SEEN)
     show_secrets: bool = flag("--show-secrets", "Do not redact credentials in --trace and --record.", SEEN)
+    private_keys: list[str] = PRIVATE_KEY(SEEN)
     wide: bool = WIDE()
 
     def collect_flags(self) -> dict[str, str | None]:
@@ -74,10 +76,14 @@ class ConnectOptions:
 
 
 class Session:
-    """One run of a verb: makes its settings and its client from the options."""
+    """One run of a verb: makes its settings and its client from the options.
+
+    `keys` decrypt what is shown. The constructor raises SettingsError for wrong private keys.
+    """
 
     def __init__(self, options: ConnectOptions, stack: ExitStack) -> None:
         self.options = options
+        self.keys = _load_keys(options.private_keys)
         self._follower: Follower | None = None
         self._stack = stack
 
@@ -102,7 +108,8 @@ class Session:
 
         sinks: list[Sink] = []
         if options.trace or options.trace_form:
-            sinks.append(Trace(options.trace_form or "line", show_secrets=options.show_secrets))
+            form = options.trace_form or "line"
+            sinks.append(Trace(form, show_secrets=options.show_secrets, keys=self.keys))
         if options.record:
             secrets = options.show_secrets
             recording = RecordingSink(
@@ -149,6 +156,14 @@ class Session:
         if self._follower is not None and self._follower.failed:
             return code or console.EXIT_OUTPUT
         return code
+
+
+def _load_keys(paths: list[str]) -> KeyRing | None:
+    if not paths:
+        return None
+    from pulsarctl_wire.capture.private_keys import read_private_keys
+
+    return read_private_keys(paths)
 
 
 def verb(function: Callable[..., Awaitable[int | None]]) -> Callable[..., int]:

@@ -8,7 +8,6 @@ one event loop, which never waits for the watcher (`tap.py`).
 
 import asyncio
 import errno
-import os
 import socket
 import ssl
 from collections import Counter
@@ -17,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.answers import build_refusal
@@ -26,7 +25,7 @@ from pulsarctl_wire.net.listener import Listener, Make
 from pulsarctl_wire.net.proxy.relay import CHUNK, Leg, Relay
 from pulsarctl_wire.net.proxy.routing import MAX_BROKERS, AddressFilter, Answerer, Route, Router, Routing
 from pulsarctl_wire.net.proxy.tap import TapRing
-from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.net.settings import Address, ServiceUrl, Settings
 from pulsarctl_wire.net.sockets import (
     ANY_HOST,
     bind_socket,
@@ -44,6 +43,9 @@ from pulsarctl_wire.wire.framing.proxy_header import build_header
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.proxy.web import WebListener
+
 _CONNECT_WAIT: Final = 30.0  # seconds for CONNECT, if it says which broker to dial
 
 MAX_WAITING: Final = 4_096
@@ -55,7 +57,7 @@ MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 _TOO_MANY: Final = "too many wait for a broker"
 _NOT_ALLOWED: Final = "not allowed (--allow-broker)"
 _HINTS: Final = {
-    "HTTP": "; lookups by http:// bypass the proxy, so give clients its pulsar:// URL",
+    "HTTP": "; give clients its pulsar:// URL, or see --http-listen",
     "TLS": "; see --tls, or give clients its pulsar:// URL",
 }
 
@@ -69,7 +71,7 @@ class Plan:
     `dials` to those that are dialled instead. `ports` are for brokers' listeners (default: any). With `tls`
     listeners speak TLS. `header_in`: clients' connections begin with a PROXY header; `header_out`: the
     header version that connections to brokers begin with (0: none). `allowed` says which of the addresses
-    that brokers name may be dialled.
+    that brokers name may be dialled. Lookups over HTTP are answered at `http_listen`, by asking `http_to`.
     """
 
     listen: Address
@@ -80,10 +82,11 @@ class Plan:
     dials: Mapping[Address, Address] = field(default_factory=dict)
     ports: range = range(0)
     tls: ssl.SSLContext | None = None
-    key_log: str | None = None
     header_in: bool = False
     header_out: int = 0
     allowed: AddressFilter = field(default_factory=AddressFilter)
+    http_listen: Address | None = None
+    http_to: ServiceUrl | None = None
 
 
 class Proxy:
@@ -116,6 +119,8 @@ class Proxy:
         self._dial_tls: ssl.SSLContext | None = None
         self._bound = ""
         self._router: Router
+        self.web: WebListener | None = None
+        """Answers lookups over HTTP."""
 
     async def open(self, sock: socket.socket | None = None) -> Address:
         """Start listening, on `sock` if it is given; return the address.
@@ -125,9 +130,6 @@ class Proxy:
         plan = self.plan
         if plan.settings.url.tls:
             self._dial_tls = plan.settings.tls_context()
-        if plan.key_log:
-            for context in filter(None, (plan.tls, self._dial_tls)):
-                _log_keys(context, plan.key_log)
         service = Route(plan.settings.url.addresses)
         self._router = Router(
             plan.settings.url,
@@ -149,6 +151,22 @@ class Proxy:
                     raise SettingsError(text)
         for broker, address in plan.mapped.items():
             self._listen_for(broker, address)
+        if plan.http_listen is not None and plan.http_to is not None:
+            from pulsarctl_wire.net.proxy import web
+
+            listener = web.WebListener(
+                plan.http_to,
+                plan.settings,
+                self._router,
+                self.tap,
+                self.numbers,
+                self._host_for,
+                plan.allowed,
+                plan.dials,
+                plan.tls,
+            )
+            await listener.open(plan.http_listen)
+            self.web = listener
         return listening
 
     def _listen_for(self, broker: Address, address: Address) -> None:
@@ -182,18 +200,18 @@ class Proxy:
         ip, port, *_ = sock.getsockname()
         self._served[route] = address = Address(address.host, port)
         self._ours.setdefault(port, set()).update((ip, address.host, self.plan.advertise or ip))
-        self._listener.serve(sock, partial(self._admit, route, broker))
+        self._listener.serve(sock, partial(self._admit, route, broker, address))
         if len(self._listener.sockets) > 1:
             self.note(f"listening on {address} for {route}")
         return address
 
-    def _admit(self, route: Route, broker: str) -> Make | None:
+    def _admit(self, route: Route, broker: str, listener: Address) -> Make | None:
         """Return the function that creates an accepted connection's protocol; None if too many wait."""
         self.connections += 1
         if len(self._listener.handshakes) + len(self._dialling) + len(self._undialled) >= MAX_WAITING:
             self._refuse(_TOO_MANY)
             return None
-        return partial(self._relay, self._router.find(broker) or route)
+        return partial(self._relay, self._router.find(broker) or route, listener)
 
     def _refuse(self, cause: str) -> None:
         """Count a refused connection; note the first one with this cause."""
@@ -203,9 +221,9 @@ class Proxy:
 
     # -- a connection
 
-    def _relay(self, route: Route, client: Address) -> Leg:
+    def _relay(self, route: Route, listener: Address, client: Address) -> Leg:
         """Return the client's leg of a new relay."""
-        return Relay(self, next(self._orders), client, route).legs[False]
+        return Relay(self, next(self._orders), client, route, listener).legs[False]
 
     def _ready(self, leg: Leg) -> None:
         """Start the relay of a client that is connected."""
@@ -308,20 +326,27 @@ class Proxy:
     def find_url(self, relay: Relay) -> str:
         """Return the service URL that its client used to reach us."""
         came_to = relay.legs[False].transport.get_extra_info("sockname")
-        address = Address(self._host_for(relay) or strip_mapped(came_to[0]), came_to[1])
+        address = Address(self._host_for(relay.legs[False].transport) or strip_mapped(came_to[0]), came_to[1])
         return f"pulsar{'+ssl' if self.plan.tls is not None else ''}://{address}"
 
-    def _host_for(self, relay: Relay) -> str | None:
+    def find_listener(self, relay: Relay) -> str:
+        """Return the address of the listener that its client came to, as answers name it."""
+        listener = relay.listener
+        is_mapped = listener in self.plan.mapped.values()
+        host = None if is_mapped else self._host_for(relay.legs[False].transport)
+        return str(Address(host or listener.host, listener.port))
+
+    def _host_for(self, transport: Any) -> str | None:
         """Return the host under which a client reaches our listeners; None: the one they listen at."""
         if self.plan.advertise is None and self._bound in ANY_HOST:
-            return strip_mapped(relay.legs[False].transport.get_extra_info("sockname")[0])
+            return strip_mapped(transport.get_extra_info("sockname")[0])
         return self.plan.advertise
 
     def rewrite(self, relay: Relay, command: BaseCommand) -> bool:
         """Rewrite the addresses in a command to the client; return whether anything changed."""
         assert relay.address is not None
         answerer = Answerer(relay.address, relay.connection.server)
-        return self._router.rewrite(command, answerer, self._host_for(relay))
+        return self._router.rewrite(command, answerer, self._host_for(relay.legs[False].transport))
 
     def route_connect(self, relay: Relay, frame: Frame) -> bool:
         """Choose the route for the client's CONNECT, and rewrite it for that; return whether it changed."""
@@ -370,6 +395,8 @@ class Proxy:
     async def close(self, seconds: float) -> None:
         """Stop accepting, pass on what was received within `seconds`, and close all connections."""
         self._closing = True
+        if self.web is not None:
+            await self.web.close()
         await self._listener.stop()
         self._empty.clear()
         for relay in list(self.relays):
@@ -386,12 +413,3 @@ class Proxy:
         if self.relays:
             self._empty.clear()
             await self._empty.wait()  # asyncio calls connection_lost a moment later
-
-
-def _log_keys(context: ssl.SSLContext, path: str) -> None:
-    """Have TLS keys appended to the file at `path`, readable only by the user. Raises SettingsError."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
-        context.keylog_filename = path
-    except OSError as error:
-        raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None

@@ -143,6 +143,9 @@ class Host(Protocol):
     def find_url(self, relay: "Relay") -> str:
         """Return the service URL that its client used to reach us."""
 
+    def find_listener(self, relay: "Relay") -> str:
+        """Return the address of the listener that its client came to, as answers name it."""
+
     def end_relay(self, relay: "Relay") -> None:
         """Forget a relay whose legs have both ended."""
 
@@ -150,12 +153,13 @@ class Host(Protocol):
 class Relay:
     """A client's connection, and the connection to a broker that belongs to it.
 
-    `route` says where to dial: immediately, or when there is a first byte for the broker. `order` counts
-    clients; `connection` gets its number only when it is written to the tap.
+    `route` says where to dial: immediately, or when there is a first byte for the broker. The client came to
+    `listener`. `order` counts clients; `connection` gets its number only when it is written to the tap.
     """
 
-    def __init__(self, host: Host, order: int, client: Address, route: Route) -> None:
+    def __init__(self, host: Host, order: int, client: Address, route: Route, listener: Address) -> None:
         self.host = host
+        self.listener = listener
         self.tap = host.tap
         self.faults = host.faults
         self.order = order
@@ -181,6 +185,7 @@ class Relay:
         if not self._opened:
             self._opened = True
             self.connection.index = next(self.host.numbers)
+            self.connection.listener = self.host.find_listener(self)
             self.tap.opened(self.connection, time.time_ns())
 
     def restart_tap(self) -> None:

@@ -101,23 +101,40 @@ class Router:
 
         def change(plain: str, tls: str) -> tuple[str, str]:
             nonlocal is_known
-            first, second = (tls, plain) if self.service.tls else (plain, tls)
-            broker = self._store_route(first or second, second, answerer, through)
-            address = broker if keeps_address or broker is None else self._find_client_address(broker, host)
-            if address is None:
-                return plain, tls
-            is_known = True
-            own, own_tls = f"pulsar://{address}", f"pulsar+ssl://{address}"
-            # of the two the client uses the one of the kind (TLS or not) by which it is connected
-            return (plain if keeps_address and plain else own), (
-                tls if keeps_address and tls else own_tls if tls or self.tls else ""
-            )
+            pair = self.replace(plain, tls, answerer, host, through=through, keeps_address=keeps_address)
+            is_known |= pair is not None
+            return pair or (plain, tls)
 
         is_changed = rewrite(command, change)
         if lookup is not None and is_known and through != keeps_address:
             lookup.proxy_through_service_url = keeps_address
             is_changed = True
         return is_changed
+
+    def replace(
+        self,
+        plain: str,
+        tls: str,
+        answerer: Answerer,
+        host: str | None,
+        *,
+        through: bool = False,
+        keeps_address: bool = False,
+    ) -> tuple[str, str] | None:
+        """Return the URLs that clients get instead of a broker's two; None if there is no way to it.
+
+        `through`: the answerer is a proxy for the broker. With `keeps_address` only the route is stored.
+        """
+        first, second = (tls, plain) if self.service.tls else (plain, tls)
+        broker = self._store_route(first or second, second, answerer, through)
+        address = broker if keeps_address or broker is None else self._find_client_address(broker, host)
+        if address is None:
+            return None
+        own, own_tls = f"pulsar://{address}", f"pulsar+ssl://{address}"
+        # of the two the client uses the one of the kind (TLS or not) by which it is connected
+        return (plain if keeps_address and plain else own), (
+            tls if keeps_address and tls else own_tls if tls or self.tls else ""
+        )
 
     def _store_route(self, url: str, twin: str, answerer: Answerer, through: bool) -> Address | None:
         """Store the route to the broker at `url`; return the broker, or None if `url` is invalid or too many.

@@ -93,9 +93,8 @@ class TapRing:
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """Put a record of a new connection."""
-        self._add(
-            OPENED, connection.index, False, time_ns, f"{connection.client}\n{connection.server}".encode()
-        )
+        ends = f"{connection.client}\n{connection.server}\n{connection.listener}"
+        self._add(OPENED, connection.index, False, time_ns, ends.encode())
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
         """Put `data` that was passed on; return whether there was room for it."""

@@ -13,9 +13,10 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from pulsarctl_wire.errors import (
@@ -28,17 +29,23 @@ from pulsarctl_wire.errors import (
 )
 from pulsarctl_wire.net.driver import Warnings
 from pulsarctl_wire.net.frame_socket import Tap
+from pulsarctl_wire.net.session.hop import Hop
 from pulsarctl_wire.net.session.link import Link, open_first_link
-from pulsarctl_wire.net.settings import Address, Settings, parse_url
+from pulsarctl_wire.net.settings import MAX_REDIRECTS, Address, ServiceUrl, Settings, parse_url
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.fields import as_text
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.names import without_partition
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, Schema
+from pulsarctl_wire.wire.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandGetSchemaResponse,
+    CommandLookupTopicResponse,
+    Schema,
+)
 from pulsarctl_wire.wire.server_errors import FINAL, FINAL_LATER
 
-MAX_REDIRECTS: Final = 20
-"""Maximum number of redirects of one lookup, as in Pulsar's clients."""
+if TYPE_CHECKING:
+    from pulsarctl_wire.net.session.web import WebLookup
 
 MAX_PARTITIONS: Final = 100_000
 """Maximum number of partitions of a topic; a broker that reports more is not believed."""
@@ -59,6 +66,9 @@ LONGEST_PAUSE: Final = 60.0
 
 AT_ONCE: Final = 16
 """Maximum number of concurrent requests of one kind."""
+
+_ANY_TOPIC: Final = "persistent://public/default/any"
+"""A topic that is looked up to find any broker; that does not create it."""
 
 _T = TypeVar("_T")
 _Each = TypeVar("_Each")
@@ -94,21 +104,6 @@ class Broker:
     source: str = ""
 
 
-@dataclass(frozen=True)
-class Hop:
-    """One LOOKUP and its answer: the broker asked (`peer`: its IP address), the answer, its latency."""
-
-    asked: Address
-    peer: str
-    authoritative: bool
-    response: str
-    url: str
-    url_tls: str
-    says_authoritative: bool
-    through_proxy: bool
-    latency_ns: int
-
-
 class Client:
     """The links of one session with a cluster; an async context manager that closes them.
 
@@ -129,6 +124,12 @@ class Client:
         self._preferred = 0
         self._schemas: dict[tuple[str, bytes], Schema | None] = {}
         self._schema_bytes = 0
+        self.web: WebLookup | None = None
+        """Answers lookups, if the service URL is that of a web service."""
+        if settings.url.is_web:
+            from pulsarctl_wire.net.session import web
+
+            self.web = web.WebLookup(settings, tap, self._numbers)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -140,6 +141,8 @@ class Client:
         """Close all links."""
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
+        if self.web is not None:
+            await self.web.close()
         self.warn.close()
 
     # -- links
@@ -176,7 +179,12 @@ class Client:
             ) from None
 
     async def open_service_link(self) -> Link:
-        """Return a link to one of the hosts of the service URL, tried in turn. Raises SessionError."""
+        """Return a link to one of the hosts of the service URL, tried in turn. Raises SessionError.
+
+        If they are web services, it leads to a broker that one of them names.
+        """
+        if self.web is not None:
+            return await self.open_link(await self.lookup(_ANY_TOPIC))
         addresses, first = self.settings.url.addresses, self._preferred
         in_turn = (*addresses[first:], *addresses[:first])
         link = await open_first_link(in_turn, self.settings, lambda address: self.open_link(Broker(address)))
@@ -198,6 +206,10 @@ class Client:
 
         Raises BrokerError; raises Unreachable after `MAX_REDIRECTS` redirects.
         """
+        if self.web is not None:
+            async for hop in self.web.trace_lookup(topic):
+                yield hop
+            return
         link = await self.open_service_link()
         authoritative = False
         for _ in range(MAX_REDIRECTS + 1):
@@ -231,7 +243,7 @@ class Client:
 
     def find_broker(self, hop: Hop) -> Broker:
         """Return the broker that a lookup's answer names. Raises Unreachable if no address fits."""
-        broker = self.make_broker(hop.url, hop.url_tls, f"LOOKUP_RESPONSE of {hop.asked}")
+        broker = self.make_broker(hop.url, hop.url_tls, hop.source)
         if not hop.through_proxy:
             return broker
         # a standalone broker sets the proxy flag, too, although there is no proxy
@@ -262,15 +274,28 @@ class Client:
 
         If the broker auto-creates partitioned topics, this request creates one, unless `create` is False.
         """
-        frame = await self.ask(
-            "PARTITIONED_METADATA", topic=topic, metadata_auto_creation_enabled=None if create else False
-        )
-        if frame.type == BaseCommand.LOOKUP_RESPONSE:  # how the Pulsar proxy refuses
-            raise BrokerError("UnknownError", as_text(frame.body.message), "PARTITIONED_METADATA")
-        partitions: int = frame.body.partitions
+        if self.web is not None:
+            count = partial(self.web.count_partitions, topic, create)
+            partitions = await self.retry(count, "PARTITIONED_METADATA")
+        else:
+            frame = await self.ask(
+                "PARTITIONED_METADATA", topic=topic, metadata_auto_creation_enabled=None if create else False
+            )
+            if frame.type == BaseCommand.LOOKUP_RESPONSE:  # how the Pulsar proxy refuses
+                raise BrokerError("UnknownError", as_text(frame.body.message), "PARTITIONED_METADATA")
+            partitions = frame.body.partitions
         if partitions > MAX_PARTITIONS:
             raise Unreachable(f"{topic}: {partitions} partitions, over the limit of {MAX_PARTITIONS}")
         return partitions
+
+    async def get_schema(self, topic: str, version: bytes | None = None) -> CommandGetSchemaResponse:
+        """Return the answer with a schema of `topic`, by default the latest one. Raises SessionError."""
+        if self.web is not None:
+            return await self.retry(partial(self.web.get_schema, topic, version), "GET_SCHEMA")
+        body: CommandGetSchemaResponse = (
+            await self.ask("GET_SCHEMA", topic=topic, schema_version=version)
+        ).body
+        return body
 
     async def fetch_schema(self, topic: str, version: bytes) -> Schema | None:
         """Return the schema of `topic` with this version, cached; None if the broker does not have it."""
@@ -278,7 +303,7 @@ class Client:
         if key not in self._schemas:
             schema = None
             try:
-                body = (await self.ask("GET_SCHEMA", topic=key[0], schema_version=version)).body
+                body = await self.get_schema(key[0], version)
                 schema = body.schema if body.HasField("schema") else None
             except BrokerError as error:
                 self.warn(f"schema of {key[0]}: {error}")
@@ -327,3 +352,15 @@ class Client:
         if not self.settings.reconnect:
             return False
         return opened_before or isinstance(error, LinkClosed)
+
+
+async def find_broker_url(settings: Settings) -> Settings:
+    """Return `settings` with the URL of a broker, if the service URL is a web service's.
+
+    Raises SessionError.
+    """
+    if not settings.url.is_web:
+        return settings
+    async with Client(settings) as client:
+        broker = await client.lookup(_ANY_TOPIC)
+    return replace(settings, url=ServiceUrl(settings.url.tls, (broker.address,)))

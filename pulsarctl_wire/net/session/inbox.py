@@ -11,8 +11,10 @@ from collections.abc import Sized
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pulsarctl_wire.net.session.acks import Position
+from pulsarctl_wire.wire.chunks import ChunkJoiner
+from pulsarctl_wire.wire.encryption import Opened
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import Budget, ChunkJoiner, Message
+from pulsarctl_wire.wire.payload import Budget, Message
 
 ROOM: Final = 64 * 1024 * 1024
 """Bytes of deliveries that all consumers of a subscription together ask for."""
@@ -47,12 +49,12 @@ class Delivery(Generic[R]):
 
     `id` is (ledger, entry); for a chunked message it is the last chunk's, and `ids` has those of all chunks.
     `size` is the number of permits it used, `weight` the bytes of memory it takes while it waits. `left` has
-    a bit for each message (by batch index) that is not acknowledged yet.
+    a bit for each message (by batch index) that is not acknowledged yet. `opened` says how it was decrypted.
     """
 
     __slots__ = (
         *("consumer", "frame", "generation", "id", "ids", "left", "messages", "metadata", "redelivered"),
-        *("refused", "size", "weight"),
+        *("opened", "refused", "size", "weight"),
     )
 
     def __init__(self, consumer: R, frame: Frame, ids: list[tuple[int, int]], size: int) -> None:
@@ -67,6 +69,7 @@ class Delivery(Generic[R]):
         self.redelivered: int = frame.body.redelivery_count
         self.size = size
         self.weight = _COST + _PARSED * frame.payload_at + len(frame.raw) + len(frame.joined or b"")
+        self.opened: Opened | None = None
         self.refused = False
         self.left = 0
 

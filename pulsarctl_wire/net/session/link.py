@@ -9,10 +9,6 @@ The protocol itself is in `net/protocol.py`; this module has the socket and the 
 """
 
 import asyncio
-import errno
-import re
-import socket
-import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, Protocol
@@ -22,11 +18,9 @@ from pulsarctl_wire.net.driver import Warnings, now
 from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.protocol import HANDSHAKE, PING, Challenge, ClientProtocol, Outcome, find_subject
 from pulsarctl_wire.net.settings import Address, Settings
+from pulsarctl_wire.net.sockets import explain_failure
 from pulsarctl_wire.wire.frame import Connection, Event, Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
-
-_OTHER_HOST: Final = {62, 64}
-"""OpenSSL's error codes for a certificate of another host name, or IP address."""
 
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _DEFAULT_PORT: Final = 6650
@@ -106,25 +100,8 @@ class Link(FrameSocket):
         context = self.settings.tls_context() if self.settings.url.tls else None
         try:
             await self.loop.create_connection(lambda: self, address.host, address.port, ssl=context)
-        except ssl.SSLCertVerificationError as error:
-            reason = error.verify_message.rstrip(".")
-            hint = "name its CA with --tls-ca, or use --tls-allow-insecure"
-            if error.verify_code in _OTHER_HOST:
-                hint = "connect by a name in the certificate, or use --no-tls-hostname-check"
-            raise Unreachable(f"{address}: its certificate is not trusted: {reason}; {hint}") from None
-        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
-            reason = getattr(error, "reason", None) or error.strerror or "the connection was closed"
-            hint = (
-                "is this a port without TLS? Then its URL begins with pulsar://" if context else "try again"
-            )
-            raise Unreachable(
-                f"{address}: {'no TLS there' if context else 'reset'} ({reason}); {hint}"
-            ) from None
-        except (socket.gaierror, ValueError) as error:  # ValueError: not a valid name at all
-            reason = getattr(error, "strerror", None) or "not a valid host name"
-            raise Unreachable(f"{address.host}: no such host ({reason})") from None
-        except OSError as error:
-            raise Unreachable(f"{address}: {_explain(error)}") from None
+        except (OSError, ValueError) as error:
+            raise explain_failure(address, error, has_tls=context is not None) from None
 
     def connection_made(self, transport: Any) -> None:
         """asyncio: TCP (and TLS) is connected. Only now does it get a number, as captures number them."""
@@ -276,13 +253,6 @@ async def open_first_link(
         f"tried {settings.url}; another: --url{'' if settings.url.tls else _suggest_start(addresses, errors)}"
     )
     raise type(errors[0])(f"{'; '.join(map(str, errors))} ({hints})")
-
-
-def _explain(error: OSError) -> str:
-    """Return why no connection was made; for a name with several addresses asyncio joins their errors."""
-    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
-    is_refused = errno.ECONNREFUSED in numbers and numbers <= {errno.ECONNREFUSED, errno.EADDRNOTAVAIL}
-    return "refused" if is_refused else error.strerror or str(error)
 
 
 def _suggest_start(addresses: Sequence[Address], errors: Sequence[Exception]) -> str:

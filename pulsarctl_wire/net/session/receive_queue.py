@@ -13,12 +13,14 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple
 
+from pulsarctl_wire.errors import DecryptionError
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
 from pulsarctl_wire.net.session.acks import AckRequest, Acks, GivenUp, Position, make_id_fields
 from pulsarctl_wire.net.session.inbox import ROOM, Delivery, Inbox, R
 from pulsarctl_wire.wire.commands import build_command
+from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.frame import Frame, build_frame
 from pulsarctl_wire.wire.payload import MAX_MESSAGES, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, Schema
@@ -38,13 +40,18 @@ EARLIEST: Final[Position] = (-1, -1, -1)
 LATEST: Final[Position] = (2**63 - 1, 2**63 - 1, -1)
 
 
+CryptoFailure = Literal["fail", "discard", "consume"]
+"""What to do with an encrypted message that no key opens: end, acknowledge it, or deliver the ciphertext."""
+
+
 @dataclass(frozen=True)
 class ConsumerOptions:
     """The options of a subscription. Times in seconds.
 
     `start` is where a subscription that is not durable begins, `inclusive` whether that message is included;
     `rollback` makes it begin so many seconds ago instead. `queue_size` counts messages. `payload_ratio` is
-    the `ratio` of the `Budget` that limits how much is decompressed.
+    the `ratio` of the `Budget` that limits how much is decompressed. `keys` open encrypted messages;
+    `crypto_failure` says what to do with those that they do not open.
     """
 
     subscription: str
@@ -66,6 +73,8 @@ class ConsumerOptions:
     nack_delay: float = 60.0
     ack_timeout: float = 0.0
     payload_ratio: int | None = None
+    keys: KeyRing | None = None
+    crypto_failure: CryptoFailure = "consume"
 
     @property
     def is_shared(self) -> bool:
@@ -82,7 +91,8 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
 
     Attributes: `generation` is raised whenever the broker redelivers everything, `active` is what the broker
     told a Failover consumer, `ended` whether the topic was terminated and all of it acknowledged, `halted`
-    whether messages are dropped, `counts` of entries "corrupt", "duplicate", "unopened" or "dropped".
+    whether messages are dropped, `counts` of entries "corrupt", "undecryptable", "duplicate", "unopened" or
+    "dropped".
     """
 
     def __init__(
@@ -236,7 +246,7 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             self.acks.add([make_id_fields((*entry_id, -1))], now)
             self._send_permits()
         elif frame.checksum == "invalid" or metadata is None:
-            self._reject_corrupt([entry_id], CommandAck.ChecksumMismatch)
+            self._reject([entry_id], CommandAck.ChecksumMismatch)
         else:
             frame.topic, frame.subscription = self._topic, self._options.subscription
             ids = self._add_chunk(frame, entry_id) if metadata.num_chunks_from_msg > 1 else [entry_id]
@@ -272,22 +282,31 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
     # -- opening entries
 
     def open_entry(self, delivery: Delivery[R]) -> bool:
-        """Open the entry of a delivery; return False if it has no message to be consumed."""
+        """Open the entry of a delivery; return False if it has no message to be consumed.
+
+        Raises DecryptionError if no key opens it, and that is to end the session.
+        """
         entry_id, metadata, budget = delivery.id, delivery.metadata, self._inbox.budget
         unopened = budget.unopened
-        entry = open_entry(delivery.frame, budget)
+        entry = open_entry(delivery.frame, budget, self._options.keys)
         unopened = budget.unopened - unopened
         if not entry.messages or any(message.payload is None for message in entry.messages):
             self._held -= delivery.size
             text = "; ".join(entry.notes)
             if entry.corrupt or not (entry.messages or unopened):
-                compressed = metadata.compression and not metadata.encryption_keys
-                error = CommandAck.DecompressionError if compressed else CommandAck.BatchDeSerializeError
-                self._reject_corrupt(delivery.ids, error, text)
+                is_compressed = metadata.compression
+                error = CommandAck.DecompressionError if is_compressed else CommandAck.BatchDeSerializeError
+                self._reject(delivery.ids, error, text)
             else:
                 self.skip(delivery, text)
                 self._send_permits()
             return False
+        if metadata.encryption_keys and entry.opened is None and self._options.crypto_failure != "consume":
+            self._refuse_encrypted(
+                delivery, "; ".join(entry.notes) or "encrypted, and no private key was given"
+            )
+            return False
+        delivery.opened = entry.opened
         if unopened:
             self.skip(delivery, "; ".join(entry.notes))
         else:
@@ -306,6 +325,17 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
             delivery.left |= _REST
             self._unopened = self._unopened or entry_id
         return True
+
+    def _refuse_encrypted(self, delivery: Delivery[R], reason: str) -> None:
+        """Acknowledge an entry that no key opens, or raise DecryptionError."""
+        if self._options.crypto_failure == "fail":
+            ledger, entry = delivery.id
+            raise DecryptionError(
+                f"{self._topic} {ledger}:{entry}: {reason}; it stays unacknowledged "
+                "(--crypto-failure discard or consume goes on)"
+            )
+        self._held -= delivery.size
+        self._reject(delivery.ids, CommandAck.DecryptionError, reason, "undecryptable")
 
     def _select_messages(self, entry_id: tuple[int, int], messages: list[Message]) -> list[Message]:
         """Return the messages that are not acknowledged, and not before a reader's start."""
@@ -336,11 +366,12 @@ class ReceiveQueue(Outbox[Warned | Changed | AckRequest | GivenUp], Generic[R]):
         """Warn about the entry with this id."""
         self._warn(f"{self._topic} {entry_id[0]}:{entry_id[1]}: {text}", kind)
 
-    def _reject_corrupt(self, ids: list[tuple[int, int]], error: int, text: str = "") -> None:
+    def _reject(self, ids: list[tuple[int, int]], error: int, text: str = "", kind: str = "corrupt") -> None:
+        """Acknowledge an entry with a validation_error, and count it as `kind`."""
         name = CommandAck.ValidationError.Name(error)  # type: ignore[arg-type]
-        self.counts["corrupt"] += 1
+        self.counts[kind] += 1
         detail = f" ({text})" if text else ""
-        self.note(ids[-1], f"corrupt, acknowledged with validation_error {name}{detail}", "corrupt entries")
+        self.note(ids[-1], f"{kind}, acknowledged with validation_error {name}{detail}", f"{kind} entries")
         self._remember(ids)
         if self.acks.ready:
             fields = [make_id_fields((*entry_id, -1)) for entry_id in ids]

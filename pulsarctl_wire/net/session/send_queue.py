@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.errors import BrokerError, LocalProtocolError, RequestTimeout, SessionError, WireError
 from pulsarctl_wire.net.outbox import Now, Outbox, Warned
+from pulsarctl_wire.net.session.encryption import Encryptor, Recipient
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.entry import Batch, Outgoing, Stamp, chunk, single_entry
 from pulsarctl_wire.wire.fields import as_text, to_signed
@@ -23,8 +24,8 @@ from pulsarctl_wire.wire.frame import (
     Connection,
     Frame,
     build_frame,
-    read_entry,
 )
+from pulsarctl_wire.wire.frame_entry import read_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, ProducerAccessMode, Schema
 from pulsarctl_wire.wire.server_errors import MEANINGS, error_name
 
@@ -38,6 +39,7 @@ class ProducerOptions:
 
     With `batch_count` 1 each message is sent alone. `by_key` makes a separate batch for each key.
     `max_pending` (messages) and `max_pending_bytes` are how much may wait for receipts before `send` waits.
+    Payloads are encrypted for the `recipients`, if there are any.
     """
 
     name: str | None = None
@@ -56,6 +58,7 @@ class ProducerOptions:
     send_timeout: float = 30.0
     properties: Sequence[tuple[str, str]] = ()
     txn: tuple[int, int] | None = None
+    recipients: Sequence[Recipient] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._stamp = Stamp("")
+        self._encryptor = Encryptor(options.recipients) if options.recipients else None
+        self._metadata_room = METADATA_ROOM + (self._encryptor.overhead if self._encryptor else 0)
         self._largest = MAX_MESSAGE_SIZE
         self._next: int | None = None
         if options.initial_sequence_id is not None:
@@ -155,6 +160,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             topic_epoch=self._topic_epoch,
             metadata=[{"key": key, "value": value} for key, value in options.properties] or None,
             txn_enabled=True if options.txn else None,
+            encrypted=True if options.recipients else None,
         )
         self._epoch += 1
         return command
@@ -227,7 +233,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             self.send_batches(now)
         key = message.key if self._options.by_key else None
         batch = self._batches.get(key)
-        if batch is not None and batch.size + size > self._largest - METADATA_ROOM:
+        if batch is not None and batch.size + size > self._largest - self._metadata_room:
             self.send_batches(now)
             batch = None
         if batch is None:
@@ -240,7 +246,7 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
         if self._options.chunking:
             room = min(self._options.chunk_bytes or limit, limit)
             if self._options.chunk_bytes is None:
-                room -= metadata.ByteSize() + METADATA_ROOM
+                room -= metadata.ByteSize() + self._metadata_room
             for part, piece in chunk(metadata, payload, max(room, 1)):
                 self._send_entry(part, piece, ids, 1, now)
             return
@@ -280,6 +286,8 @@ class SendQueue(Outbox[SendResult | Warned | Restart | Failed]):
             txnid_most_bits=high,
             txnid_least_bits=low,
         )
+        if self._encryptor is not None:
+            payload = self._encryptor.encrypt(metadata, payload, now.ticks)
         frame = build_frame(command, metadata, payload)
         if len(frame) > self._largest + FRAME_PADDING:
             raise LocalProtocolError(

@@ -48,7 +48,9 @@ async def list_topics(
     there is no such namespace, for which brokers return an empty list.
     """
 
-    async def attempt() -> Frame:
+    async def attempt() -> list[str]:
+        if client.web is not None:
+            return await client.web.list_topics(namespace, CommandGetTopicsOfNamespace.Mode.Name(MODES[mode]))
         link = await client.open_service_link()
         command = build_command(
             "GET_TOPICS_OF_NAMESPACE",
@@ -57,15 +59,14 @@ async def list_topics(
             topics_pattern=_bare(pattern) if pattern and len(_bare(pattern)) <= _LONGEST_PATTERN else None,
         )
         try:
-            return await link.request(command)
+            return list(map(as_text, (await link.request(command)).body.topics))
         except BrokerError as error:
             if error.code == "MetadataError":  # the answer for a missing namespace in some modes
                 await _check_namespace(link, namespace)
             raise
 
-    frame = await client.retry(attempt, "GET_TOPICS_OF_NAMESPACE")
-    topics = sorted(filter(_matcher(pattern), map(as_text, frame.body.topics)))
-    if exists and not topics:
+    topics = sorted(filter(_matcher(pattern), await client.retry(attempt, "GET_TOPICS_OF_NAMESPACE")))
+    if exists and not topics and client.web is None:  # which refuses a missing namespace
         await _check_namespace(await client.open_service_link(), namespace)
     return topics
 

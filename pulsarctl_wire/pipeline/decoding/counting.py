@@ -91,15 +91,20 @@ class CountJob(Generic[C]):
         make: Callable[[], C],
         *,
         max_frame_size: int | None = None,
+        keep_duplicates: bool = False,
         split_size: int,
     ) -> None:
         self._new = make
-        self._settings = Settings(options=Options(split_size, max_frame_size))
+        options = Options(split_size, max_frame_size, keep_duplicates=keep_duplicates)
+        self._settings = Settings(options=options)
         self._stitcher = _CountStitcher(self._settings, make)
         self._progress = Progress(inputs, self._settings.options, stitcher=self._stitcher)
         self.counts = make()
         """The counts of all splits so far."""
+        self.forms: list[str] = []
+        """As in `Decoder`: none, since no texts are read in splits."""
         self.packets = self.cut_packets = self.dropped_packets = 0
+        self.skipped: dict[str, int] = {}
         self.reassembler, self.knowledge = self._stitcher.reassembler, self._stitcher.knowledge
 
     def run(self, executor: Executor, workers: int) -> Iterator[Totals]:
@@ -123,6 +128,7 @@ class CountJob(Generic[C]):
             counts.rename(numbers, names)
             self._take(counts)
             self.packets, self.cut_packets, self.dropped_packets = totals.packets, totals.cut, totals.dropped
+            self.skipped = totals.skipped
             yield totals
         self._stitcher.close()
         self._take(make())

@@ -65,6 +65,7 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
     return Decoded(
         *(split, begin, end, problems, decoder.packets, decoder.dissector.fragments),
         *(decoder.dissector.waiting, decoder.edges(), decoder.rest, dropped, decoder.cut, frames),
+        decoder.dissector.skipped,
     )
 
 
@@ -161,6 +162,7 @@ class _SplitDecoder:
         self.rest: int | None = None
         self.dissector = Dissector(split.waiting)
         self.reassembler = settings.reassembler(PartState)
+        self.reassembler.copies.keep = True  # the process that joins the splits recognizes copies
         self._stand_in = settings.stand_in
         self._base = 0
         self._is_merged = split.is_merged
@@ -190,6 +192,7 @@ class _SplitDecoder:
             if tcp is None or not tcp.is_synced or segment[3] & SYN:
                 self._take_unsynced((self.packets if self._is_merged else place, place, time_ns, segment))
             else:
+                tcp.since_synced += 1
                 events = reassembler.add(segment, time_ns, place)
                 while events:
                     self._gathered += events
@@ -220,6 +223,8 @@ class _SplitDecoder:
             tcp = self._mark(key, turn)  # after these events, the key may be a new connection's
         if tcp is not None and tcp.mark.guess is None:
             self._keep(tcp, packet)
+        elif tcp is not None:
+            tcp.since_synced += 1
 
     def _mark(self, key: bytes, turn: int) -> Tcp | None:
         """Return the connection of a segment's key; give it an edge as its mark if it has none."""
@@ -253,7 +258,7 @@ class _SplitDecoder:
             tcp.is_synced = True
             self._synced[edge.index] = tcp
             edge.early = self._unsynced_states.pop(edge.index).sent
-            tcp.life.syns = 0
+            tcp.life.syns = tcp.life.copies = 0
             tcp.state.begin(f"{self._stand_in}{edge.index}")  # the stitcher decodes the earlier frames
 
     def flush(self) -> None:
@@ -281,6 +286,7 @@ class _SplitDecoder:
         for index, tcp in self._synced.items():
             edge = self._edges[index]
             edge.state = hand_over(tcp)
+            edge.later = tcp.since_synced
             assert isinstance(tcp.state, PartState)
             edge.part = tcp.state.export_part()
             edge.doubtful = self._is_doubtful(edge, tcp)

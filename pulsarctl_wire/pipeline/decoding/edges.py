@@ -13,7 +13,7 @@ from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.pipeline.files.splits import SPLIT_SIZE, Split
 from pulsarctl_wire.wire.detail import ALL, Detail, MessageOptions
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE
-from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64, one_of
+from pulsarctl_wire.wire.ranges import Count, Nanoseconds, Place, UInt64, Unwrapped, one_of
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.state_data import Part, SentRanges
 
@@ -25,8 +25,8 @@ PARTITIONS: Final = ("date", "hour", "series", "cluster", "tenant", "host")
 class Options:
     """How to make a table.
 
-    Bytes per split, bytes of the largest frame allowed, and what the directories of the files are by (see
-    partitions.py); the others are those of `TableBuilder`.
+    Bytes per split, bytes of the largest frame allowed, what the directories of the files are by (see
+    partitions.py), whether copies of connections are kept; the others are those of `TableBuilder`.
     """
 
     split_size: UInt64 = SPLIT_SIZE
@@ -37,6 +37,7 @@ class Options:
     partition_by: tuple[Annotated[str, one_of(PARTITIONS)], ...] = ()
     host: str | None = None
     detail: Detail = ALL
+    keep_duplicates: bool = False
 
 
 class Settings(NamedTuple):
@@ -85,6 +86,7 @@ class Edge(Struct, array_like=True):
     in_step   whether both halves were in step at the end
     part      what the process that knows the past must resolve; None if it was not synchronized
     early     the sends that were seen in `packets`, as in `Part.sent`
+    later     how many packets it had since it was synchronized
     """
 
     index: Count
@@ -101,6 +103,7 @@ class Edge(Struct, array_like=True):
     in_step: bool = False
     part: Part | None = None
     early: SentRanges = field(default_factory=dict)
+    later: Count = 0
 
 
 FilePosition = tuple[Count, Layout | None]
@@ -117,7 +120,8 @@ class Decoded(NamedTuple):
     there; `begin` is None if no record was found. `fragments` counts IP fragments; `waiting` are the
     incomplete datagrams. Connections without an edge were ignored from turn `rest` on; None if there are
     none. `dropped` counts packets that the kernel dropped, `cut` those cut by a snap length, `frames` all
-    frames seen. `counts` are the counts of its events, if they are only counted.
+    frames seen. `skipped` are as in `Dissector`. `counts` are the counts of its events, if these are only
+    counted.
     """
 
     split: Split
@@ -132,4 +136,5 @@ class Decoded(NamedTuple):
     dropped: UInt64 = 0
     cut: Count = 0
     frames: Count = 0
+    skipped: dict[str, Unwrapped] = {}  # noqa: RUF012 (not changed)
     counts: Any = None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pulsarctl_wire.pipeline.decoding.decode import reread
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Options, Problem, Settings
 from pulsarctl_wire.pipeline.files.splits import Input, Split, plan, plan_all
-from pulsarctl_wire.wire.ranges import Count, UInt64
+from pulsarctl_wire.wire.ranges import Count, UInt64, Unwrapped
 
 
 class Begun(NamedTuple):
@@ -24,8 +24,9 @@ class Totals:
     """What has been done so far.
 
     `read` counts bytes of inputs, `size` bytes of Parquet, `read_again` connections that were read again,
-    `dropped` packets that the kernel dropped, `cut` packets cut by a snap length. `frames` are in the table;
-    `seen` are those in what was decoded, about as many.
+    `dropped` packets that the kernel dropped, `cut` packets cut by a snap length, `copies` those captured
+    again, `skipped` packets without TCP by reason. `frames` are in the table; `seen` are those in what was
+    decoded, about as many.
     """
 
     read: Count = 0
@@ -37,6 +38,8 @@ class Totals:
     read_again: Count = 0
     dropped: UInt64 = 0
     cut: Count = 0
+    copies: Count = 0
+    skipped: dict[str, Unwrapped] = field(default_factory=dict)
     seen: Count = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -104,6 +107,9 @@ class Progress:
         totals.seen += decoded.frames
         totals.dropped += decoded.dropped
         totals.cut += decoded.cut
+        for reason, count in decoded.skipped.items():
+            totals.skipped[reason] = totals.skipped.get(reason, 0) + count
+        totals.copies = self.stitcher.reassembler.copies.total
         totals.connections = self.stitcher.reassembler.connections
         totals.read_again += stitched.read_again
         return stitched

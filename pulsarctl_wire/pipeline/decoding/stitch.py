@@ -91,6 +91,7 @@ class Stitcher:
         self._numbers = count()
         self._shift = 0
         self.reassembler = settings.reassembler(self._session, on_end)
+        self.reassembler.copies.keep = settings.options.keep_duplicates
         self.knowledge = self.reassembler.knowledge
 
     def state(self) -> StitcherState:
@@ -217,11 +218,19 @@ class Stitcher:
         return resent
 
     def _join(self, edge: Edge, add: Add, fixups: _Fixups) -> bool:
-        """Continue from the edge's state; return False if the connection is not where the split assumed."""
+        """Continue from the edge's state; return False if the connection is not where the split assumed.
+
+        A copy of another connection, which the split cannot know, is only counted.
+        """
         assert edge.packets
         assert edge.guess is not None
         assert edge.state is not None
         assert edge.part is not None
+        copies = self.reassembler.copies
+        original = copies.originals.get(edge.pair)
+        if original is not None:
+            copies.count(original, edge.later)
+            return True
         tcp = self.reassembler.connection(edge.packets[-1][3][0])
         if tcp is None or edge.doubtful or not agrees(edge.guess, tcp, edge.state):
             return False
@@ -237,6 +246,7 @@ class Stitcher:
         for frame in state.resolve(edge.part.deferred, names, (shifts[0], shifts[1])):
             add([frame])
         take_over(tcp, edge.guess, edge.state)
+        copies.total += edge.state.life.copies
         for turn, identity, send in state.join(edge.state.known, edge.part, names, self._shift, shifts[1]):
             self._schedule(turn, partial(self.knowledge.add_unanswered, identity, send))
         if tcp.ended:

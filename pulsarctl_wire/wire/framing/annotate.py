@@ -11,7 +11,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.credentials import Span
-from pulsarctl_wire.wire.frame import Frame, Malformed, entry_hint
+from pulsarctl_wire.wire.frame import Frame, Malformed
+from pulsarctl_wire.wire.frame_entry import entry_hint
 from pulsarctl_wire.wire.frame_layout import locate
 from pulsarctl_wire.wire.framing.malformed import guess_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, BrokerEntryMetadata, MessageMetadata

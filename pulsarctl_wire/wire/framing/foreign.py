@@ -4,7 +4,7 @@ None of them can be mistaken for a frame: as a TOTAL_SIZE, their first bytes are
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 _SIGNATURES: Final = (
     (re.compile(rb"[\x14-\x17]\x03[\x00-\x04]"), "TLS"),
@@ -12,8 +12,7 @@ _SIGNATURES: Final = (
     (re.compile(rb"SSH-"), "SSH"),
 )
 
-QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")
-"""Matches what may hold credentials in the first line of an HTTP request."""
+_QUERY: Final = re.compile(rb"\?\S*|(?<=//)[^\s/@]*@")  # may hold credentials
 
 SIGNATURE_SIZE: Final = 16
 """Bytes that suffice to recognise each of the protocols."""
@@ -24,16 +23,18 @@ PROXY_V2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _TLS_RECORDS: Final = {20: "change cipher spec", 21: "alert", 22: "handshake", 23: "application data"}
 
 
-def recognise(head: bytes) -> tuple[str, str]:
+def recognise(head: bytes, tls: Any = None) -> tuple[str, str]:
     """Return the protocol that begins with `head`, and a short description of it; ("", "") if none.
 
-    The description of an HTTP request leaves out the query: it may hold credentials.
+    `tls` are the `TlsFacts` of the connection, if there are any. The description of an HTTP request leaves
+    out the query: it may hold credentials.
     """
     for signature, name in _SIGNATURES:
         if signature.match(head):
             if name == "TLS":
-                return name, f"TLS {_TLS_RECORDS[head[0]]} record"
-            line = QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
+                about = "" if tls is None else f" ({tls.describe()})"
+                return name, f"TLS {_TLS_RECORDS[head[0]]} record{about}"
+            line = _QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
             return name, f"{name}: {line.decode('latin-1')}"
     return "", ""
 

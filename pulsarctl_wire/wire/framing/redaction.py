@@ -21,15 +21,17 @@ from pulsarctl_wire.wire.frame import (
     Event,
     Frame,
     Gap,
+    HttpMessage,
     Malformed,
     header_at,
 )
 from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM, locate
-from pulsarctl_wire.wire.framing.foreign import QUERY, SIGNATURE_SIZE, proxy_header, recognise
+from pulsarctl_wire.wire.framing.foreign import SIGNATURE_SIZE, proxy_header, recognise
 from pulsarctl_wire.wire.framing.malformed import find_credentials, find_doubtful_spans
 from pulsarctl_wire.wire.framing.resync import COMMAND_HEADS
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+from pulsarctl_wire.wire.rest import find_url_secrets, is_harmless_answer
 from pulsarctl_wire.wire.varint import fields, read_varint
 
 _HEADER: Final = re.compile(rb"[A-Za-z0-9-]{1,40}:[ \t]*")
@@ -37,6 +39,7 @@ _HARMLESS_HEADERS: Final = frozenset(
     {
         *(b"host", b"content-type", b"content-length", b"content-encoding", b"transfer-encoding"),
         *(b"user-agent", b"server", b"date", b"upgrade", b"connection", b"accept", b"accept-encoding"),
+        b"location",
     }
 )
 
@@ -45,7 +48,7 @@ _HARMLESS_HEADERS: Final = frozenset(
 
 def event_spans(event: Event) -> list[Span]:
     """Return the spans of an event's `raw` that are shown only with `--show-secrets`."""
-    if isinstance(event, Gap):
+    if isinstance(event, Gap | HttpMessage):
         return []
     if isinstance(event, Frame):
         return frame_spans(event)
@@ -102,23 +105,28 @@ def _has_valid_checksum(data: bytes, pos: int, stop: int) -> bool:
 
 
 def _http_spans(raw: bytes) -> Iterator[Span]:
-    """Yield the spans to mask in HTTP: the query, the body, and headers not known to be harmless."""
+    """Yield the spans to mask in HTTP: most of the query, the body, and headers not known to be harmless.
+
+    Answers to lookups are harmless, and so is where redirects of them lead.
+    """
     pos = 0
     for number, line in enumerate(raw.splitlines(keepends=True)):
         stop, text = pos + len(line), line.rstrip(b"\r\n")
+        header = _HEADER.match(text) if number else None
+        name = header[0].split(b":")[0].lower() if header is not None else b""
+        if number and not text:
+            pos = stop
+            break
+        if not number or name == b"location":
+            spans = find_url_secrets(text.decode("latin-1"))
+            yield from ((pos + start, pos + end) for start, end in spans)
         if not number:
-            yield from ((pos + match.start(), pos + match.end()) for match in QUERY.finditer(text))
             if stop == len(raw) and b"//" in text and not line.endswith(b"\n"):
                 yield pos + text.index(b"//"), stop  # the rest of the line is unknown
-        elif not text:
-            break
-        else:
-            header = _HEADER.match(text)
-            is_harmless = header is not None and header[0].split(b":")[0].lower() in _HARMLESS_HEADERS
-            if not is_harmless or b"@" in text or not line.endswith(b"\n"):
-                yield pos + (header.end() if header else 0), pos + len(text)
+        elif name not in _HARMLESS_HEADERS or b"@" in text or not line.endswith(b"\n"):
+            yield pos + (header.end() if header else 0), pos + len(text)
         pos = stop
-    if pos < len(raw):
+    if pos < len(raw) and not is_harmless_answer(raw[pos:]):
         yield pos, len(raw)
 
 

@@ -30,10 +30,9 @@ from pulsarctl_wire.wire.frame import (
     Event,
     Frame,
     Gap,
-    build_cut_frame,
-    read_entry,
     type_of,
 )
+from pulsarctl_wire.wire.frame_entry import build_cut_frame, read_entry
 from pulsarctl_wire.wire.framing import foreign, resync
 from pulsarctl_wire.wire.framing.lost import AFTER_GAP, BEGAN_INSIDE, LostBytes, Source, packets_of, time_of
 from pulsarctl_wire.wire.framing.malformed import is_little_endian
@@ -82,7 +81,8 @@ class FrameStream:
     __slots__ = (
         *("_approved", "_buffer", "_held_before", "_is_fresh", "_is_searching", "_lost", "_need"),
         *("_packet", "_search", "_skip", "_source", "_source_ns", "_sources", "_time_ns", "certain"),
-        *("connection", "has_more", "held_bytes", "limit", "position", "protocol", "spoke", "to_broker"),
+        *("connection", "has_more", "held_bytes", "kept_bytes", "limit", "position", "protocol"),
+        *("spoke", "to_broker"),
     )
 
     def __init__(
@@ -98,8 +98,8 @@ class FrameStream:
         self.position = 0
         """Offset of the first byte that is not in an event yet."""
         self._buffer: list[bytes] = []  # bytes that are not in an event yet, in pieces
-        self.held_bytes = 0
-        """The number of buffered bytes."""
+        self.held_bytes = self.kept_bytes = 0
+        """Buffered bytes, and memory for what another protocol says."""
         self._held_before = 0  # bytes that were buffered before the ones just fed
         self._need = 0  # do nothing until so many bytes are buffered
         self._sources: list[Source] = []  # of the buffered bytes
@@ -476,7 +476,7 @@ class FrameStream:
     def _set_lost_reason(self) -> None:
         """Set the reason of another protocol's bytes. One joined midway is recognised only here."""
         if self.protocol or not self.spoke:
-            self.protocol, description = foreign.recognise(self._lost.head)
+            self.protocol, description = foreign.recognise(self._lost.head, self.connection.tls)
             if description:
                 self._lost.reason = f"not Pulsar: {description}"
 

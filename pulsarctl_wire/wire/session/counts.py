@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from pulsarctl_wire.wire.commands import ERROR_FIELDS, NUMBERS
-from pulsarctl_wire.wire.frame import Event, Frame, Gap
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 
 MAX_PERMITS: Final = 2**31 - 1
 """The permits of a consumer that a broker can count."""
@@ -30,10 +30,10 @@ def messages_in(frame: Frame) -> int:
 
 
 def damage_of(event: Event) -> dict[str, int]:
-    """Return what a gap or malformed stretch adds to the counts."""
+    """Return what an event that is no frame adds to the counts: only gaps and malformed stretches do."""
     if isinstance(event, Gap):
         return {"gaps": 1, "gap_bytes": event.size}
-    return {"malformed": 1, "malformed_bytes": event.size}
+    return {"malformed": 1, "malformed_bytes": event.size} if isinstance(event, Malformed) else {}
 
 
 def error_of(frame: Frame) -> int | None:

@@ -45,6 +45,8 @@ class LifeState(NamedTuple):
     by_second: bool | None
     reset: bool
     last_ns: Nanoseconds | None
+    copies: Count
+    also: list[bytes]
 
 
 class EndedConnection(NamedTuple):
@@ -77,6 +79,10 @@ class EndedConnection(NamedTuple):
     """`PULSAR`, another protocol (TLS, HTTP, SSH) or `UNKNOWN`; None if neither side sent a byte."""
     sizes: tuple[int, int]
     """Bytes sent to the client and to the broker, lost ones included."""
+    copies: int = 0
+    """Its packets that were captured again: on a bridge, or before or after NAT."""
+    also: tuple[tuple[str, str], ...] = ()
+    """The client's and the broker's address in those copies whose addresses NAT has changed."""
 
     @property
     def how(self) -> str:
@@ -89,7 +95,16 @@ class EndedConnection(NamedTuple):
         if text is None:
             first, second = ("broker", "client") if self.by_broker else ("client", "broker")
             text = f"{self.end} by {first}" + ("" if self.both else f", but not by {second}")
+            text += self._describe_notice()
         return f"{text}, joined midway" if self.joined else text
+
+    def _describe_notice(self) -> str:
+        """Return ", without close_notify" if TLS was closed so, as far as its records were read."""
+        tls = self.connection.tls
+        if tls is None or self.end != CLOSED:
+            return ""
+        sender = tls.server if bool(self.by_broker) is not self.connection.flipped else tls.client
+        return "" if sender.has_close_notify or not sender.records else ", without close_notify"
 
 
 class Contents(State):

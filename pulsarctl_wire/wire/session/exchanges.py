@@ -23,7 +23,15 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.counts import messages_in
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TopicState
-from pulsarctl_wire.wire.session.state_data import Identity, Request, Sent
+from pulsarctl_wire.wire.session.state_data import (
+    SENT_CHUNK,
+    SENT_FRAME,
+    SENT_HIGHEST,
+    SENT_TIME_NS,
+    Identity,
+    Request,
+    Sent,
+)
 
 MAX_QUEUE: Final = 1_024
 """Maximum number of pending SENDs of one sequence id, and of chunked messages of a producer."""
@@ -46,17 +54,17 @@ class ProducerLedger:
     """The pending SENDs of a producer since it was opened, by sequence id.
 
     `topic` is None if PRODUCER was not seen; `name` is "" until it is known. `waiting` counts the sends
-    without an answer; answers to those up to frame number `doubtful` may have been missed.
+    without an answer; answers to those up to frame number `doubtful_until` may have been missed.
     `is_open`: its PRODUCER was seen, but not its end. `is_closed`: it was closed and not reopened yet.
     """
 
-    __slots__ = ("chunks", "doubtful", "is_closed", "is_open", "name", "pending", "topic", "waiting")
+    __slots__ = ("chunks", "doubtful_until", "is_closed", "is_open", "name", "pending", "topic", "waiting")
 
     def __init__(self, topic: str | None) -> None:
         self.topic = topic
         self.name = ""
         self.is_open = self.is_closed = False
-        self.waiting = self.doubtful = 0
+        self.waiting = self.doubtful_until = 0
         self.pending: dict[int, Sent | deque[Sent]] = {}
         self.chunks: dict[int, _Chunks] = {}
 
@@ -76,7 +84,7 @@ class ProducerLedger:
 
     def add_chunk(self, sequence: int, send: Sent, count: int, *, lossy: bool) -> None:
         """Add the SEND of one of `count` chunks; `lossy` if earlier chunks may have been missed."""
-        chunk, chunks = send[7], self.chunks.get(sequence)
+        chunk, chunks = send[SENT_CHUNK], self.chunks.get(sequence)
         if chunks is None and (chunk == 0 or not lossy):
             chunks = self.chunks[sequence] = _Chunks()
             if len(self.chunks) > MAX_QUEUE:
@@ -122,7 +130,7 @@ class ProducerLedger:
         if sequence and sequence not in self.pending:
             for lowest, send in islice(reversed(self.pending.items()), _SEARCHED):
                 first = send[0] if isinstance(send, deque) else send
-                if first[4] == sequence:
+                if first[SENT_HIGHEST] == sequence:
                     return lowest
         return sequence
 
@@ -143,18 +151,18 @@ class ProducerLedger:
         firsts += [
             (sequence, chunks.waiting[0]) for sequence, chunks in self.chunks.items() if chunks.waiting
         ]
-        return min(firsts, key=lambda item: item[1][2], default=None)
+        return min(firsts, key=lambda item: item[1][SENT_FRAME], default=None)
 
     def count_certain(self) -> tuple[int, int | None]:
         """Return how many sends are certainly pending, and when the oldest was sent (ns, or None)."""
         if self.is_closed or not self.waiting:
             return 0, None
-        certain = [send for _, send in self.sends() if send[2] > self.doubtful]
-        return len(certain), certain[0][1] if certain else None
+        certain = [send for _, send in self.sends() if send[SENT_FRAME] > self.doubtful_until]
+        return len(certain), certain[0][SENT_TIME_NS] if certain else None
 
     def lose(self, number: int) -> None:
         """Note that bytes were missed after frame `number`: any chunks or answers may be missing."""
-        self.doubtful = number
+        self.doubtful_until = number
         if self.chunks:
             self.chunks.clear()
             self._count()
@@ -164,11 +172,11 @@ class ProducerLedger:
         count = self.waiting
         for sequence, send in list(self.pending.items()):
             if isinstance(send, deque):
-                while send and send[0][2] < number:
+                while send and send[0][SENT_FRAME] < number:
                     send.popleft()
                 if not send:
                     del self.pending[sequence]
-            elif send[2] < number:
+            elif send[SENT_FRAME] < number:
                 del self.pending[sequence]
         self.chunks.clear()
         self._count()
@@ -252,7 +260,9 @@ class ExchangeState(TopicState):
         """Forget the older half of the pending sends if there are too many; their answers never came."""
         self._pending = sum(ledger.waiting for ledger in self.producers.values())
         if self._pending > MAX_PENDING // 2:
-            numbers = sorted(send[2] for ledger in self.producers.values() for _, send in ledger.sends())
+            numbers = sorted(
+                send[SENT_FRAME] for ledger in self.producers.values() for _, send in ledger.sends()
+            )
             middle = numbers[len(numbers) // 2]
             for ledger in self.producers.values():
                 self._knowledge.forgotten += ledger.forget(middle)
@@ -304,7 +314,7 @@ class ExchangeState(TopicState):
         sends: list[tuple[Identity, Unanswered]] = []
         for sequence, pending in ledger.sends():
             number, time_ns, frame, topic, _, producer, publish_time, chunk, _, _ = pending
-            send = Unanswered(number, time_ns, self.connection, frame > ledger.doubtful)
+            send = Unanswered(number, time_ns, self.connection, frame > ledger.doubtful_until)
             sends.append(((topic, producer, sequence, publish_time, chunk), send))
         return sends
 

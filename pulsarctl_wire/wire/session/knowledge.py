@@ -1,15 +1,15 @@
 """What the connections of one capture share: frame numbers, schemas, chunks, and unanswered SENDs."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mypy_extensions import mypyc_attr
 
+from pulsarctl_wire.wire.chunks import ChunkJoiner
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.names import without_partition
-from pulsarctl_wire.wire.payload import ChunkJoiner
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 from pulsarctl_wire.wire.session.state_data import Identity
 
@@ -115,7 +115,8 @@ class Knowledge:
     messages, with payloads if `join_chunks`. `unanswered` are sends that may be sent again; `forgotten` is
     how many sends were dropped to save memory. With `link_answers`, `answers[n]` is the number of the frame
     that answers frame n. With `fixed_limit`, states ignore the frame size limits that brokers announce.
-    `turn` returns the turn of the current packet in its split.
+    `turn` returns the turn of the current packet in its split. `listeners` are the `Connection.listener` of
+    connections, by client and server.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Knowledge:
         self.answers: array[int] | None = array("L") if link_answers else None
         self.fixed_limit = fixed_limit
         self.turn: Callable[[], int] = int
+        self.listeners: Mapping[tuple[str, str], str] = {}
 
     def link(self, request: int, answer: int) -> None:
         """Note that frame number `answer` answers frame number `request`."""

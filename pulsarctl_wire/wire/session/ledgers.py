@@ -23,7 +23,7 @@ from pulsarctl_wire.wire.session.counts import error_of, permits_used
 from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS, TOPIC_RULES, RuleNames
-from pulsarctl_wire.wire.session.state_data import Request, Sent
+from pulsarctl_wire.wire.session.state_data import SENT_FRAME, SENT_NUMBER, Request, Sent
 
 _WORD: Final = 2**64 - 1
 
@@ -77,16 +77,19 @@ class Delivered:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ConsumerLedger:
-    """An open consumer. `exact`: its permits are the same as the broker's."""
+    """An open consumer. `has_exact_permits`: they are the same as the broker's."""
 
-    __slots__ = ("entries", "epoch", "exact", "permits", "redeliveries", "subscription", "topic", "unacked")
+    __slots__ = (
+        *("entries", "epoch", "has_exact_permits", "permits", "redeliveries", "subscription", "topic"),
+        "unacked",
+    )
 
     def __init__(self, topic: str, subscription: str, epoch: int = 0) -> None:
         self.topic = topic
         self.subscription = subscription
         self.epoch = epoch
         self.permits = self.unacked = self.redeliveries = 0
-        self.exact = True
+        self.has_exact_permits = True
         self.entries: dict[tuple[int, int], Delivered] = {}
         """By ledger and entry id."""
 
@@ -169,7 +172,7 @@ class LedgerState(ExchangeState):
             if request is not None and request.type != _AUTH_RESPONSE:  # a refresh that succeeds has none
                 yield request.number, request.type
         for ledger in self.producers.values():
-            yield from ((send[2], _SEND) for _, send in ledger.sends())
+            yield from ((send[SENT_FRAME], _SEND) for _, send in ledger.sends())
 
     def end(self) -> None:
         """End the connection, and with it all its producers and consumers."""
@@ -179,7 +182,7 @@ class LedgerState(ExchangeState):
     def _lose(self) -> None:
         super()._lose()
         for consumer in self.consumers.values():
-            consumer.exact = False
+            consumer.has_exact_permits = False
             consumer.forget()
 
     # -- exchanges
@@ -204,7 +207,7 @@ class LedgerState(ExchangeState):
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Sent | None:
         send = super()._answer_send(frame, ledger, sequence)
         if send is not None:
-            self._report(frame, send[0], _SEND)
+            self._report(frame, send[SENT_NUMBER], _SEND)
         return send
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:

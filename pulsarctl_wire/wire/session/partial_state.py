@@ -23,6 +23,7 @@ from pulsarctl_wire.wire.session.exchanges import ExchangeState, ProducerLedger
 from pulsarctl_wire.wire.session.greeting import CONNECT, CONNECTED
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, Unanswered, bound
 from pulsarctl_wire.wire.session.state_data import (
+    SENT_PRODUCER,
     Deferred,
     Identity,
     Known,
@@ -70,7 +71,7 @@ class KnownState(ExchangeState):
         """Yield producer name and sequence id of the pending sends."""
         for ledger in self.producers.values():
             for sequence, send in ledger.sends():
-                yield send[5], sequence
+                yield send[SENT_PRODUCER], sequence
 
     def resolve_names(self, part: Part) -> dict[str, str | None]:
         """Return stand-in -> real name, for the stand-ins of a part that begins at this point."""
@@ -177,7 +178,7 @@ class KnownState(ExchangeState):
         ledger.topic = _real_name(sends.topic, names)
         ledger.name = sends.name or ledger.name
         if sends.doubtful:
-            ledger.doubtful = sends.doubtful + shift
+            ledger.doubtful_until = sends.doubtful + shift
         for sequence, send in sends.pending:
             ledger.add(sequence, _shift_send(send, names, shift, ahead))
         for sequence, chunk, queue in sends.chunks:
@@ -203,7 +204,7 @@ def _to_sends(ledger: ProducerLedger) -> Sends:
         for send in ([item] if isinstance(item, tuple) else item)
     ]
     return Sends(
-        ledger.topic, ledger.name, ledger.is_open, ledger.is_closed, ledger.doubtful, pending, chunks
+        ledger.topic, ledger.name, ledger.is_open, ledger.is_closed, ledger.doubtful_until, pending, chunks
     )
 
 

@@ -7,8 +7,9 @@ To watch something else, write another sink. docs/extending.md shows how.
 
 from collections.abc import Callable, Sequence
 
-from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.frame import Connection, Event, HttpMessage
 from pulsarctl_wire.wire.framing.stream import FrameStream
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 from pulsarctl_wire.wire.session.ledgers import LedgerState
 
@@ -68,7 +69,7 @@ class Follower:
 
     def opened(self, connection: Connection, time_ns: int) -> None:
         """Follow a new connection."""
-        streams = FrameStream(connection, False), FrameStream(connection, True)
+        streams = WebStream(connection, False), WebStream(connection, True)
         state = self._new_state(connection, self._knowledge, streams)
         self._open[connection.index] = state, streams
         for sink in self._sinks:
@@ -117,6 +118,8 @@ class Follower:
         """End a connection: pass on its last events."""
         state, streams = self._open.pop(index)
         events = [event for stream in streams for event in stream.close()]
+        if streams[0].protocol == streams[1].protocol == "HTTP":  # as both sides know: nothing is malformed
+            events = [event for event in events if isinstance(event, HttpMessage)]
         self._hand_on(state, events)
         state.end()
 

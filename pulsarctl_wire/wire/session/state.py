@@ -26,7 +26,7 @@ from mypy_extensions import mypyc_attr
 from pulsarctl_wire.wire.commands import ACK, ANSWERS, BODIES, MESSAGE, NUMBERS, REQUESTS, SEND, SEND_RECEIPT
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.fields import REFRESH, as_text
-from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame
+from pulsarctl_wire.wire.frame import FRAME_PADDING, Connection, Event, Frame, HttpMessage
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.names import full_topic
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandTopicMigrated
@@ -98,7 +98,7 @@ class State:
         for event in events:
             if isinstance(event, Frame):
                 self._follow(event)
-            else:
+            elif not isinstance(event, HttpMessage):
                 self._lose()
 
     def _follow(self, frame: Frame) -> None:

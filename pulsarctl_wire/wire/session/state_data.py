@@ -1,6 +1,6 @@
 """Plain data of connections' states, which they hand to other processes and to saved progress, too."""
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.frame import Connection, Frame
@@ -34,6 +34,15 @@ Sent = tuple[Count, Nanoseconds | None, Count, str | None, UInt64, str, UInt64, 
     offset             of its frame; -1 if that did not go to the broker
 """
 
+# indexes of its fields, for code that needs only some of them
+SENT_NUMBER: Final = 0
+SENT_TIME_NS: Final = 1
+SENT_FRAME: Final = 2
+SENT_HIGHEST: Final = 4
+SENT_PRODUCER: Final = 5
+SENT_PUBLISH_TIME: Final = 6
+SENT_CHUNK: Final = 7
+
 
 SentRanges = dict[str, tuple[UInt64, UInt64, Count]]
 """Producer name -> lowest and highest sequence id, number of the last frame."""
@@ -55,7 +64,10 @@ class Request(NamedTuple):
 
 
 class Sends(NamedTuple):
-    """A `ProducerLedger` as plain data: pending sends, and chunks (sequence id, next chunk, sends)."""
+    """A `ProducerLedger` as plain data: pending sends, and chunks (sequence id, next chunk, sends).
+
+    `doubtful` is its `doubtful_until`.
+    """
 
     topic: str | None
     name: str

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 
+from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
+from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.errors import CaptureError
 
 MAX_REPEATED = 512 << 10
@@ -22,34 +24,21 @@ MAX_REPEATED = 512 << 10
 MAX_ZEROS = 16 << 20
 """Zeros that the `*` lines may stand for; there are no frames in zeros."""
 
-PIECE = 1 << 20
-"""Bytes after which a dump is yielded in pieces; no packet is that long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dumped:
-    """The bytes of one packet of a dump, or of the whole dump if it has no packets; maybe in pieces."""
-
-    data: bytes
-    time_ns: int | None
-    """From tcpdump: ns since 1970 (-tt; -tttt, its date taken as UTC since no zone is printed), or since
-    midnight (the default form). None for intervals (-ttt, -ttttt), and for all other tools."""
-    link: str
-    """What the bytes start with: "ethernet" or "ip" for tcpdump's packets; "": unknown."""
-    more: bool = False
-    """Whether the bytes continue in the next `Dumped`."""
-
-
 _OFFSET = re.compile(r"\s*(0[xX])?([0-9A-Fa-f]{4,16})(:?)(?=\s|$)")
 _PAIR = "[0-9A-Fa-f]{2}"
 _BEGUN = {":": re.compile(rf"\s+{_PAIR}"), "": re.compile(rf"\s+{_PAIR}(?=\s|$)")}
 _BYTES = {
     ":": re.compile(rf"\s+((?:{_PAIR})+(?: (?:{_PAIR})+)*)(?=\s\s|\t|\s?$)"),
-    "": re.compile(rf"\s+({_PAIR}(?:  ?{_PAIR})*)(?=\s{{3}}|\t|\s*(?:\||$))"),
+    "": re.compile(
+        rf"\s+({_PAIR}(?:  ?{_PAIR}){{15}}(?=  ?\S.{{,15}}$)"
+        rf"|{_PAIR}(?:  ?{_PAIR})*(?=\s{{3}}|\t|\s*(?:\||$)))"
+    ),
 }
 """How the bytes of a row begin, and all of them: with a colon after the offset, and without."""
 
 
+_WINDBG = re.compile(rf"([0-9a-f]{{8}})`([0-9a-f]{{8}})  ((?:{_PAIR}[ -]){{1,16}})")
+_IN_LINE = re.compile(rf"(?<![\w.:-])[0-9a-f]{{8}}(?=(?::? ) ?{_PAIR})|\|[0-9a-f]{{8}}\| ")
 _WHITE = re.compile(r"\s+")
 _NO_SIGNS = {code: "." for code in range(256) if not 0x20 <= code <= 0x7E}
 
@@ -70,6 +59,10 @@ class Row:
 
 def read_row(number: int, line: str) -> Row | None:
     """Parse line `number` as a row; return None if it is not one."""
+    if line.startswith("|"):  # in a box, as Netty prints it
+        line = line.replace("|", " ", 2)
+    elif "`" in line and (match := _WINDBG.match(line)):
+        line = f"{match[1]}{match[2]}  {match[3].replace('-', ' ')}{line[match.end() :]}"
     match = _OFFSET.match(line)
     if match is None:
         return None
@@ -105,6 +98,7 @@ class _Packet:
         self._data = bytearray()
         self._time_ns = time_ns
         self._from_tcpdump = first.from_tcpdump
+        self._line = first.number
         self._due = first.offset
         self._row: Row | None = first
         self._repeated = False
@@ -133,8 +127,8 @@ class _Packet:
         data = bytes(self._data)
         self._data.clear()
         if self._from_tcpdump:
-            return Dumped(data, self._time_ns, link_of(data))
-        return Dumped(data, None, "")
+            return Dumped(data, self._time_ns, link_of(data), line=self._line)
+        return Dumped(data, None, line=self._line)
 
     def settle(self, number: int, until: int | None) -> None:
         """End the last row at the offset `until` of line `number`; None: the dump ends."""
@@ -174,13 +168,13 @@ class _Packet:
         return (line * (size // len(line) + 1))[:size]
 
 
-def parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
+def parse_rows(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Yield the packets that rows show. Raises CaptureError where a line contradicts the offsets."""
     current: _Packet | None = None
     colon: bool | None = None
     time_ns: int | None = None
     room = {False: MAX_REPEATED, True: MAX_ZEROS}
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         row = read_row(number, line)
         if row is not None and colon is None and row.is_plausible:
             colon = row.has_colon
@@ -201,6 +195,15 @@ def parse_rows(lines: Iterable[str]) -> Iterator[Dumped]:
             time_ns = _time_stamp(line, time_ns)
     if current is not None:
         yield current.finish()
+
+
+def parse_rows_in_lines(lines: Iterable[Line]) -> Iterator[Dumped]:
+    """Yield the packets that rows show which have something in front, as a logger puts it."""
+    for_rows = (
+        (number, line[match.start() :] if (match := _IN_LINE.search(line)) else line)
+        for number, line in lines
+    )
+    return parse_rows(for_rows)
 
 
 # ---- only tcpdump: time stamps, and what its packets start with ----

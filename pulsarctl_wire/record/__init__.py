@@ -1,11 +1,11 @@
 """Events as plain records, for `-o json`, filters and the tree. See docs/json.md.
 
-A record is a dict of JSON values with fixed names. Everything in it is derived from the event
-alone, so a record can be made from any frame, wherever it came from.
+A record is a dict of JSON values with fixed names. Everything in it but the packet's number in its file is
+derived from the event alone, so a record can be made from any frame, wherever it came from.
 """
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -15,27 +15,30 @@ from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, ValueBudget, show, s
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
+from pulsarctl_wire.wire.encryption import KeyRing
 from pulsarctl_wire.wire.fields import Walker, as_base64, has_unknown
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.redaction import hides_entry, mask_event
-from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Message, open_entry
+from pulsarctl_wire.wire.payload import ESCAPED_COST, WIDE_COST, Budget, Entry, Message, open_entry
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MarkerType, MessageMetadata, Schema
-from pulsarctl_wire.wire.session.ending import PULSAR, Contents, EndedConnection
 from pulsarctl_wire.wire.varint import SIZED
 
 Record = dict[str, Any]
 
+FindPacket = Callable[[int], tuple[str | None, int | None]]
+"""Returns a packet's file (None: the only one) and its number there (None: it has none)."""
+
 RECORD_NAMES: Final = frozenset(
     (
-        *("number", "time_ns", "connection", "to_broker", "packet", "client", "server"),
+        *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
-        *("malformed", "size", "bytes", "gap", "findings"),
+        *("decrypted", "malformed", "size", "bytes", "gap", "http", "findings"),
     )
 )
 """The names at the top level of a record."""
 
-INSIDE: Final = frozenset(("fields", "broker_entry_metadata", "metadata", "messages", "notes"))
+INSIDE: Final = frozenset(("fields", "broker_entry_metadata", "metadata", "messages", "decrypted", "notes"))
 """The top-level names whose values need the frame to be opened, which is the expensive part."""
 
 MESSAGE_NAMES: Final = frozenset(
@@ -59,17 +62,6 @@ VALUE_COST: Final = 256
 """What each value decoded from a payload by its schema costs of a `Budget`."""
 
 
-CONNECTION_NAMES: Final = frozenset(
-    (
-        *("number", "time_ns", "connection", "packet", "client", "server"),
-        *("end", "by_broker", "how", "end_ns", "last_ns", "syns", "joined_midway", "protocol"),
-        *("frames_to_broker", "frames_to_client", "bytes_to_broker", "bytes_to_client"),
-        *("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client"),
-        *("client_version", "protocol_version", "proxy_to_broker_url"),
-    )
-)
-"""The names in the record of a connection."""
-
 _MARKER_PAYLOADS: Final[dict[int, type[ProtoMessage]]] = {
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST: proto.ReplicatedSubscriptionsSnapshotRequest,
     MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE: proto.ReplicatedSubscriptionsSnapshotResponse,
@@ -83,12 +75,18 @@ HIDDEN: Final = "credentials may be in any field of this command: its texts are 
 _HIDDEN_ENTRY: Final = "no checksum covers the entry, and credentials may be in it: it is hidden"
 
 
+def find_no_packet(packet: int) -> tuple[str | None, int | None]:
+    """Return that a packet has no number in a file."""
+    return None, None
+
+
 class Recorder:
     """Turns events into records.
 
     With `show_secrets` credentials are not redacted. `schema`, if given, is used for every payload, whatever
     schema the capture has. `answers` gives each frame's record the key `answer`. `budget` limits how much is
-    opened and shown.
+    opened and shown. `find_packet` says which packet of which file a packet is. `keys` open what is
+    encrypted.
     """
 
     def __init__(
@@ -98,8 +96,12 @@ class Recorder:
         schema: Schema | None = None,
         answers: bool = False,
         budget: Budget | None = None,
+        find_packet: FindPacket = find_no_packet,
+        keys: KeyRing | None = None,
     ) -> None:
         self.budget = budget or Budget()
+        self.find_packet = find_packet
+        self.keys = keys
         self._walk = Walker(show_secrets=show_secrets)
         self._hide = Walker(hide_all=True)
         self.show_secrets = show_secrets
@@ -108,25 +110,40 @@ class Recorder:
         # what is left for the current frame: bytes of payloads to show, values to build
         self._left = 0
         self._room: ValueBudget | None = None
-        self._plain = True  # neither encrypted nor a marker
+        self._plain = True  # neither still encrypted nor a marker
 
     def __call__(self, event: Event) -> Record:
         """Return the record of `event`."""
         if isinstance(event, Frame):
             return self.frame(event)
-        record: Record = {"number": None, **_place(event)}
+        record: Record = {"number": None, **self._place(event)}
         if isinstance(event, Gap):
             record["gap"] = event.size
         elif isinstance(event, Malformed):
             raw = mask_event(event, self.show_secrets)
             record |= {"malformed": event.reason, "size": event.size, "bytes": as_base64(raw)}
+        else:
+            record |= {
+                "topic": event.topic,
+                "latency_ns": event.latency_ns,
+                "size": event.size,
+                "partial": event.partial,
+                "http": {
+                    "call": event.kind,
+                    "method": event.method,
+                    "target": event.target,
+                    "namespace": event.namespace,
+                    "status": event.status or None,
+                    "fields": event.fields,
+                },
+            }
         return record
 
     def outline(self, frame: Frame) -> Record:
         """Return the record of a frame without opening it: the values of the names in `INSIDE` are empty."""
         record: Record = {
             "number": frame.number,
-            **_place(frame),
+            **self._place(frame),
             "command": frame.command,
             "total_size": frame.total_size,
             "fields": None,
@@ -163,7 +180,7 @@ class Recorder:
         if broker_entry is not None:
             record["broker_entry_metadata"] = self._walk(broker_entry)
         if metadata is not None and not hidden:
-            record["messages"] = self._messages(frame, record["metadata"], notes)
+            record["messages"] = self._messages(frame, record, notes)
         if self._walk.is_used:
             notes += self._walk.take_problems()
         if frame.checksum == "invalid":
@@ -173,6 +190,19 @@ class Recorder:
             notes[MAX_NOTES:] = [f"… and {len(notes) - MAX_NOTES} notes more"]
         return record
 
+    def _place(self, event: Event) -> Record:
+        connection = event.connection
+        file, number = self.find_packet(event.packet)
+        return {
+            "time_ns": event.time_ns,
+            "connection": connection.index,
+            "to_broker": event.to_broker,
+            "packet": event.packet,
+            **{name: value for name, value in (("wireshark", number), ("file", file)) if value is not None},
+            "client": connection.client,
+            "server": connection.server,
+        }
+
     def notes(self, frame: Frame) -> Sequence[str]:
         """Return the notes of the frame's record. For most frames this is faster than making the record."""
         metadata, base = frame.metadata, frame.base
@@ -180,8 +210,12 @@ class Recorder:
         if is_shown or _is_odd(frame) or (base is not None and not base.IsInitialized()):
             notes: list[str] = self.frame(frame)["notes"]
             return notes
+        return [*frame.notes, *self.open(frame).notes]
+
+    def open(self, frame: Frame) -> Entry:
+        """Open a frame's entry, within the budget."""
         self.budget.read(len(frame.raw))
-        return [*frame.notes, *open_entry(frame, self.budget).notes]
+        return open_entry(frame, self.budget, self.keys)
 
     def _fields(self, frame: Frame, notes: list[str]) -> Record | None:
         base = frame.base
@@ -216,14 +250,16 @@ class Recorder:
         notes.append(HIDDEN)
         return self._hide
 
-    def _messages(self, frame: Frame, walked: Record, notes: list[str]) -> list[Record]:
-        budget = self.budget
-        budget.read(len(frame.raw))
-        entry = open_entry(frame, budget)
+    def _messages(self, frame: Frame, record: Record, notes: list[str]) -> list[Record]:
+        """Return the records of a frame's messages; if its entry is decrypted, `record` says so."""
+        walked = record["metadata"]
+        entry = self.open(frame)
         if entry.notes:
             notes += entry.notes
+        if entry.opened is not None:
+            record["decrypted"] = entry.opened._asdict()
         self._left = MAX_SHOWN
-        self._plain = not (
+        self._plain = entry.opened is not None or not (
             "marker_type" in walked or "encryption_keys" in walked or walked.get("encryption_param")
         )
         records = [
@@ -326,39 +362,6 @@ def pay(budget: Budget, room: ValueBudget) -> None:
     budget.left -= (room.limit - room.values) * VALUE_COST
 
 
-def connection_record(ending: EndedConnection) -> Record:
-    """Return the record of a connection. Its state must be a `Contents`."""
-    contents, connection = ending.state, ending.connection
-    assert isinstance(contents, Contents)
-    counts = {
-        "frames": contents.count(Frame),
-        "bytes": ending.sizes,
-        "malformed": contents.count(Malformed),
-        "gaps": contents.count(Gap),
-    }
-    return {
-        "number": None,
-        "time_ns": ending.time_ns,
-        "connection": connection.index,
-        "packet": ending.packet,
-        "client": connection.client,
-        "server": connection.server,
-        "end": ending.end,
-        "by_broker": ending.by_broker,
-        "how": ending.how,
-        "end_ns": ending.end_ns,
-        "last_ns": ending.last_ns,
-        "syns": ending.syns,
-        "joined_midway": ending.joined,
-        "protocol": PULSAR if any(counts["frames"]) else ending.protocol,
-        **{f"{name}_to_broker": pair[True] for name, pair in counts.items()},
-        **{f"{name}_to_client": pair[False] for name, pair in counts.items()},
-        "client_version": contents.greeting.client_version,
-        "protocol_version": contents.greeting.protocol_version,
-        "proxy_to_broker_url": contents.greeting.proxy_to_broker_url,
-    }
-
-
 def notes_of(frame: Frame, record: Record | None = None) -> Sequence[str]:
     """Return the notes of a frame's `record`, except those about the contents of its entry."""
     return (record or _recorder.frame(frame))["notes"] if _is_odd(frame) else frame.notes
@@ -407,18 +410,6 @@ def _is_odd(frame: Frame) -> bool:
 
 def _lacks(message: Any, names: list[str]) -> bool:
     return not all(map(message.HasField, names))
-
-
-def _place(event: Event) -> Record:
-    connection = event.connection
-    return {
-        "time_ns": event.time_ns,
-        "connection": connection.index,
-        "to_broker": event.to_broker,
-        "packet": event.packet,
-        "client": connection.client,
-        "server": connection.server,
-    }
 
 
 def key_bytes(metadata: Any) -> bytes | None:

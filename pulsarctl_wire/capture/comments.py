@@ -1,0 +1,51 @@
+"""The options of pcapng blocks that pwire writes, and the comments among them that it reads again.
+
+Source: the PCAP Next Generation draft, "Options".
+"""
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+COMMENT: Final = 1
+"""The code of the option opt_comment, which every block may have."""
+
+APPLICATION: Final = 4
+"""The code of the option shb_userappl of a section: what has written it."""
+
+MAX_OPTION: Final = 0xFFFF
+"""Maximum bytes of an option."""
+
+_ROUTE: Final = re.compile(rb"pwire proxy: (\S{1,300}) came to (\S{1,300}), and was led to (\S{1,300})")
+
+
+class About(NamedTuple):
+    """What a file says of itself: what has written it, what is in it, and what was chosen of an interface."""
+
+    application: str
+    section: str
+    interface: str
+
+
+def pack_options(options: Iterable[tuple[int, str]]) -> bytes:
+    """Return options with these codes and texts, and the option that ends them. Longer texts are cut."""
+    parts = []
+    for code, text in options:
+        value = text.encode("utf-8", "backslashreplace")[:MAX_OPTION].decode("utf-8", "ignore").encode()
+        parts.append(struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4))
+    return b"".join((*parts, bytes(4)))
+
+
+def describe_route(client: str, listener: str, server: str) -> str:
+    """Return the comment on a connection that a proxy carried: which of its addresses the client came to."""
+    return f"pwire proxy: {client} came to {listener}, and was led to {server}"
+
+
+def parse_route(comment: bytes) -> tuple[str, str, str] | None:
+    """Return client, server and listener if a comment is one of `describe_route`; otherwise None."""
+    match = _ROUTE.fullmatch(comment)
+    if match is None:
+        return None
+    client, listener, server = (text.decode("utf-8", "replace") for text in match.groups())
+    return client, server, listener

@@ -1,0 +1,45 @@
+"""What is read from a text: runs of bytes, each of a packet, of a connection in a log, or of neither."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+PIECE: Final = 1 << 20
+"""Bytes after which a dump is yielded in pieces; no packet is that long."""
+
+UNKNOWN_SIZE: Final = -1
+"""The size of a hole if the text does not say how much it leaves out."""
+
+
+class Flow(NamedTuple):
+    """A connection in a log: its name there, and its ends as "address:port" ("": not in the log).
+
+    `near` is the end that wrote the log. `client` is "near" or "far" if the log says which one it is.
+    """
+
+    name: str
+    near: str = ""
+    far: str = ""
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """The bytes of one packet or record of a text, or of the whole text if it has none; maybe in pieces."""
+
+    data: bytes
+    time_ns: int | None
+    """ns since 1970 (without a time zone in the text: UTC), or since midnight if there is no date. None for
+    intervals, and where there are no times."""
+    link: str = ""
+    """What the bytes start with: "ethernet" or "ip" for tcpdump's packets; "": unknown."""
+    more: bool = False
+    """Whether the bytes continue in the next `Dumped`."""
+    missing: int = 0
+    """How many bytes the text leaves out after these, or `UNKNOWN_SIZE`."""
+    flow: Flow | None = None
+    is_inbound: bool = False
+    """Whether they went from the far end of the flow to the near one."""
+    is_last: bool = False
+    """Whether the sender has closed the connection after these bytes."""
+    line: int = field(default=0, compare=False)
+    """The number of the line where they begin, from 1; 0 if unknown."""

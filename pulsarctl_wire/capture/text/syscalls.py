@@ -1,0 +1,249 @@
+r"""Parses what strace and ltrace print: which file descriptor, which direction, and the bytes as a string.
+
+    [pid 17] 12:00:00.123456 sendto(5<TCP:[10.0.0.1:5000->10.0.0.2:6650]>, "\0\0\0)"..., 45, 0) = 45
+    17  1700000000.123456 recvmsg(5, {msg_iov=[{iov_base="\0\0\0\35", iov_len=20}], ...}, 0) = 4
+    readv(5, [{"\0\0", 10}, {"\0", 93}], 2) = 3             SSL_write(0x5581, "\0\0\0)"..., 45) = 45
+
+A descriptor is a connection from connect() or accept() to close(). Descriptors of files are left out.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import combinations, pairwise
+from math import comb
+from typing import Final
+
+from pulsarctl_wire.capture.text.dumped import Dumped, Flow
+from pulsarctl_wire.capture.text.lines import Line, join_pieces
+from pulsarctl_wire.capture.text.strings import read_escapes, read_literal
+from pulsarctl_wire.capture.text.times import time_in
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+
+MAX_DESCRIPTORS: Final = 65_536
+"""Descriptors of which something is known; those that are used least are forgotten."""
+
+MAX_UNFINISHED: Final = 1_024
+"""Calls that wait for their end on a later line."""
+
+_OUT: Final = {"write", "send", "sendto", "sendmsg", "writev", "pwritev2", "sendmmsg", "SSL_write"}
+_IN: Final = {"read", "recv", "recvfrom", "recvmsg", "readv", "preadv2", "recvmmsg", "SSL_read"}
+_OPENING: Final = {
+    "open",
+    "openat",
+    "openat2",
+    "creat",
+    "eventfd2",
+    "epoll_create1",
+    "timerfd_create",
+    "memfd_create",
+}
+_OTHERS: Final = {"connect", "close", "accept", "accept4", "socket", "getsockname", "getpeername", "dup"}
+_STANDARD: Final = {"0", "1", "2"}
+
+_CALL: Final = re.compile(
+    r"(?:\[pid +(?P<pid>[0-9]+)\] |(?P<thread>[0-9]+) +(?=[0-9a-zA-Z_<]))?"
+    r"(?P<stamp>[0-9:.+ ]*?)\s*(?:\S+->)?(?:SYS_)?"
+    r"(?P<call>[a-zA-Z_][a-zA-Z_0-9]*)\("
+    r"(?P<fd>0x[0-9a-f]+|[0-9]+|AT_FDCWD)?(?P<note><.*?>(?=[,)]))?(?P<rest>.*)$"
+)
+_RESUMED: Final = re.compile(
+    r"(?:\[pid +(?P<pid>[0-9]+)\] |(?P<thread>[0-9]+) +)?(?P<stamp>[0-9:.+ ]*?)\s*"
+    r"<\.\.\. (?P<call>\w+) resumed>\s?(?P<rest>.*)$"
+)
+_UNFINISHED: Final = re.compile(r"\s*<unfinished \.\.\.>\s*$")
+_RESULT: Final = re.compile(r"\) *= (-?[0-9]+|0x[0-9a-f]+)(?:<(?P<note>[^>]*(?:->[^>]*)?)>)?[^\"]*$")
+_STRING: Final = re.compile(r'(?:(?:(?<=^,) *|iov_base=|\{)")')
+_LENGTH: Final = re.compile(r"(?:, (?:iov_len=)?)([0-9]{1,10})")
+_ENDS: Final = re.compile(r"<(?:TCP|TCPv6):\[(\S+)->(\S+)\]>")
+_PORT: Final = re.compile(r"sin6?_port=htons\(([0-9]{1,5})\)")
+_HOST: Final = re.compile(r'(?:inet_addr\(|inet_pton\(AF_INET6, )"([^"]*)"')
+_EPOCH: Final = re.compile(r"[0-9]{10}\.")
+
+
+def parse_calls(lines: Iterable[Line]) -> Iterator[Dumped]:
+    """Parse the calls of strace or ltrace among other lines. Raises CaptureError at a broken string."""
+    calls = _Calls()
+    for number, line in join_pieces(lines):
+        if "(" in line or "resumed>" in line:
+            yield from calls.take(number, line)
+
+
+class _Calls:
+    """What is known of the traced processes from their calls so far."""
+
+    def __init__(self) -> None:
+        self._flows: dict[str, Flow | None] = {}  # by descriptor; None: a file
+        self._unfinished: dict[str, str] = {}  # by thread: what its line begins with
+        self._generation = 0
+
+    def take(self, number: int, line: str) -> Iterator[Dumped]:
+        """Yield the bytes that a line shows."""
+        if match := _RESUMED.match(line):
+            begin = self._unfinished.pop(match["pid"] or match["thread"] or "", "")
+            if not begin.rstrip(" ,").startswith(match["call"] + "("):
+                return
+            stamp = match["stamp"]
+            line = begin + match["rest"]
+            match = _CALL.match(line)
+        else:
+            match = _CALL.match(line)
+            stamp = match["stamp"] if match else ""
+        if match is None:
+            return
+        call = match["call"]
+        if call not in _OUT and call not in _IN and call not in _OPENING and call not in _OTHERS:
+            return
+        if unfinished := _UNFINISHED.search(line):
+            thread = match["pid"] or match["thread"] or ""
+            self._unfinished[thread] = line[match.start("call") : unfinished.start()]
+            if len(self._unfinished) > MAX_UNFINISHED:
+                del self._unfinished[next(iter(self._unfinished))]
+            return
+        result = _RESULT.search(line, match.start("rest"))
+        if result is None:
+            return
+        value = int(result[1], 0)
+        fd = match["fd"] or ""
+        rest = line[match.start("rest") : result.start()]
+        time_ns = time_in(stamp) if ":" in stamp or _EPOCH.match(stamp) else None
+        if call in _OUT or call in _IN:
+            flow = self._flow_of(fd, match["note"] or "")
+            if flow is not None and value >= 0:
+                yield from _transfer(
+                    rest, value, call, Dumped(b"", time_ns, flow=flow, is_inbound=call in _IN, line=number)
+                )
+        elif call == "close":
+            flow = self._flows.pop(fd, None)
+            if flow is not None:
+                yield Dumped(b"", time_ns, flow=flow, is_last=True, line=number)
+        elif value >= 0 or "EINPROGRESS" in line:
+            self._note(call, fd, value, rest, result["note"] or "")
+
+    def _note(self, call: str, fd: str, value: int, rest: str, note: str) -> None:
+        """Note what a call tells about a descriptor."""
+        if call in _OPENING:
+            self._set(str(value), None)
+        elif call in ("socket", "dup"):
+            self._flows.pop(str(value), None)
+        elif call in ("accept", "accept4"):
+            self._generation += 1
+            self._set(
+                str(value),
+                _with_ends(
+                    Flow(f"{value} {self._generation}", f"fd:{value}", _address(rest), "far"), f"<{note}>"
+                ),
+            )
+        elif call == "connect" and (far := _address(rest)):
+            self._generation += 1
+            near = flow.near if (flow := self._flows.get(fd)) is not None else f"fd:{fd}"
+            self._set(fd, Flow(f"{fd} {self._generation}", near, far, "near"))
+        elif call in ("getsockname", "getpeername"):
+            flow = self._flows.get(fd) or Flow(f"{fd} 0", f"fd:{fd}")
+            address = _address(rest)
+            self._set(
+                fd, flow._replace(near=address) if call == "getsockname" else flow._replace(far=address)
+            )
+
+    def _set(self, fd: str, flow: Flow | None) -> None:
+        self._flows.pop(fd, None)
+        self._flows[fd] = flow
+        if len(self._flows) > MAX_DESCRIPTORS:
+            del self._flows[next(iter(self._flows))]
+
+    def _flow_of(self, fd: str, note: str) -> Flow | None:
+        """Return the connection of a descriptor, which `strace -y` describes by `note`; None: a file."""
+        if not fd or (fd in _STANDARD and not note):
+            return None
+        if note and not note.startswith(("<TCP", "<socket", "<UNIX")):
+            return None
+        flow = self._flows.get(fd, Flow(f"{fd} 0", f"fd:{fd}"))
+        if flow is not None and _ENDS.match(note):
+            flow = _with_ends(flow, note)
+            self._set(fd, flow)
+        return flow
+
+
+def _with_ends(flow: Flow, note: str) -> Flow:
+    ends = _ENDS.match(note)
+    return flow if ends is None else flow._replace(near=ends[1], far=ends[2])
+
+
+def _address(rest: str) -> str:
+    """Return the socket address in the arguments of a call as "address:port"; "" if there is none."""
+    port, host = _PORT.search(rest), _HOST.search(rest)
+    if port is None or host is None:
+        return ""
+    name = read_escapes(host[1], 0, "", 0)[0].decode("latin-1") if "\\" in host[1] else host[1]
+    return f"[{name}]:{port[1]}" if ":" in name else f"{name}:{port[1]}"
+
+
+def _transfer(rest: str, size: int, call: str, record: Dumped) -> Iterator[Dumped]:
+    """Yield the bytes of a call that returned `size`."""
+    if not size:
+        if call in _IN:
+            yield _part(record, b"", 0, is_last=True)
+        return
+    left = size
+    position = 0
+    while left and (match := _STRING.search(rest, position)):
+        data, position, missing = read_literal(rest, match.end(), '"', record.line)
+        is_cut = bool(missing)
+        length = _LENGTH.match(rest, position)
+        whole = min(int(length[1]) if length else left, left)
+        is_only = _STRING.search(rest, position) is None
+        if not is_cut and is_only and len(data) < left:
+            data = _reread(rest[match.end() : position - 1], left) or data
+        data = data[:left]
+        hole = max((left if is_only else whole) - len(data), 0) if is_cut or is_only else 0
+        yield _part(record, data, hole)
+        left -= len(data) + hole
+    if left == size:  # a pointer, not a string
+        yield _part(record, b"", size)
+
+
+def _part(record: Dumped, data: bytes, missing: int, *, is_last: bool = False) -> Dumped:
+    return Dumped(
+        *(data, record.time_ns, "", False, missing, record.flow, record.is_inbound, is_last, record.line)
+    )
+
+
+# ---- Escapes that are ambiguous ----
+
+_MAX_TRIES: Final = 4_096
+_OCTAL: Final = re.compile(r"\\(?:([0-7]{1,2})([0-7])|.)", re.DOTALL)
+
+
+def _reread(text: str, size: int) -> bytes | None:
+    r"""Return the `size` bytes of a string that is too short for its call; None if there is no way.
+
+    Unlike strace, some printers do not pad an octal escape that a digit follows: then \62 is \6 and "2". Of
+    these readings the one is taken that consists of frames.
+    """
+    splits = [match.end(1) for match in _OCTAL.finditer(text) if match[2]]
+    sure = [at for at in splits if 0x20 <= int(text[text.rindex("\\", 0, at) + 1 : at + 1], 8) < 0x7F]
+    doubtful = [at for at in splits if at not in sure]
+    count = size - len(read_escapes(text, 0, '"', 0)[0]) - len(sure)
+    if count < 0 or comb(len(doubtful), count) > _MAX_TRIES:
+        return None
+    fallback = None
+    for choice in combinations(doubtful, count):
+        cuts = [0, *sorted([*sure, *choice]), len(text)]
+        data = b"".join(read_escapes(text[start:end], 0, '"', 0)[0] for start, end in pairwise(cuts))
+        checksums = _checksums(data) if len(data) == size else None
+        if checksums is not None and "absent" not in checksums:
+            return data
+        fallback = fallback or (data if checksums is not None else None)
+    return fallback
+
+
+def _checksums(data: bytes) -> set[str | None] | None:
+    """Return the kinds of checksums of frames; None if there is something else, or a wrong checksum."""
+    stream = FrameStream(Connection(0), True)
+    stream.certain = False
+    checksums = set[str | None]()
+    for event in [*stream.feed(data), *stream.close()]:
+        if not isinstance(event, Frame) or event.partial or event.checksum == "invalid":
+            return None
+        checksums.add(event.checksum)
+    return checksums

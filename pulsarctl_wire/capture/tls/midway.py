@@ -1,0 +1,207 @@
+"""Finds the number of a TLS 1.3 record by trial, where the records before it were not captured.
+
+The first bytes of a Pulsar frame are known: a size, a smaller size, a field. With AES-GCM, what these bytes
+would have to be encrypted with depends only on key and number: one call makes that keystream for 65,536
+numbers, columns of it are searched, and the tag proves one candidate. With ChaCha20 there is no such call:
+each number's tag is tried, so fewer numbers are. What is tried is bounded (`KeyLog.effort`).
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from pulsarctl_wire.capture.tls.keylog import KeyLog
+from pulsarctl_wire.capture.tls.schedule import Opener, next_secret, open_13
+from pulsarctl_wire.capture.tls.suites import AES_128_13, AES_256_13, CHACHA_13, GCM, Suite
+
+_BLOCK: Final = 65_536
+"""Numbers that one call tries: those that differ in the last two bytes only."""
+_SIZE: Final = 16
+"""Bytes of keystream for each."""
+_HEAD: Final = 9
+"""Bytes of a frame that are compared: two sizes, and the tag of the command's type."""
+MIN_BODY: Final = _HEAD + 4 + 17
+"""Bytes of the body of the smallest record that has a frame."""
+_MAX_RECORDS: Final = 3
+"""Records that a search tries: some begin within a frame."""
+_FULL_BODY: Final = 16_384
+"""Bytes of the body of a record that may be followed by more of the same frame."""
+TAG_COST: Final = 256
+"""What the trial of a tag costs, in numbers of a keystream."""
+_MIN_TAGS: Final = 4_096
+"""Numbers whose tags are tried with every key, before more are with any."""
+_GENERATIONS: Final = 3
+"""Key updates before the capture that are tried."""
+
+Sealed = tuple[int, bytes, bytes]
+"""A record: how many came since the first one, header, body."""
+
+
+class Found(NamedTuple):
+    """A secret that fits."""
+
+    opener: Opener
+    client_random: bytes
+    is_client: bool
+    """Whether the records are those of the client."""
+    updates: int
+    """Key updates since the secret in the log."""
+    number: int
+    """Of the record of index 0; below 0 if that was sealed with an earlier key."""
+
+
+class _Key(NamedTuple):
+    """What is tried."""
+
+    client_random: bytes
+    is_client: bool
+    secret: bytes
+    suite: Suite
+    updates: int
+    weight: int
+    """The more, the more numbers are tried."""
+
+
+def choose_records(sealed: list[Sealed]) -> list[Sealed]:
+    """Return the few records that are tried: those first that can hardly begin within a frame."""
+    after_full = {index + 1 for index, _, body in sealed if len(body) > _FULL_BODY}
+    large = [record for record in sealed if len(record[2]) >= MIN_BODY]
+    return sorted(large, key=lambda record: record[0] in after_full)[:_MAX_RECORDS]
+
+
+class Keystream:
+    """The first keystream blocks of AES-GCM, for 65,536 record numbers at a time."""
+
+    def __init__(self) -> None:
+        low = b"".join(number.to_bytes(2, "big") for number in range(_BLOCK))
+        self._counters = bytearray(_SIZE * _BLOCK)  # a nonce of 12 bytes and the number 2, for each
+        self._counters[10::_SIZE] = low[0::2]
+        self._counters[11::_SIZE] = low[1::2]
+        self._counters[15::_SIZE] = b"\x02" * _BLOCK
+        self._high = bytearray(10)
+        self._output = bytearray(_SIZE * _BLOCK + _SIZE)
+
+    def search(self, opener: Opener, records: list[Sealed], block: int, encryptor: Any) -> int | None:
+        """Return the number that the record of index 0 has if one of these has a number in this block."""
+        nonce = int.from_bytes(opener.iv, "big") ^ block * _BLOCK
+        low = nonce % _BLOCK
+        for place, byte in enumerate((nonce // _BLOCK).to_bytes(10, "big")):
+            if self._high[place] != byte:
+                self._high[place] = byte
+                self._counters[place::_SIZE] = bytes([byte]) * _BLOCK
+        output = self._output
+        encryptor.update_into(self._counters, output)
+        column = output[4::_SIZE]
+        for index, header, body in records:
+            first, fifth, type_tag = body[0], body[5], body[8] ^ 8
+            place = column.find(body[4])
+            while place >= 0:
+                start = place * _SIZE
+                if output[start + 5] == fifth and output[start] == first and output[start + 8] == type_tag:
+                    number = block * _BLOCK + (place ^ low)
+                    if opener.open(number, header, body) is not None:
+                        return number - index
+                place = column.find(body[4], place + 1)
+        return None
+
+
+def _make_encryptor(key: bytes) -> Any:
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # of counters: that is counter mode
+
+
+def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | None:
+    """Return the number that the record of index 0 has if this one's is from `first` up to `last`."""
+    index, header, body = record
+    for number in range(first, last):
+        if opener.open(number, header, body) is not None:
+            return number - index
+    return None
+
+
+class Numbers:
+    """Tries numbers of records with one key after the other, as far as `KeyLog.effort` reaches."""
+
+    def __init__(self, keylog: KeyLog) -> None:
+        self._keylog = keylog
+        self._keystream: Keystream | None = None
+
+    def find(self, opener: Opener, records: list[Sealed], first: int, last: int) -> int | None:
+        """Return the number that the record of index 0 has, if that is from `first` up to `last`."""
+        if last <= first or self._keylog.effort <= 0 or not records:
+            return None
+        if opener.suite.mode != GCM:
+            self._keylog.effort -= (last - first) * TAG_COST
+            return try_tags(opener, min(records, key=lambda each: len(each[2])), first, last)
+        self._keylog.effort -= last - first
+        self._keystream = self._keystream or Keystream()
+        encryptor = _make_encryptor(opener.key)
+        for block in range(first // _BLOCK, (last - 1) // _BLOCK + 1):
+            number = self._keystream.search(opener, records, block, encryptor)
+            if number is not None:
+                return number
+        return None
+
+
+class Search:
+    """A search for the secret and the numbers of the records of one direction.
+
+    `only` is the client random, b"" if it is not known; and so is None for the suite.
+    """
+
+    def __init__(self, keylog: KeyLog, *, is_client: bool, only: bytes, suite: Suite | None) -> None:
+        self._keylog = keylog
+        self._is_client = is_client
+        self._only = only
+        self._suite = suite
+        self.highest = 0
+        """So many numbers were tried with the likely keys, or fewer with those of ChaCha20."""
+        self.is_exhausted = False
+        """Whether too much was tried before."""
+        self.keys = 0
+        """Keys that were tried: some secrets fit two ciphers, and key updates make further ones."""
+
+    def find(self, records: list[Sealed], span: int) -> Found | None:
+        """Try about `span` numbers: the lower ones with each key first."""
+        keys = list(islice(self._list_keys(), span // _BLOCK))
+        self.keys = len(keys)
+        self.is_exhausted = span < _BLOCK
+        records = choose_records(records)
+        if not keys:
+            return None
+        whole = sum(key.weight for key in keys)
+        numbers = Numbers(self._keylog)
+        for is_first in (True, False):
+            for key in keys:
+                opener = open_13(key.suite, key.secret)
+                is_fast = key.suite.mode == GCM
+                least = _BLOCK if is_fast else _MIN_TAGS
+                most = span * key.weight // whole // (1 if is_fast else TAG_COST)
+                first, last = (0, least) if is_first else (least, most)
+                number = numbers.find(opener, records, first, last)
+                if number is not None:
+                    return Found(opener, key.client_random, key.is_client, key.updates, number)
+        self.highest = max(_BLOCK, span * keys[0].weight // whole)
+        return None
+
+    def _list_keys(self) -> Iterator[_Key]:
+        """Yield what is tried, the likely keys first."""
+        traffic = list(self._keylog.find_traffic_secrets())
+        if self._only:
+            traffic = [each for each in traffic if each[0] == self._only]
+        for updates in range(_GENERATIONS + 1):
+            for is_expected in (True, False):
+                weight = (16 if updates else 256) // (1 if is_expected else 4)
+                for client_random, label, secret in traffic:
+                    is_client = label.startswith("CLIENT")
+                    if (is_client is self._is_client) is is_expected:
+                        for suite in self._list_suites(secret):
+                            for _ in range(updates):
+                                secret = next_secret(secret, suite.hash)
+                            yield _Key(client_random, is_client, secret, suite, updates, weight)
+
+    def _list_suites(self, secret: bytes) -> tuple[Suite, ...]:
+        if self._suite is not None:
+            return (self._suite,)
+        return (AES_256_13,) if len(secret) == 48 else (AES_128_13, CHACHA_13)
