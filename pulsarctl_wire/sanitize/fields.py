@@ -14,11 +14,10 @@ from pulsarctl_wire.sanitize import vocabulary
 from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 from pulsarctl_wire.sanitize.noise import Noise
 from pulsarctl_wire.wire.fields import REFRESH, SECRETS
-from pulsarctl_wire.wire.varint import SIZED, fields
+from pulsarctl_wire.wire.varint import MAX_VARINT, SIZED, fields
 
 _MAX_DEPTH: Final = 100
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
-_BROKEN_VARINT: Final = 10  # bytes that show why a varint is none
 
 _PUBLIC: Final = frozenset(
     {
@@ -68,8 +67,10 @@ class FieldRewriter:
         has_numbers = False  # the value of this property is no name
         for field in fields(data, start, stop):
             if field.problem:
-                first = field.at if field.wire == SIZED and field.value else field.at + _BROKEN_VARINT
-                self._blank(data, min(first, stop), stop, out)
+                first = field.at
+                while first < min(field.at + MAX_VARINT, stop) and data[first] >= 0x80:
+                    first += 1  # a varint that does not end
+                self._blank(data, first, stop, out)
                 return
             if field.wire != SIZED:
                 continue

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.files import RawPacket
 from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
-from pulsarctl_wire.capture.packets import SYN, Segment
+from pulsarctl_wire.capture.packets import ACK, NEXT, Segment
 from pulsarctl_wire.sanitize.addresses import AddressMap
 
 _SLL, _SLL2 = 113, 276
@@ -43,7 +43,11 @@ class Place(NamedTuple):
 def find_segment(data: bytes, segment: Segment) -> Place | None:
     """Return where `segment` is in the packet `data`; None if the packet does not have it in one piece."""
     key, sequence, acknowledged, flags, payload, _ = segment
-    addresses, pattern = key[:-4], key[-4:] + struct.pack(">II", sequence, acknowledged)
+    if flags & NEXT:
+        return None
+    addresses, pattern = key[:-4], key[-4:] + struct.pack(">I", sequence)
+    if flags & ACK:
+        pattern += struct.pack(">I", acknowledged)
     tcp = data.find(pattern)
     while tcp >= 0:
         start = tcp + (data[tcp + 12] >> 4) * 4 if len(data) > tcp + 13 else -1
@@ -203,6 +207,9 @@ class PacketRewriter:
         """Return a raw IP packet with a segment, and zeros up to the size of the original packet."""
         time_ns, _, data, length = packet
         key, sequence, acknowledged, flags, _, missing = segment
+        flags &= 0xFF
+        if not flags & ACK:
+            acknowledged = 0  # a timestamp
         half = len(key) // 2 - 2
         addresses = b"".join(self._addresses.replace(key[at : at + half]) for at in (0, half))
         size = _TCP_HEADER + len(payload) + missing
@@ -230,7 +237,3 @@ def _protocol(data: bytes, pos: int) -> int:
 def _adjust(checksum: int, change: int) -> bytes:
     return ((checksum + change) % 0xFFFF).to_bytes(2, "big")
 
-
-def sequence_of(segment: Segment) -> int:
-    """Return the sequence number of the first byte of a segment's payload."""
-    return segment[1] + bool(segment[3] & SYN)

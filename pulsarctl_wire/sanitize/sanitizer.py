@@ -12,17 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+from pulsarctl_wire.capture.comments import describe_route
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.halves import Half
-from pulsarctl_wire.capture.packets import Dissector, Segment
+from pulsarctl_wire.capture.halves import MASK, Half
+from pulsarctl_wire.capture.packets import NEXT, Dissector, Segment
 from pulsarctl_wire.capture.reassembly import LINGER
 from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.sanitize.fields import FieldRewriter
 from pulsarctl_wire.sanitize.frames import FrameRewriter
-from pulsarctl_wire.sanitize.names import Pseudonyms
+from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 from pulsarctl_wire.sanitize.noise import Noise
-from pulsarctl_wire.sanitize.packets import PacketRewriter, find_segment, sequence_of
+from pulsarctl_wire.sanitize.packets import PacketRewriter, find_segment
 from pulsarctl_wire.sanitize.payloads import PayloadRewriter
 from pulsarctl_wire.sanitize.strays import StrayRewriter
 from pulsarctl_wire.sanitize.streams import History, Stream
@@ -85,7 +86,7 @@ class Sanitizer:
         self.unread = 0
         self.blanked = 0
         self.decoder = Decoder(
-            Reading(max_frame_size),
+            Reading(max_frame_size, keep_duplicates=True),
             join_chunks=False,
             tee=self._see,
             sort=True,
@@ -108,6 +109,7 @@ class Sanitizer:
         self._waiting: dict[int, _Waiting] = {}  # by the packet's number
         self._waiting_bytes = 0
         self._next = 1  # number of the packet to be written next
+        self._comments: dict[int, str] = {}  # of packets that wait
 
     @property
     def count(self) -> int:
@@ -140,6 +142,10 @@ class Sanitizer:
         state = _Followed(connection, knowledge, decoders)
         state.streams = tuple([(decoder, self._make_stream(decoder)) for decoder in decoders])
         self._states[connection.index] = state
+        if connection.listener and self._current is not None:
+            ends = connection.client, connection.listener, connection.server
+            texts = [self._pseudonyms.replace(Kind.ADDRESSES, text.encode()).decode() for text in ends]
+            self._comments[self._current[0]] = describe_route(*texts)
         while len(self._ended) > 2 * LINGER:
             self._states.pop(self._ended.popleft(), None)
         return state
@@ -164,8 +170,10 @@ class Sanitizer:
             if tcp is not None:
                 half = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
                 stream = tcp.state.find(half.stream)  # type: ignore[attr-defined]
-                start = stream.offset_of(half, sequence_of(segment))
+                start = stream.offset_of(half, segment)
                 stream.add(start, segment[4])
+                if segment[3] & NEXT:  # it has no sequence number of its own
+                    segment = (segment[0], start + 1 & MASK, *segment[2:])
                 self._events.setdefault(stream, [])
                 waiting = _Waiting(packet, segment, half, stream, start)
         self._resolve()
@@ -189,7 +197,8 @@ class Sanitizer:
             self._next += 1
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
             self.unread += not is_ready
-            self._writer.write(self._rewrite(waiting))
+            comment = self._comments.pop(self._next - 1, "")
+            self._writer.write(self._rewrite(waiting), [comment] if comment else [])
 
     def _rewrite(self, waiting: _Waiting) -> RawPacket:
         packet, segment = waiting.packet, waiting.segment

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Final
 
 from pulsarctl_wire.capture.halves import Half
+from pulsarctl_wire.capture.packets import NEXT, SYN, Segment
 from pulsarctl_wire.sanitize.frames import FrameRewriter
 from pulsarctl_wire.sanitize.noise import Noise
 from pulsarctl_wire.sanitize.strays import StrayRewriter
@@ -73,10 +74,12 @@ class Stream:
         self._skipped_until = 0  # the end of the frame whose rest is skipped
         self._in_step = decoder.is_in_step  # a frame should begin at `resolved`
 
-    def offset_of(self, half: Half, sequence: int) -> int:
-        """Return the offset of the byte with this sequence number; `half` is this direction."""
+    def offset_of(self, half: Half, segment: Segment) -> int:
+        """Return the offset of the first byte of a segment; `half` is this direction."""
         delivered = self._decoder.position + self._decoder.held_bytes
-        return half.unwrap(sequence) - half.next + delivered
+        if segment[3] & NEXT:
+            return delivered - len(segment[4])
+        return half.unwrap(segment[1] + bool(segment[3] & SYN)) - half.next + delivered
 
     def add(self, start: int, data: bytes) -> None:
         """Add the original bytes of a packet."""

@@ -24,7 +24,9 @@ FIXED_32: Final = 5
 MAX_GROUPS: Final = 100
 """The maximum nesting of groups; protobuf has the same limit."""
 
-_MAX_VARINT: Final = 10  # bytes of the longest varint
+MAX_VARINT: Final = 10
+"""Bytes of the longest varint."""
+
 _MINUS_ONE: Final = b"\xff" * 9 + b"\x01"
 _64_BITS: Final = 2**64 - 1
 _32_BITS: Final = 2**32 - 1
@@ -68,7 +70,7 @@ def read_varint(data: bytes, pos: int, stop: int) -> tuple[int, int]:
     if pos < stop and data[pos] < 0x80:
         return data[pos], pos + 1
     value = shift = 0
-    for index in range(pos, min(pos + _MAX_VARINT, stop)):
+    for index in range(pos, min(pos + MAX_VARINT, stop)):
         byte = data[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -157,8 +159,8 @@ def _value(data: bytes, pos: int, stop: int, wire: int) -> tuple[int, int, int, 
 
 
 def _endless_text(pos: int, stop: int) -> str:
-    if stop - pos >= _MAX_VARINT:
-        return f"a varint that does not end within {_MAX_VARINT} bytes"
+    if stop - pos >= MAX_VARINT:
+        return f"a varint that does not end within {MAX_VARINT} bytes"
     return f"a varint that does not end, {_left_text(stop - pos)}" if stop > pos else _left_text(0)
 
 
