@@ -317,7 +317,8 @@ class Reassembler:
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
         half.is_plain = peer.is_plain = self._secrets is None
-        tcp.new_tls = None if self._secrets is None else self._secrets.new_tls
+        if self._secrets is not None:
+            tcp.new_tls, tcp.on_plain = self._secrets.new_tls, self._secrets.on_plain
         self._halves[key], self._halves[back] = half, peer
         return tcp
 

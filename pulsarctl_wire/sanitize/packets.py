@@ -236,4 +236,3 @@ def _protocol(data: bytes, pos: int) -> int:
 
 def _adjust(checksum: int, change: int) -> bytes:
     return ((checksum + change) % 0xFFFF).to_bytes(2, "big")
-

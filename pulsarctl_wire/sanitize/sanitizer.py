@@ -93,6 +93,7 @@ class Sanitizer:
             new_state=self._follow,
             on_end=lambda ending: self._ended.append(ending.connection.index),
         )
+        self.decoder.secrets.opens = False  # frames must be where the packets have them
         self._noise = Noise(pseudonyms)
         self._pseudonyms = pseudonyms
         self._fields = FieldRewriter(pseudonyms, self._noise)
