@@ -144,6 +144,7 @@ class KeyLog:
                 oldest = list(islice(self._sessions, max(MAX_SESSIONS // 8, 1)))
                 for each in oldest:
                     del self._sessions[each]
+                    self.used.pop(each, None)
                 self.forgotten += len(oldest)
             labels = self._sessions[key] = {}
         if labels.get(name) == value or (name not in labels and len(labels) >= MAX_LABELS):

@@ -28,6 +28,10 @@ _FULL_BODY: Final = 16_384
 """Bytes of the body of a record that may be followed by more of the same frame."""
 TAG_COST: Final = 256
 """What the trial of a tag costs, in numbers of a keystream."""
+MAX_SPAN: Final = 1 << 27
+"""Numbers that are tried at most."""
+_MAX_TAGS: Final = 1 << 17
+"""The same by their tags."""
 _MIN_TAGS: Final = 4_096
 """Numbers whose tags are tried with every key, before more are with any."""
 _GENERATIONS: Final = 3
@@ -132,8 +136,10 @@ class Numbers:
         if last <= first or self._keylog.effort <= 0 or not records:
             return None
         if opener.suite.mode != GCM:
+            last = min(last, first + _MAX_TAGS)
             self._keylog.effort -= (last - first) * TAG_COST
             return try_tags(opener, min(records, key=lambda each: len(each[2])), first, last)
+        last = min(last, first + MAX_SPAN)
         self._keylog.effort -= last - first
         self._keystream = self._keystream or Keystream()
         encryptor = _make_encryptor(opener.key)

@@ -8,6 +8,7 @@ from pulsarctl_wire.capture.tls.facts import Alert, TlsFacts
 from pulsarctl_wire.capture.tls.handshake import CLOSE_NOTIFY, BadMessage
 from pulsarctl_wire.capture.tls.keylog import KeyLog
 from pulsarctl_wire.capture.tls.midway import (
+    MAX_SPAN,
     TAG_COST,
     Found,
     Numbers,
@@ -35,8 +36,6 @@ _SLACK: Final = 16
 """Numbers that are tried beyond those of the records that a hole can have had."""
 _MAX_TRIED: Final = 64
 """Records after a hole that are tried in vain before a direction is given up."""
-_MAX_SPAN: Final = 1 << 27
-"""Numbers that a search tries at most."""
 _SPANS: Final = ((512, 1 << 26), (64, 1 << 25), (8, 1 << 24), (2, 1 << 22))
 """Records that wait, joined midway, and numbers that are tried then."""
 _HOLE_SPAN: Final = 1 << 24
@@ -393,7 +392,7 @@ class Opening:
 
     def _span(self, side: Side) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        last_span = max(min(_MAX_SPAN, self._keylog.effort // 8), 1)  # the rest is for other connections
+        last_span = max(min(MAX_SPAN, self._keylog.effort // 8), 1)  # the rest is for other connections
         if not self._facts.is_midway:
             last_span = min(last_span, _EARLY_SPAN)
         if self.is_final or (self.negotiation.client_random and not side.tried):
