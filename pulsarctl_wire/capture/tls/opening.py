@@ -11,10 +11,10 @@ from pulsarctl_wire.capture.tls.midway import (
     MAX_SPAN,
     TAG_COST,
     Found,
-    Numbers,
     Sealed,
     Search,
     choose_records,
+    find_number,
     try_tags,
 )
 from pulsarctl_wire.capture.tls.negotiation import Negotiation
@@ -288,11 +288,11 @@ class Opening:
         """Find the number of the next record after a hole, or leave it closed."""
         count = side.lost_bytes // MIN_RECORD + _SLACK
         record = 0, entry.header, entry.body
-        numbers = Numbers(self._keylog)
         for opener, first in self._list_openers(side, entry):
             number = try_tags(opener, record, first, first + min(count, _MAX_LOST))
             if number is None and count > _MAX_LOST and opener.is_13:
-                number = numbers.find(opener, choose_records([record]), first, first + count)
+                likely = choose_records([record])
+                number = find_number(self._keylog, opener, likely, first, first + count)
             if number is not None:
                 self._place(side, opener, number)
                 return
