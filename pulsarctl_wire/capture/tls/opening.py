@@ -214,6 +214,7 @@ class Opening:
     def _leave_closed(self, side: Side, entry: Entry) -> bool:
         """Count a record that is not opened."""
         side.facts.closed_records += 1
+        side.facts.closed_alerts += entry.header[0] == ALERT
         if side.stage != sides.HANDSHAKE:
             side.missing += max(len(entry.body) - (side.opener.overhead if side.opener else 0), 0)
         side.lost_bytes += HEADER_SIZE + len(entry.body)
