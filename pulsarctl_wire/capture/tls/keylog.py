@@ -176,6 +176,12 @@ class KeyLog:
                         if "_TRAFFIC_SECRET_" in label:
                             yield client_random, label, secret
 
+    def find_secrets(self, label: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the client randoms that have a secret with this label, and the secrets."""
+        for client_random, labels in list(self._sessions.items()):
+            if label in labels and not client_random.startswith(_SESSION):
+                yield client_random, labels[label]
+
     def lines_of(self, client_random: bytes) -> bytes:
         """Return the lines of a client random's secrets, as in a key log."""
         labels = self.secrets_of(client_random)

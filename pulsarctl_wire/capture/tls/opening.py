@@ -52,6 +52,9 @@ _MIDWAY_12: Final = (
     "joined midway with TLS 1.2: the handshake is not in the capture,"
     " and its keys cannot be derived without it"
 )
+_NO_SERVER_HELLO: Final = (
+    "the ServerHello is not in the capture, and the keys of TLS 1.2 cannot be derived without it"
+)
 
 
 def _shorten(client_random: bytes) -> str:
@@ -174,6 +177,8 @@ class Opening:
             return True
         if side.stage == CLEAR:
             return self._find_midway(side)
+        if not negotiation.client_random:
+            negotiation.find_client(side, entry)
         if side.opener is None and not negotiation.find_key(side):
             if not self.is_final:
                 return False
@@ -228,15 +233,18 @@ class Opening:
             side.facts.closed_records += 1
             entry.is_done = True
             return True
-        if side.opened:
-            side.lose_place(0)
-            self._find_place(side, entry)  # damage may have hidden another key, or records that were lost
-            side.facts.failed_tags += entry.is_done
-            return entry.is_done or self.step(side, entry)
+        has_opened = side.opened > 0
+        side.lose_place(0)
+        self._find_place(side, entry)  # damage may have hidden another key, or records that were lost
+        if not entry.is_done:
+            return self.step(side, entry)
         side.facts.failed_tags += 1
-        name = _shorten(self.negotiation.client_random)
-        self.close(side, f"the secret for client random {name} does not fit: the tag of a record is wrong")
-        return self._leave_closed(side, entry)
+        if not has_opened:
+            name = _shorten(self.negotiation.client_random)
+            self.close(
+                side, f"the secret for client random {name} does not fit: the tag of a record is wrong"
+            )
+        return True
 
     # -- after a hole
 
@@ -350,9 +358,9 @@ class Opening:
     def _find_midway(self, side: Side) -> bool:
         """Find secret and number of a side's records by trial; return whether that has ended."""
         negotiation = self.negotiation
-        if self._is_12(side):
+        if self._is_12(side) or negotiation.has_master:
             for each in self._sides:
-                self.close(each, _MIDWAY_12)
+                self.close(each, _NO_SERVER_HELLO if negotiation.client_random else _MIDWAY_12)
             self._facts.version = self._facts.version or "TLS 1.2"
             return True
         span = self._span(side)
