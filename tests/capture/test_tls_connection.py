@@ -158,6 +158,7 @@ def test_without_secrets_it_is_said_what_is_missing(version: ssl.TLSVersion) -> 
     facts = facts_of(source, b"")
     assert facts.reason == f"no secret for client random {facts.client_random[:8]}…"
     assert facts.client.closed_records > 4
+    assert facts.client.closed_alerts == facts.server.closed_alerts == (1 if version is V12 else 0)
     assert facts.server_name == "broker.example"
     assert (facts.server_certificate is not None) is (version is V12)
 

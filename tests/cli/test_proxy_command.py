@@ -325,7 +325,7 @@ def test_a_signal_that_comes_too_early_is_minded_when_it_can_be(number: signal.S
 def test_tls_with_a_ca_of_its_own(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     record = tmp_path / "seen.pcapng"
-    args = ("--tls", "--tap", "--tls-keylog", keys, "--record", record)
+    args = ("--tls", "--tap", "--keylog", keys, "--record", record)
     with Proxied(*args) as proxy:
         trusted = Path(proxy.err.line("clients have to trust (.+)$")[0][1])
         assert trusted == proxy.home / ".local" / "share" / "pwire" / "ca.pem"

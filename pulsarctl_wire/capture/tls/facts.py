@@ -39,6 +39,8 @@ class DirectionFacts:
     """Bytes of application data in them."""
     closed_records: int = 0
     """Records that were not opened: also those of a handshake or early data whose secret is missing."""
+    closed_alerts: int = 0
+    """Those of them that are alerts, as TLS 1.2 shows: most likely close_notify."""
     unproven_records: int = 0
     """Records of which bytes are missing: what is left of them was opened, but their tags prove nothing."""
     failed_tags: int = 0

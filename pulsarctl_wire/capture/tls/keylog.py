@@ -146,6 +146,7 @@ class KeyLog:
                 oldest = list(islice(self._sessions, max(MAX_SESSIONS // 8, 1)))
                 for each in oldest:
                     del self._sessions[each]
+                    self.used.pop(each, None)
                 self.forgotten += len(oldest)
             labels = self._sessions[key] = {}
         if labels.get(name) == value or (name not in labels and len(labels) >= MAX_LABELS):
@@ -182,6 +183,12 @@ class KeyLog:
     def client_randoms(self) -> list[bytes]:
         """The client randoms that have secrets, the oldest first."""
         return list(self._sessions)
+
+    def find_secrets(self, label: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the client randoms that have a secret with this label, and the secrets."""
+        for client_random, labels in list(self._sessions.items()):
+            if label in labels and not client_random.startswith(_SESSION):
+                yield client_random, labels[label]
 
     def lines_of(self, client_random: bytes) -> bytes:
         """Return the lines of a client random's secrets, as in a key log."""

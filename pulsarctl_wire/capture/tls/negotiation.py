@@ -1,5 +1,6 @@
 """Follows the handshakes of a TLS connection: which version, suite and keys each direction uses when."""
 
+from itertools import islice
 from typing import Final
 
 from pulsarctl_wire.capture.tls import handshake
@@ -14,13 +15,15 @@ from pulsarctl_wire.capture.tls.handshake import (
 )
 from pulsarctl_wire.capture.tls.keylog import MASTER, KeyLog
 from pulsarctl_wire.capture.tls.schedule import EXPLICIT_SIZE, open_12, open_13
-from pulsarctl_wire.capture.tls.sides import APPLICATION, EARLY, HANDSHAKE, Side
+from pulsarctl_wire.capture.tls.sides import APPLICATION, EARLY, HANDSHAKE, Entry, Side
 from pulsarctl_wire.capture.tls.suites import CHACHA, Suite, suite_of
 
 MAX_MESSAGE: Final = 65_536
 """Bytes of a handshake message that is kept; a larger one is skipped."""
 _MAX_SKIPS: Final = 64
 """Records of a TLS 1.3 handshake, if its secrets are missing in the key log."""
+_MAX_CLIENTS: Final = 16_384
+"""Client randoms that are tried if a connection's own was not captured."""
 _MAX_EARLY: Final = 65_536
 """Records of early data that a server rejects."""
 
@@ -38,6 +41,7 @@ class Negotiation:
         self._sides = client, server  # as the caller names them
         self._server_random = b""
         self._server_session_id = b""
+        self._tried_version = -1  # of the key log whose client randoms were tried
         self._has_ticket = False
         self._offers_early_data = False
         self._is_hello_done = False  # of the server's messages, since its hello
@@ -228,6 +232,31 @@ class Negotiation:
             return False
         side.use(open_13(suite, secret))
         return self._note_use()
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the key log has a master secret, which only versions before TLS 1.3 have."""
+        return MASTER in self._keylog.secrets_of(self.client_random)
+
+    def find_client(self, side: Side, entry: Entry) -> None:
+        """Find out whose connection it is, if the ClientHello was not captured: whose key opens record 0."""
+        if self.client_random or self.suite is None or self._tried_version == self._keylog.version:
+            return
+        self._tried_version = self._keylog.version
+        is_client = side is self.client
+        label = (
+            MASTER if not self.is_13 else f"{'CLIENT' if is_client else 'SERVER'}_HANDSHAKE_TRAFFIC_SECRET"
+        )
+        for client_random, secret in islice(self._keylog.find_secrets(label), _MAX_CLIENTS):
+            if self.is_13:
+                opener = open_13(self.suite, secret)
+            else:
+                random = self._server_random
+                opener = open_12(self.suite, secret, client_random, random, is_client=is_client)
+            if opener.open(0, entry.header, entry.body) is not None:
+                self.client_random = client_random
+                self.facts.client_random = client_random.hex()
+                return
 
     def application_secret(self, side: Side) -> bytes | None:
         """Return the first traffic secret of what a side sends after the handshake, in TLS 1.3."""
