@@ -69,8 +69,8 @@ FAULTS: Final = (
     ),
     Fault(
         "capture/tls/negotiation.py",
-        "facts.resumed = \"PSK\" if self.is_13 and hello.has_psk else \"\"",
-        "facts.resumed = \"PSK\" if self.is_13 else \"\"",
+        'facts.resumed = "PSK" if self.is_13 and hello.has_psk else ""',
+        'facts.resumed = "PSK" if self.is_13 else ""',
         "capture/test_tls_connection.py",
     ),
     Fault(
