@@ -187,6 +187,18 @@ def test_without_the_handshakes_secrets_application_data_is_opened(version: ssl.
     assert facts.reason == ""
 
 
+@pytest.mark.parametrize("version", [V12, V13])
+def test_nothing_waits_for_secrets_that_cannot_come(version: ssl.TLSVersion) -> None:
+    source = said(version)
+    log = log_of(b"")
+    log.is_complete = True
+    connection = TlsConnection(log)
+    for packet, (from_client, data) in enumerate(source.wire):
+        assert not connection.take(from_client, data, None, packet)
+        assert connection.held_bytes == 0
+    assert connection.facts.reason.startswith("no secret for client random")
+
+
 @given(limit=st.integers(0, 60_000), seed=SEEDS)
 def test_what_waits_is_bounded(limit: int, seed: int) -> None:
     source = said()

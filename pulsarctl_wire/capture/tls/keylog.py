@@ -47,6 +47,8 @@ class KeyLog:
     def __init__(self) -> None:
         self.version = 0
         """Grows whenever a new secret came, so that whoever waits for one tries again."""
+        self.is_complete = False
+        """Set this when no more secrets will come: then nothing waits for them."""
         self.secrets = 0
         """Secrets that were understood, without repeated ones."""
         self.bad_lines = 0
@@ -71,14 +73,14 @@ class KeyLog:
         self._sessions: dict[bytes, dict[str, bytes]] = {}
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of a key log, cut anywhere."""
+        """Take the next bytes of a key log, cut anywhere; `finish` it before you feed another one."""
         if not self._lines and not self._rest:
             data = data.removeprefix(_BOM)
         for start in range(0, len(data), _PIECE):
             self._feed_piece(data[start : start + _PIECE])
 
     def finish(self) -> None:
-        """Take the last line, though no line feed ended it. Another log may be fed next."""
+        """Take the last line, though no line feed ended it."""
         if self._rest or self._is_in_long_line:
             self._feed_piece(b"\n")
 

@@ -214,8 +214,8 @@ class Negotiation:
         handshake_secret = secrets.get(f"{role}_HANDSHAKE_TRAFFIC_SECRET")
         secret = self.application_secret(side)
         if side.stage == EARLY:
-            if not self.facts.early_data and "SERVER_HANDSHAKE_TRAFFIC_SECRET" in secrets:
-                return False  # the server is about to say whether it accepts
+            if self.is_undecided(side):
+                return False
             early = secrets.get("CLIENT_EARLY_TRAFFIC_SECRET")
             if self.facts.early_data == "accepted" and early is not None:
                 side.use(open_13(suite, early))
@@ -232,6 +232,12 @@ class Negotiation:
             return False
         side.use(open_13(suite, secret))
         return self._note_use()
+
+    def is_undecided(self, side: Side) -> bool:
+        """Return whether the server is about to say whether it accepts the early data that is next."""
+        secrets = self._keylog.secrets_of(self.client_random)
+        is_said = self.facts.early_data or "SERVER_HANDSHAKE_TRAFFIC_SECRET" not in secrets
+        return side.stage == EARLY and not is_said
 
     @property
     def has_master(self) -> bool:

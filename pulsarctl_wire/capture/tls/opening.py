@@ -180,7 +180,7 @@ class Opening:
         if not negotiation.client_random:
             negotiation.find_client(side, entry)
         if side.opener is None and not negotiation.find_key(side):
-            if not self.is_final:
+            if not (self.is_final or (self._keylog.is_complete and not negotiation.is_undecided(side))):
                 return False
             self._close_without_secret(side)
             return True
@@ -379,7 +379,8 @@ class Opening:
         if found is not None:
             self._join(side, found)
             return True
-        if self.is_final or search.is_exhausted or count >= _SPANS[0][0]:
+        is_hopeless = not search.keys and self._keylog.is_complete
+        if self.is_final or is_hopeless or search.is_exhausted or count >= _SPANS[0][0]:
             self._close_midway(side, search)
             return True
         if side.holes:  # what comes after it is another try
