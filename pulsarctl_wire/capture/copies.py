@@ -60,8 +60,7 @@ class Copies:
         original = self.originals.get(key)
         if original is not None and segment[3] & SYN and not _has_syn(original, segment):
             for copy in (key, reverse(key)):  # of another connection now
-                del self.originals[copy]
-                original.copies.remove(copy)
+                self.originals.pop(copy, None)
             original = None
         if original is None and not self.keep:
             original = self._recognize(segment, time_ns)
@@ -81,7 +80,8 @@ class Copies:
                 way = compare(opening, segment)
                 if way:
                     key = segment[0] if way > 0 else reverse(segment[0])
-                    tcp.life.also.append(key)
+                    if key not in tcp.life.also and len(tcp.life.also) < MAX_COPIES:
+                        tcp.life.also.append(key)
                     self.add(key, tcp)
                     self.add(reverse(key), tcp)
                     return tcp
@@ -100,7 +100,8 @@ class Copies:
     def forget(self, tcp: Tcp) -> None:
         """Forget a connection and its copies."""
         for key in tcp.copies:
-            self.originals.pop(key, None)
+            if self.originals.get(key) is tcp:
+                del self.originals[key]
         tcp.copies.clear()
         for mark in (tcp.half.syn, tcp.keys[0]):
             if mark is not None and mark in self._openings and self._openings[mark][1] is tcp:

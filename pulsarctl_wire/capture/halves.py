@@ -347,7 +347,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.accepted |= later.accepted
     life.reset |= later.reset
     life.copies += later.copies
-    life.also += later.also
+    life.also += [key for key in later.also if len(key) == len(tcp.keys[0])]
     tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
