@@ -37,6 +37,8 @@ class Copies:
         """Whether copies are connections of their own."""
         self.total = 0
         """Packets that were captured again."""
+        self.longer = 0
+        """Connections whose copies go on after they do."""
         self.originals: dict[bytes, Tcp] = {}
         """Key of a copy's segments -> the connection that it is a copy of."""
         self._openings: dict[int | bytes, tuple[Opening, Tcp]] = {}
@@ -65,7 +67,7 @@ class Copies:
         if original is None and not self.keep:
             original = self._recognize(segment, time_ns)
         if original is not None:
-            self.count(original, 1)
+            self.count(original, 1, time_ns)
         return original is not None
 
     def _recognize(self, segment: Segment, time_ns: int | None) -> Tcp | None:
@@ -92,9 +94,10 @@ class Copies:
         self.originals[key] = tcp
         tcp.copies.append(key)
 
-    def count(self, tcp: Tcp, packets: int) -> None:
-        """Count copies of packets of a connection."""
+    def count(self, tcp: Tcp, packets: int, last_ns: int | None) -> None:
+        """Count packets of a copy of a connection; when the last one was captured, in ns."""
         tcp.life.copies += packets
+        tcp.life.copied_ns = last_ns if last_ns is not None else tcp.life.copied_ns
         self.total += packets
 
     def forget(self, tcp: Tcp) -> None:
