@@ -179,7 +179,7 @@ class Reassembler:
                 begin(half, sequence)
         tcp = half.tcp
         if is_repeated(half, segment, time_ns):
-            self.copies.count(tcp, 1)
+            self.copies.count(tcp, 1, None)
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if flags & NEXT and half.started:
             sequence = half.next & MASK
@@ -239,7 +239,9 @@ class Reassembler:
     def report(self) -> None:
         """Call `on_end` with the connections that have ended since the last call."""
         while self._unreported and self._on_end is not None:
-            self._on_end(describe_end(self._unreported.pop(0)))
+            ending = describe_end(self._unreported.pop(0))
+            self.copies.longer += ending.has_longer_copy
+            self._on_end(ending)
 
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""

@@ -69,6 +69,8 @@ def test_a_pdu_is_what_comes_next() -> None:
     assert dissect(pdu(PING)) == (KEY, 1, 0, NEXT, PING, 0)
     key6 = bytes(range(32)) + KEY[-4:]
     assert dissect(pdu(PING, key6)) == (key6, 1, 0, NEXT, PING, 0)
+    data = pdu(PING)
+    assert Dissector().segment(EXPORTED, data[:-3], len(data)) == (KEY, 1, 0, NEXT, PING[:-3], 3)
 
 
 def test_numbers_that_wireshark_knows_are_taken() -> None:

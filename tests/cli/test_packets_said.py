@@ -52,7 +52,7 @@ def test_packets_before_and_after_nat_are_one_connection(tmp_path: Path) -> None
         name: plain[name] for name in ("frames_to_broker", "frames_to_client", "how", "syns")
     }
     assert "57 copies as 172.17.0.9:57886 → 127.0.0.1:8650" in decode("--connections", NAT).out.decode()
-    assert "  copies     59 packets captured twice, shown once\n" in decode("-q", NAT).err
+    assert "  copies     59 packets captured twice, counted once\n" in decode("-q", NAT).err
     assert "copies     59 packets captured twice, counted once" in pwire("stats", NAT).out.decode()
     assert pwire("stats", "-o", "json", "--by", "topic", NAT).records[0]["copied_packets"] == 59
     for verb in (["doctor"], ["table", "--out", tmp_path / "t.parquet"]):
@@ -71,3 +71,25 @@ def test_copies_can_be_kept(tmp_path: Path) -> None:
     assert len(pwire("sequence", "--no-fold", "--keep-duplicates", NAT).out) > 1.5 * len(
         pwire("sequence", "--no-fold", NAT).out
     )
+
+
+def test_a_copy_that_goes_on_is_said(tmp_path: Path) -> None:
+    data = NAT.read_bytes()
+    records, at = [], 24
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at + 8)[0]
+        records.append(data[at : at + 16 + size])
+        at += 16 + size
+    later = [
+        struct.pack("<I", struct.unpack_from("<I", record)[0] + 5) + record[4:] for record in records[61::2]
+    ]
+    path = tmp_path / "longer.pcap"
+    path.write_bytes(data[:24] + b"".join([*records[:60], *later]))
+    text = "59 packets captured twice, counted once; 1 copy goes on after the original: see --keep-duplicates"
+    assert text in decode("-q", path).err
+    assert text in pwire("stats", path).out.decode().replace("\n             ", " ")
+    assert text in pwire("doctor", path).err
+    assert text in pwire("table", path, "--out", tmp_path / "t.parquet").err
+    (record,) = decode("-o", "json", "--connections", path).records
+    assert record["has_longer_copy"] is True
+    assert "longer than it: see --keep-duplicates" in decode("--connections", path).out.decode()
