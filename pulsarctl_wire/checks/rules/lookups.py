@@ -113,8 +113,10 @@ class RedirectLoop(Rule):
         chain = self._chains.get(key)
         if chain is not None:
             last = chain.redirects[-1][1]
-            is_frame = request.number and last.number
-            if request.number < last.number if is_frame else request.time_ns < last.time_ns:
+            is_parallel = request.time_ns < last.time_ns
+            if request.number and last.number:  # not over HTTP
+                is_parallel = request.number < last.number
+            if is_parallel:
                 return  # another lookup, made at the same time
             if request.time_ns - last.time_ns >= self.thresholds.unanswered:
                 chain = None  # another one, made later
@@ -252,10 +254,14 @@ class AdvertisedAddressUnreachable(Rule):
 
     def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
         """Note where an answer over HTTP sends the client."""
-        if message.kind == "lookup" and message.status == _OK and message.topic is not None:
-            url = get_text(message.fields, "brokerUrl", "nativeUrl", "brokerUrlTls")
+        url = get_text(message.fields, "brokerUrl", "nativeUrl", "brokerUrlTls")
+        if message.kind != "lookup" or message.topic is None or not url:
+            return
+        key = find_client_host(state.connection), message.topic
+        previous = self._promises.get(key)
+        if previous is None or previous.is_http:
             promise = _Promise(state, url.rpartition("://")[2], locate_bytes(message), is_http=True)
-            self._add_promise((find_client_host(state.connection), message.topic), promise if url else None)
+            self._add_promise(key, promise)
 
     def _add_promise(self, key: tuple[str, str], promise: _Promise | None) -> bool:
         """Add a promise unless there is the same one; None ends the one before. Return whether it is new."""
