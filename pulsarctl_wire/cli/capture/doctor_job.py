@@ -189,7 +189,7 @@ class DoctorJob:
         about = describe_doctor(self.options.checks, self.options.sources)
         writer, dissector = EventWriter(stream, about, describe_findings(findings)), Dissector()
         writer.begin()
-        comment = Commenter(Recorder(), self.clock)
+        comment = Commenter(self.clock, show_secrets=False)
         decisions: dict[bytes, bool] = {}
 
         def is_named(client: str, server: str) -> bool:  # or the other way round
