@@ -12,8 +12,9 @@ from pulsarctl_wire.capture.halves import Half
 from pulsarctl_wire.capture.packets import NEXT, SYN, Segment
 from pulsarctl_wire.sanitize.frames import FrameRewriter
 from pulsarctl_wire.sanitize.noise import Noise
+from pulsarctl_wire.sanitize.opened import Plain
 from pulsarctl_wire.sanitize.strays import StrayRewriter
-from pulsarctl_wire.wire.frame import Event, Frame, Gap
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 _MIN_STRAYS: Final = 16 * 1024
@@ -61,6 +62,12 @@ class Stream:
         history: History,
     ) -> None:
         self.resolved = 0
+        self.half: Half | None = None
+        """This direction of its connection, once known."""
+        self.key = b""
+        """The key of its segments."""
+        self.plain = Plain()
+        """What is to be written if it is TLS that was opened."""
         self.starts: list[int] = []
         self.spans: dict[int, bytes] = {}
         """What replaces the bytes from these offsets on; gaps are in none."""
@@ -88,6 +95,9 @@ class Stream:
 
     def resolve(self, events: list[Event], *, is_last: bool = False) -> None:
         """Replace all bytes of which the events tell what they are; `is_last`: there will be no others."""
+        if self.half is not None and self.half.is_opened:
+            self._carry(events)
+            return
         for event in events:
             self._end_strays(event.offset)
             if isinstance(event, Frame):
@@ -106,6 +116,17 @@ class Stream:
             self._replace_strays(position)
         while self._pieces and self._pieces[0][0] + len(self._pieces[0][1]) <= self.resolved:
             self._pieces.popleft()
+
+    def _carry(self, events: list[Event]) -> None:
+        """Replace the plain bytes in the events, which their packets are to carry."""
+        for event in events:
+            if isinstance(event, Frame):
+                self.plain.add(event.packet, event.offset, self._frames.rewrite(event))
+            elif isinstance(event, Malformed):
+                self._strays.begin()
+                data = self._strays.rewrite(event.raw, in_step=True)
+                rest = self._noise.like(bytes(event.size - len(event.raw)))
+                self.plain.add(event.packet, event.offset, data + rest)
 
     def _end_strays(self, stop: int) -> None:
         """Replace the bytes up to `stop`, which are no frames; a frame or a gap follows."""

@@ -63,11 +63,13 @@ class TlsRewriter:
     def _rewrite_record(self, kind: int, content: bytes, is_complete: bool) -> bytes:
         if kind == _CHANGE or (kind == _ALERT and len(content) <= _PLAIN_ALERT):
             return content
-        if kind != _HANDSHAKE or not is_complete:
+        if kind != _HANDSHAKE:
             return self._noise.like(content)
         out, pos = b"", 0
         while len(content) - pos >= 4:
             number, stop = content[pos], pos + 4 + int.from_bytes(content[pos + 1 : pos + 4], "big")
+            if stop > len(content) and number in _HELLOS and not is_complete:
+                stop = len(content)  # it is cut
             if number not in _TYPES or stop > len(content):
                 break
             body = content[pos + 4 : stop]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from pulsarctl_wire.cli import completion, console
-from pulsarctl_wire.cli.options import MAX_FRAME_SIZE, SOURCES
-from pulsarctl_wire.cli.signature import flag, option, several
+from pulsarctl_wire.cli.options import SOURCES, ReadOptions
+from pulsarctl_wire.cli.signature import flag, group, option, several
 from pulsarctl_wire.render.text import count_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SanitizeOptions:
     check: bool = flag(
         "--check", "Search the output for what was replaced; exit code 12 if something is left."
     )
-    max_frame_size: int | None = MAX_FRAME_SIZE()
+    read: ReadOptions = group(ReadOptions, "How to read")
 
 
 def sanitize(options: SanitizeOptions) -> int:
@@ -73,6 +73,14 @@ def _parse_kinds(texts: list[str]) -> frozenset[Kind]:
     return frozenset(kinds)
 
 
+def _may_have_secrets(path: str) -> bool:
+    """Return whether a source holds secrets of TLS, or may hold some as it cannot be searched."""
+    from pulsarctl_wire.capture.secrets import has_secrets
+    from pulsarctl_wire.capture.series import PACKED
+
+    return not os.path.isfile(path) or PACKED.search(path) is not None or has_secrets(path)
+
+
 class _Job:
     """One run."""
 
@@ -100,7 +108,10 @@ class _Job:
         secret = os.urandom(32) if options.seed is None else options.seed.encode("utf-8", "surrogateescape")
         stream = self._create(options.write)
         sanitizer = Sanitizer(
-            stream, Pseudonyms(secret, self.keep, self._note), max_frame_size=options.max_frame_size
+            stream,
+            Pseudonyms(secret, self.keep, self._note),
+            options.read.reading,
+            opens_tls=bool(options.read.keylogs) or any(map(_may_have_secrets, self.sources)),
         )
         code = self._read(sanitizer)
         if sanitizer.count == 0 and not code:
