@@ -13,6 +13,7 @@ from segments import START_NS, Tcp, build, captured, conversation, ethernet, ipv
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.secrets import has_secrets
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.sanitize import check, sanitizer, streams
 from pulsarctl_wire.sanitize.names import Kind
@@ -22,7 +23,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from sanitize.sanitized import decode, describe, examine, pcapng, sanitize, search
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
-NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
+NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*") if not has_secrets(str(path)))
+TLS = Path(__file__).parent / "tls13.pcapng"
 SMALL = [name for name in NAMES if (SAMPLES / name).stat().st_size < 30_000]
 
 
@@ -45,6 +47,46 @@ def test_samples_say_the_same_without_names(name: str) -> None:
     assert (made.unread, made.payloads.unfit) == (0, 0)
     for before, after in zip(packets_of(capture), packets_of(copy), strict=True):
         assert (before[0], len(before[2]), before[3]) == (after[0], len(after[2]), after[3])
+
+
+def test_tls_that_secrets_open_is_written_in_the_clear() -> None:
+    capture = TLS.read_bytes()
+    copy, made, originals = sanitize(capture, opens_tls=True)
+    before, after = (
+        [
+            (
+                event.type,
+                event.number,
+                event.packet,
+                event.time_ns,
+                event.offset,
+                event.size,
+                event.latency_ns,
+            )
+            for event in decode(data)[0]
+            if isinstance(event, Frame)
+        ]
+        for data in (capture, copy)
+    )
+    assert len(before) > 30
+    assert after == before
+    assert examine(copy) == examine(capture)
+    assert search(copy, originals) == []
+    assert b"CLIENT_RANDOM" not in copy
+    assert len(packets_of(copy)) == len(packets_of(capture))
+    assert made.unread == 0
+
+
+def test_tls_that_stays_closed_keeps_its_records() -> None:
+    """Without the block of secrets; the hold of a connection that may be opened ends with it."""
+    capture = pcapng(packets_of(TLS.read_bytes()))
+    for opens_tls in (False, True):
+        copy, _, originals = sanitize(capture, opens_tls=opens_tls)
+        assert describe(copy) == describe(capture)
+        assert examine(copy) == examine(capture)
+        assert search(copy, originals) == []
+        heads = [[packet[2][66:71] for packet in packets_of(data)] for data in (capture, copy)]
+        assert all(after == before for before, after in zip(*heads, strict=True) if before[1:2] == b"\3")
 
 
 def test_checksums_of_tcp_stay_right_or_wrong() -> None:
