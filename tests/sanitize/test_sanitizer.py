@@ -1,6 +1,7 @@
 """Sanitized captures: nothing is left of what was replaced, and everything else is as it was."""
 
 import io
+import ipaddress
 import struct
 import zlib
 from pathlib import Path
@@ -331,3 +332,33 @@ def test_too_many_texts_to_be_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     added = [originals.add(Kind.KEYS, b"key-%d" % number, b"?") for number in range(4)]
     assert added == [True, True, False, False]
     assert originals.unchecked == 2
+
+
+def test_lookups_over_http_stay_lookups() -> None:
+    def web(start: bytes, body: bytes = b"") -> bytes:
+        head = b"Host: broker-1.acme.example:8080\r\nAuthorization: Bearer abc.defg.hijk\r\n"
+        return start + b"\r\n" + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    topic = b"persistent/acme/shop/orders-partition-3"
+    answer = b'{"brokerUrl":"pulsar://10.0.0.2:6650","nativeUrl":"pulsar://broker-1.acme.example:6650"}'
+    turns = [
+        (True, web(b"GET /admin/v2/%b/partitions?checkAllowAutoCreation=true HTTP/1.1" % topic)),
+        (False, web(b"HTTP/1.1 200 OK", b'{"partitions":4,"deleted":false}')),
+        (True, web(b"GET /lookup/v2/topic/%b?authoritative=false&token=12345 HTTP/1.1" % topic)),
+        (False, web(b"HTTP/1.1 200 OK", answer)),
+        (True, web(b"GET /lookup/v2/topic/persistent/acme/shop/caf%C3%A9 HTTP/1.1")),
+        (False, web(b"HTTP/1.1 404 Not Found", b'{"reason":"Topic not found"}')),
+    ]
+    tcp = Tcp(server=("10.0.0.2", 8080))
+    capture = pcapng(captured(tcp.whole(turns)))
+    copy, _, originals = sanitize(capture)
+    calls = [
+        [(event.kind, event.status, event.size, event.packet, event.latency_ns) for event in decode(data)[0]]  # type: ignore[union-attr]
+        for data in (capture, copy)
+    ]
+    assert len(calls[0]) == 6
+    assert calls[0] == calls[1]
+    address = ipaddress.ip_address(packets_of(copy)[0][2][30:34])
+    assert b"pulsar://%b:6650" % str(address).encode() in copy
+    assert search(copy, originals) == []
+    assert not any(secret in copy for secret in (b"acme", b"orders", b"hijk", b"12345"))

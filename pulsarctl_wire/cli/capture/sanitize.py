@@ -31,7 +31,7 @@ class SanitizeOptions:
     keep: list[str] = several(
         "--keep KINDS",
         "What stays as it is: topics, subscriptions, names, keys, properties, payloads, schemas, addresses, "
-        "errors, credentials; with commas.",
+        "errors, credentials, versions; with commas.",
         autocompletion=completion.kept_kinds,
     )
     map: str | None = option(
