@@ -52,6 +52,8 @@ class _Waiting:
     start: int = 0
     tls: Tcp | None = None
     """Its connection, if that is TLS which may be opened."""
+    payload: bytes | None = None
+    """What replaces its payload, once known."""
 
     @property
     def is_opened(self) -> bool:
@@ -64,8 +66,22 @@ class _Waiting:
             return self.is_opened and not holds_records(self.tls)
         if self.stream is None or self.half is None or self.segment is None:
             return True
-        self.stream.resolve([], is_last=self.half.closed)
-        return self.half.closed or self.start + len(self.segment[4]) <= self.stream.resolved
+        if self.payload is None:
+            self.stream.resolve([], is_last=self.half.closed)
+        return self.payload is not None or self.half.closed or self.is_covered
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether all its bytes are replaced."""
+        assert self.stream is not None
+        assert self.segment is not None
+        return self.start + len(self.segment[4]) <= self.stream.resolved
+
+    def read(self) -> bytes:
+        """Return what replaces its payload."""
+        assert self.stream is not None
+        assert self.segment is not None
+        return self.stream.read(self.start, self.segment[4])
 
 
 class _Followed(ExchangeState):
@@ -200,6 +216,7 @@ class Sanitizer:
                     segment = (segment[0], start + 1 & MASK, *segment[2:])
                 self._events.setdefault(stream, [])
                 waiting = _Waiting(packet, segment, half, stream, start, tls)
+                stream.waiting.append(waiting)
             elif tls is not None:
                 waiting = _Waiting(packet, segment, half, stream, 0, tls)
         self._resolve()
@@ -226,6 +243,9 @@ class Sanitizer:
     def _resolve(self) -> None:
         for stream, events in self._events.items():
             stream.resolve(events)
+            while stream.waiting and stream.waiting[0].is_covered:
+                waiting = stream.waiting.popleft()
+                waiting.payload = waiting.read()
         self._events.clear()
 
     def _write(self, limit: int) -> None:
@@ -238,7 +258,10 @@ class Sanitizer:
             del self._waiting[self._next]
             self._next += 1
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
-            self.unread += not is_ready
+            if not is_ready:
+                self.unread += 1
+                if waiting.stream is not None:
+                    waiting.stream.resolve_unfinished()
             comment = self._comments.pop(self._next - 1, "")
             comments = [comment] if comment else []
             if waiting.is_opened:
@@ -261,9 +284,7 @@ class Sanitizer:
         if segment is None:
             self.blanked += 1
             return self._packets.blank(packet)
-        payload = segment[4]
-        if waiting.stream is not None:
-            payload = waiting.stream.read(waiting.start, payload)
-        elif payload:
-            payload = self._noise.like(payload)
+        payload = waiting.payload
+        if payload is None:
+            payload = self._noise.like(segment[4]) if waiting.stream is None else waiting.read()
         return self._packets.rewrite(packet, segment, find_segment(packet[2], segment), payload)

@@ -362,3 +362,16 @@ def test_lookups_over_http_stay_lookups() -> None:
     assert b"pulsar://%b:6650" % str(address).encode() in copy
     assert search(copy, originals) == []
     assert not any(secret in copy for secret in (b"acme", b"orders", b"hijk", b"12345"))
+
+
+def test_a_frame_that_never_ends_holds_others_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanitizer, "MAX_WAITING", 50_000)
+    stalled, other = Tcp(), Tcp(client=("10.0.0.3", 50_001))
+    begun = send(b"a payload that is cut" * 10)[:-30]
+    segments = [*stalled.handshake(), *stalled.say([(True, begun)])]
+    segments += other.whole(conversation([b"a payload of some length"] * 200))
+    capture = pcapng(captured(segments))
+    copy, made, originals = sanitize(capture)
+    assert made.unread == 1
+    assert describe(copy) == describe(capture)
+    assert search(copy, originals) == []
