@@ -153,7 +153,7 @@ class Tcp:
 
     __slots__ = (
         *("certain", "copies", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life"),
-        *("mark", "new_tls", "on_plain", "reported", "since_synced", "state", "tls", "waiting"),
+        *("mark", "new_tls", "reported", "since_synced", "state", "tls", "waiting"),
     )
 
     def __init__(
@@ -174,7 +174,6 @@ class Tcp:
         self.is_synced = False
         self.since_synced = 0  # packets
         self.new_tls: NewTls | None = None
-        self.on_plain: Any = None  # `Secrets.on_plain`
         self.tls: Any = None  # the `TlsConnection`, if it is one
 
 
@@ -299,8 +298,6 @@ def open_pieces(tcp: Tcp, pieces: list[Any], events: list[Event]) -> Iterator[No
                 tcp.state.connection, half.stream.to_broker, from_start=from_start, limit=half.stream.limit
             )
             half.stream.resume(fresh.state(), 0)  # the state of the connection knows the stream itself
-        if tcp.on_plain is not None:
-            tcp.on_plain(tcp.state.connection, from_client, data, missing, time_ns)
         if missing:
             yield from settle(half, events)
             events += half.stream.gap(missing, time_ns, packet)

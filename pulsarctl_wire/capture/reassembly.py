@@ -320,7 +320,7 @@ class Reassembler:
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
         half.is_plain = peer.is_plain = self._secrets is None
         if self._secrets is not None:
-            tcp.new_tls, tcp.on_plain = self._secrets.new_tls, self._secrets.on_plain
+            tcp.new_tls = self._secrets.new_tls
         self._halves[key], self._halves[back] = half, peer
         return tcp
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.comments import describe_route
 from pulsarctl_wire.capture.links import RAW_IP
-from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, address_of
+from pulsarctl_wire.capture.packets import ACK, FIN, SYN, address_of
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.wire.frame import Connection
 
@@ -138,21 +138,16 @@ class SessionWriter:
             sides[to_broker].next = (sides[to_broker].next + step) & _MASK
             self._acknowledge(sides, to_broker, time_ns)
 
-    def closed(
-        self, connection: Connection, time_ns: int, by_broker: bool = False, *, reset: bool = False
-    ) -> None:
-        """Write the end of a connection, by the client or the broker; nothing if it is not open."""
+    def closed(self, connection: Connection, time_ns: int, by_broker: bool = False) -> None:
+        """Write the end of a connection, closed by the client or the broker; nothing if it is not open."""
         self._turn(time_ns)
-        self._close(connection, time_ns, by_broker, reset)
+        self._close(connection, time_ns, by_broker)
 
-    def _close(self, connection: Connection, time_ns: int, by_broker: bool, reset: bool = False) -> None:
+    def _close(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         sides = self._open.pop(connection.index, None)
         if sides is not None:
             self._listeners.pop(connection.index, None)
             self._keys.discard(sides[1].key)
-            if reset:
-                self._segment(sides, not by_broker, RST | ACK, time_ns)
-                return
             for to_broker in (not by_broker, by_broker):
                 self._segment(sides, to_broker, FIN | ACK, time_ns)
                 self._segment(sides, not to_broker, ACK, time_ns)

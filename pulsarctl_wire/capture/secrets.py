@@ -8,21 +8,15 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 from pulsarctl_wire.capture.files import SecretsBlock, find_secrets
 from pulsarctl_wire.errors import CaptureError
-from pulsarctl_wire.wire.frame import Connection
 
 NSS: Final = 0x544C534B
 """The type of secrets that are a key log, in a Decryption Secrets Block."""
-
-OnPlain = Callable[[Connection, bool, bytes, int, int | None], object]
-"""Takes a connection, whether its client (as it seemed at first) sent them, bytes of application data, the
-number of bytes that are missing before these, and the time in ns.
-"""
 
 _EVERY: Final = 0.1  # s between looks at key logs
 
@@ -39,10 +33,6 @@ class Secrets:
         self.keylog = KeyLog()
         self.file: str | None = None
         """The capture file that is read, if it may hold more secrets."""
-        self.opens = True
-        """Whether TLS is opened at all."""
-        self.on_plain: OnPlain | None = None
-        """Is called with what was in TLS records."""
         self._paths = list(paths)
         self._logs = [KeyLogFile(path, self.keylog) for path in self._paths]
         self._written: set[bytes] = set()  # client randoms whose secrets `take_used` has returned
@@ -115,8 +105,6 @@ class Secrets:
         """
         from pulsarctl_wire.capture.tls.connection import TlsConnection
 
-        if not self.opens:
-            return None
         looks = TlsConnection.looks_like_tls(head)
         if looks is False and (is_first or not self.keylog.secrets):
             return None

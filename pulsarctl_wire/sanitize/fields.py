@@ -19,13 +19,7 @@ from pulsarctl_wire.wire.varint import MAX_VARINT, SIZED, fields
 _MAX_DEPTH: Final = 100
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
-_PUBLIC: Final = frozenset(
-    {
-        *("client_version", "server_version", "proxy_version", "auth_method_name", "original_auth_method"),
-        *("encryption_algo", "schema_version", "connectedSince"),
-        "CommandConsumerStatsResponse.type",
-    }
-)
+_PUBLIC: Final = frozenset({"schema_version", "connectedSince", "CommandConsumerStatsResponse.type"})
 """Fields that stay, by name."""
 _KINDS: Final = {
     **dict.fromkeys(("message", "error_message"), Kind.ERRORS),
@@ -39,6 +33,8 @@ _KINDS: Final = {
     **dict.fromkeys(("assignedBrokerServiceUrl", "assignedBrokerServiceUrlTls"), Kind.ADDRESSES),
     **dict.fromkeys(("controller_broker_url", "controller_broker_url_tls"), Kind.ADDRESSES),
     **dict.fromkeys(("broker_url", "broker_url_tls"), Kind.ADDRESSES),
+    **dict.fromkeys(("client_version", "server_version", "proxy_version"), Kind.VERSIONS),
+    **dict.fromkeys(("auth_method_name", "original_auth_method", "encryption_algo"), Kind.VERSIONS),
     "Schema.name": Kind.SCHEMAS,
     "Schema.schema_data": Kind.SCHEMAS,
     "KeyValue.key": Kind.PROPERTIES,
@@ -88,7 +84,7 @@ class FieldRewriter:
             text = data[field.at : field.stop]
             if is_property and field.number == 1:
                 has_numbers = vocabulary.NUMBERED.fullmatch(text) is not None
-            elif is_property and has_numbers:
+            elif has_numbers and vocabulary.VALUE.fullmatch(text):
                 continue
             out[field.at : field.stop] = self._replace(schema, text)
 

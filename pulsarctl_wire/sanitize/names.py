@@ -44,7 +44,7 @@ _ADDRESS_6: Final = (
 _RUNS: Final = rb"(?P<run>[A-Za-z]+|[0-9]+)|(?P<wide>[\x80-\xff]+)"
 _PHRASES: Final = b"(?P<kept>" + vocabulary.PHRASES.pattern + b")"
 _PORT: Final = rb"(?P<port>(?<=[0-9A-Za-z\]]):[0-9]{1,5}(?![0-9A-Za-z]|\.[0-9]))"
-_NUMBER: Final = rb"""(?P<number>(?<![\w./"'-])[0-9]+(?![\w"'-]|\.\w|/\w)|0x[0-9a-f]+)"""
+_NUMBER: Final = rb"""(?P<number>(?<![\w./"'=-])[0-9]+(?![\w"'-]|\.\w|/\w)|0x[0-9a-f]+)"""
 _INNER: Final = rb"(?P<name>(?:non-)?persistent://[^\s'\"()\[\],;]+|(?<!\w)'[^'\n]{1,300}'(?!\w)|(?<!\w)[\w-]*[-/_0-9][\w/-]*)"
 """Matches a name in an error text: a topic, what is in quotes, or what has a digit or one of - _ / in it."""
 _NAME: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _RUNS)))
@@ -52,6 +52,7 @@ _URL: Final = re.compile(b"|".join((_ADDRESS, _ADDRESS_6, _PORT, _RUNS)))
 _TEXT: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _ADDRESS_6, _PORT, _NUMBER, _RUNS)))
 _ERROR: Final = re.compile(b"|".join((_PHRASES, _ADDRESS, _ADDRESS_6, _PORT, _NUMBER, _INNER, _RUNS)))
 _RUN: Final = re.compile(_RUNS)
+_WORDS: Final = re.compile(rb"(?P<run>[A-Za-z]+)|(?P<wide>[\x80-\xff]+)")  # numbers of versions stay
 
 
 class Kind(str, Enum):
@@ -67,6 +68,7 @@ class Kind(str, Enum):
     ADDRESSES = "addresses"
     ERRORS = "errors"
     CREDENTIALS = "credentials"
+    VERSIONS = "versions"
 
 
 _FORMS: Final = {
@@ -74,6 +76,7 @@ _FORMS: Final = {
     Kind.PROPERTIES: (_NAME, vocabulary.PROPERTIES),
     Kind.SCHEMAS: (_TEXT, vocabulary.SCHEMAS),
     Kind.ERRORS: (_ERROR, vocabulary.ERRORS),
+    Kind.VERSIONS: (_WORDS, vocabulary.VERSIONS),
 }
 """Kind -> what is looked for in its texts, and the words that stay; other kinds are names."""
 

@@ -81,7 +81,9 @@ class PacketRewriter:
         """Return a packet with `payload` in the place of that of its segment."""
         time_ns, link, data, length = packet
         if place is None or not self._is_usual(link, data, place.ip):
-            return self._make(packet, segment, payload)
+            made = self.make(packet, (*segment[:4], payload, segment[5]))
+            padding = 0 if segment[5] or len(made[2]) > _LARGEST else max(len(data) - len(made[2]), 0)
+            return time_ns, RAW_IP, made[2] + bytes(padding), max(made[3], length)
         out = bytearray(data)
         out[place.start : place.stop] = payload
         out[place.stop :] = bytes(len(data) - place.stop)  # padding of the link layer
@@ -203,10 +205,10 @@ class PacketRewriter:
 
     # -- packets that are made anew
 
-    def _make(self, packet: RawPacket, segment: Segment, payload: bytes) -> RawPacket:
-        """Return a raw IP packet with a segment, and zeros up to the size of the original packet."""
-        time_ns, _, data, length = packet
-        key, sequence, acknowledged, flags, _, missing = segment
+    def make(self, packet: RawPacket, segment: Segment) -> RawPacket:
+        """Return a raw IP packet with a segment that has no options, at the time of another packet."""
+        time_ns = packet[0]
+        key, sequence, acknowledged, flags, payload, missing = segment
         flags &= 0xFF
         if not flags & ACK:
             acknowledged = 0  # a timestamp
@@ -224,9 +226,7 @@ class PacketRewriter:
             checksum = -(sum_words(ip) + sum_words(addresses)) % 0xFFFF
             ip = ip[:10] + checksum.to_bytes(2, "big") + addresses
         out = b"".join((ip, tcp, payload))
-        if not missing and size + _IPV4_HEADER <= _LARGEST:
-            out += bytes(max(len(data) - len(out), 0))
-        return time_ns, RAW_IP, out, max(length, len(out) + missing)
+        return time_ns, RAW_IP, out, len(out) + missing
 
 
 def _protocol(data: bytes, pos: int) -> int:

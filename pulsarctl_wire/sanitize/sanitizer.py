@@ -10,12 +10,12 @@ with noise instead, and counted.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from pulsarctl_wire.capture.comments import describe_route
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.halves import MASK, Half
-from pulsarctl_wire.capture.packets import NEXT, Dissector, Segment
+from pulsarctl_wire.capture.halves import MASK, Half, Tcp
+from pulsarctl_wire.capture.packets import NEXT, Dissector, Segment, reverse
 from pulsarctl_wire.capture.reassembly import LINGER
 from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.capture.writer import PcapngWriter
@@ -23,6 +23,7 @@ from pulsarctl_wire.sanitize.fields import FieldRewriter
 from pulsarctl_wire.sanitize.frames import FrameRewriter
 from pulsarctl_wire.sanitize.names import Kind, Pseudonyms
 from pulsarctl_wire.sanitize.noise import Noise
+from pulsarctl_wire.sanitize.opened import holds_records, is_opened, make_last, make_segments, note_base
 from pulsarctl_wire.sanitize.packets import PacketRewriter, find_segment
 from pulsarctl_wire.sanitize.payloads import PayloadRewriter
 from pulsarctl_wire.sanitize.strays import StrayRewriter
@@ -36,6 +37,7 @@ from pulsarctl_wire.wire.session.state import State
 MAX_WAITING: Final = 64 * 1024 * 1024
 """Bytes of packets that wait for the end of a frame."""
 
+_PLAIN: Final = Reading()
 _COST: Final = 512  # memory for a packet that waits, besides its bytes
 
 
@@ -48,13 +50,38 @@ class _Waiting:
     half: Half | None = None
     stream: Stream | None = None
     start: int = 0
+    tls: Tcp | None = None
+    """Its connection, if that is TLS which may be opened."""
+    payload: bytes | None = None
+    """What replaces its payload, once known."""
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether it is TLS that was opened."""
+        return self.tls is not None and is_opened(self.tls) is True
 
     def is_ready(self) -> bool:
         """Replace its bytes as far as they are known, and return whether more will not be known."""
+        if self.tls is not None and is_opened(self.tls) is not False:
+            return self.is_opened and not holds_records(self.tls)
         if self.stream is None or self.half is None or self.segment is None:
             return True
-        self.stream.resolve([], is_last=self.half.closed)
-        return self.half.closed or self.start + len(self.segment[4]) <= self.stream.resolved
+        if self.payload is None:
+            self.stream.resolve([], is_last=self.half.closed)
+        return self.payload is not None or self.half.closed or self.is_covered
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether all its bytes are replaced."""
+        assert self.stream is not None
+        assert self.segment is not None
+        return self.start + len(self.segment[4]) <= self.stream.resolved
+
+    def read(self) -> bytes:
+        """Return what replaces its payload."""
+        assert self.stream is not None
+        assert self.segment is not None
+        return self.stream.read(self.start, self.segment[4])
 
 
 class _Followed(ExchangeState):
@@ -76,24 +103,32 @@ class Sanitizer:
 
     Call `take` with all events of the decoder, then `finish`.
 
+    `reading` says how captures are read; `opens_tls`: there are, or may come, secrets of TLS. What they open
+    is written as plain TCP.
+
     `unread` counts packets that were filled with noise, as their frames were incomplete for too long, and
     `blanked` those without a TCP segment, of which only headers are left.
     """
 
     def __init__(
-        self, stream: BinaryIO, pseudonyms: Pseudonyms, *, max_frame_size: int | None = None
+        self,
+        stream: BinaryIO,
+        pseudonyms: Pseudonyms,
+        reading: Reading = _PLAIN,
+        *,
+        opens_tls: bool = False,
     ) -> None:
         self.unread = 0
         self.blanked = 0
         self.decoder = Decoder(
-            Reading(max_frame_size, keep_duplicates=True),
+            reading._replace(keep_duplicates=True),  # copies are copies again, as they get the same bytes
             join_chunks=False,
             tee=self._see,
             sort=True,
             new_state=self._follow,
             on_end=lambda ending: self._ended.append(ending.connection.index),
         )
-        self.decoder.secrets.opens = False  # frames must be where the packets have them
+        self._opens_tls = opens_tls
         self._noise = Noise(pseudonyms)
         self._pseudonyms = pseudonyms
         self._fields = FieldRewriter(pseudonyms, self._noise)
@@ -133,6 +168,9 @@ class Sanitizer:
             for _, stream in state.streams:
                 stream.resolve([], is_last=True)
         self._write(0)
+        for state in self._states.values():
+            for _, stream in state.streams:
+                self._write_rest(stream)
         if self.decoder.dropped_packets and self._current is not None:
             time_ns, link, _, _ = self._current[1]
             self._writer.write_statistics(link, time_ns or 0, self.count, self.decoder.dropped_packets)
@@ -166,25 +204,48 @@ class Sanitizer:
         number, packet = self._current
         segment = self._dissector.segment(*packet[1:])
         waiting = _Waiting(packet, segment)
-        if segment is not None and segment[4]:
-            tcp = self.decoder.reassembler.connection(segment[0])
-            if tcp is not None:
-                half = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
-                stream = tcp.state.find(half.stream)  # type: ignore[attr-defined]
+        tcp = None if segment is None else self.decoder.reassembler.connection(segment[0])
+        if segment is not None and tcp is not None:
+            half = tcp.half if segment[0] == tcp.keys[0] else tcp.half.other
+            stream = self._join(half, segment)
+            tls = tcp if self._opens_tls and tcp.tls is not None else None
+            if segment[4]:
                 start = stream.offset_of(half, segment)
                 stream.add(start, segment[4])
                 if segment[3] & NEXT:  # it has no sequence number of its own
                     segment = (segment[0], start + 1 & MASK, *segment[2:])
                 self._events.setdefault(stream, [])
-                waiting = _Waiting(packet, segment, half, stream, start)
+                waiting = _Waiting(packet, segment, half, stream, start, tls)
+                stream.waiting.append(waiting)
+            elif tls is not None:
+                waiting = _Waiting(packet, segment, half, stream, 0, tls)
         self._resolve()
         self._waiting[number] = waiting
         self._waiting_bytes += len(packet[2]) + _COST
         self._write(MAX_WAITING)
 
+    def _write_rest(self, stream: Stream) -> None:
+        """Write the plain bytes that no packet has carried."""
+        if stream.half is not None and stream.half.is_opened and self._current is not None:
+            for plain in make_last(stream.key, stream.plain):
+                self._writer.write(self._packets.make(self._current[1], plain))
+
+    def _join(self, half: Half, segment: Segment) -> Stream:
+        """Return the stream of a direction, of which this is a segment."""
+        state: Any = half.tcp.state
+        for side, key in zip((half, half.other), (segment[0], reverse(segment[0])), strict=True):
+            stream: Stream = state.find(side.stream)
+            stream.half, stream.key = side, key
+        stream = state.find(half.stream)
+        note_base(stream.plain, segment)
+        return stream
+
     def _resolve(self) -> None:
         for stream, events in self._events.items():
             stream.resolve(events)
+            while stream.waiting and stream.waiting[0].is_covered:
+                waiting = stream.waiting.popleft()
+                waiting.payload = waiting.read()
         self._events.clear()
 
     def _write(self, limit: int) -> None:
@@ -197,18 +258,33 @@ class Sanitizer:
             del self._waiting[self._next]
             self._next += 1
             self._waiting_bytes -= len(waiting.packet[2]) + _COST
-            self.unread += not is_ready
+            if not is_ready:
+                self.unread += 1
+                if waiting.stream is not None:
+                    waiting.stream.resolve_unfinished()
             comment = self._comments.pop(self._next - 1, "")
-            self._writer.write(self._rewrite(waiting), [comment] if comment else [])
+            comments = [comment] if comment else []
+            if waiting.is_opened:
+                self._write_opened(waiting, comments)
+            else:
+                self._writer.write(self._rewrite(waiting), comments)
+
+    def _write_opened(self, waiting: _Waiting, comments: list[str]) -> None:
+        """Write the plain bytes of a packet of TLS."""
+        stream, segment, tcp = waiting.stream, waiting.segment, waiting.tls
+        assert stream is not None
+        assert segment is not None
+        state: Any = None if tcp is None else tcp.state
+        other = next(each for _, each in state.streams if each is not stream)
+        for plain in make_segments(self._next - 1, segment, stream.plain, other.plain):
+            self._writer.write(self._packets.make(waiting.packet, plain), comments)
 
     def _rewrite(self, waiting: _Waiting) -> RawPacket:
         packet, segment = waiting.packet, waiting.segment
         if segment is None:
             self.blanked += 1
             return self._packets.blank(packet)
-        payload = segment[4]
-        if waiting.stream is not None:
-            payload = waiting.stream.read(waiting.start, payload)
-        elif payload:
-            payload = self._noise.like(payload)
+        payload = waiting.payload
+        if payload is None:
+            payload = self._noise.like(segment[4]) if waiting.stream is None else waiting.read()
         return self._packets.rewrite(packet, segment, find_segment(packet[2], segment), payload)

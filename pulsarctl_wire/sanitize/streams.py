@@ -6,14 +6,19 @@ are kept until then, and the new ones for a while after, in case a packet repeat
 
 from bisect import bisect_right
 from collections import deque
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.capture.halves import Half
 from pulsarctl_wire.capture.packets import NEXT, SYN, Segment
 from pulsarctl_wire.sanitize.frames import FrameRewriter
 from pulsarctl_wire.sanitize.noise import Noise
+from pulsarctl_wire.sanitize.opened import Plain
 from pulsarctl_wire.sanitize.strays import StrayRewriter
-from pulsarctl_wire.wire.frame import Event, Frame, Gap
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
+from pulsarctl_wire.wire.frame_entry import build_cut_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 _MIN_STRAYS: Final = 16 * 1024
@@ -22,6 +27,7 @@ _MIN_STRAYS: Final = 16 * 1024
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """New bytes of all streams that are kept."""
 
+_MIN_FRAME: Final = 8  # bytes that show the sizes of a frame
 _COST: Final = 128  # memory for a span, besides its bytes
 
 
@@ -61,6 +67,16 @@ class Stream:
         history: History,
     ) -> None:
         self.resolved = 0
+        self.half: Half | None = None
+        """This direction of its connection, once known."""
+        self.key = b""
+        """The key of its segments."""
+        self.plain = Plain()
+        """What is to be written if it is TLS that was opened."""
+        self.unfinished = -1, b""
+        """Offset and new bytes of a frame that is not complete, if its packets could not wait."""
+        self.waiting: deque[Any] = deque()
+        """Packets that wait for their bytes; for the caller's use."""
         self.starts: list[int] = []
         self.spans: dict[int, bytes] = {}
         """What replaces the bytes from these offsets on; gaps are in none."""
@@ -88,6 +104,9 @@ class Stream:
 
     def resolve(self, events: list[Event], *, is_last: bool = False) -> None:
         """Replace all bytes of which the events tell what they are; `is_last`: there will be no others."""
+        if self.half is not None and self.half.is_opened:
+            self._carry(events)
+            return
         for event in events:
             self._end_strays(event.offset)
             if isinstance(event, Frame):
@@ -104,8 +123,33 @@ class Stream:
         self._replace_skipped(position)
         if is_last or position - self.resolved >= _MIN_STRAYS:
             self._replace_strays(position)
-        while self._pieces and self._pieces[0][0] + len(self._pieces[0][1]) <= self.resolved:
+        while self._pieces and (is_last or self._pieces[0][0] + len(self._pieces[0][1]) <= self.resolved):
             self._pieces.popleft()
+
+    def resolve_unfinished(self) -> None:
+        """Replace the bytes of a frame that is not complete, as if it was cut there.
+
+        Its packets cannot wait any longer. If the rest comes, it does not fit: the checksum is wrong then.
+        """
+        data, position = self._decoder.held, self._decoder.position
+        if self.resolved != position or len(data) < _MIN_FRAME or not self._decoder.is_in_step:
+            return
+        with suppress(DecodeError):
+            frame = build_cut_frame(
+                data, self._decoder.connection, self._decoder.to_broker, position, None, 0
+            )
+            self.unfinished = position, self._frames.rewrite(frame)
+
+    def _carry(self, events: list[Event]) -> None:
+        """Replace the plain bytes in the events, which their packets are to carry."""
+        for event in events:
+            if isinstance(event, Frame):
+                self.plain.add(event.packet, event.offset, self._frames.rewrite(event))
+            elif isinstance(event, Malformed):
+                self._strays.begin()
+                data = self._strays.rewrite(event.raw, in_step=True)
+                rest = self._noise.like(bytes(event.size - len(event.raw)))
+                self.plain.add(event.packet, event.offset, data + rest)
 
     def _end_strays(self, stop: int) -> None:
         """Replace the bytes up to `stop`, which are no frames; a frame or a gap follows."""
@@ -154,6 +198,9 @@ class Stream:
         Where that is not known, they become zeros; if it is known of none, noise.
         """
         stop = start + len(original)
+        at, unfinished = self.unfinished
+        if self.resolved <= at <= start and stop <= at + len(unfinished):
+            return unfinished[start - at : stop - at]
         out = bytearray(len(original))
         known = 0
         index = max(bisect_right(self.starts, start, self._forgotten) - 1, self._forgotten)

@@ -14,6 +14,8 @@ _HEADER: Final = 5
 _CHANGE, _ALERT, _HANDSHAKE = 20, 21, 22
 _PLAIN_ALERT: Final = 2  # bytes
 _HELLOS: Final = {1, 2, 6, 8}  # and HelloRetryRequest, EncryptedExtensions
+_HELLO_HEADS: Final = tuple(bytes([number]) for number in _HELLOS)
+_MESSAGE_HEADER: Final = 4
 _CERTIFICATE: Final = 11
 _TYPES: Final = {0, 1, 2, 4, 8, 11, 12, 13, 14, 15, 16, 20}
 _TEXT: Final = re.compile(rb"[A-Za-z0-9.*_-]{4,}")
@@ -63,11 +65,18 @@ class TlsRewriter:
     def _rewrite_record(self, kind: int, content: bytes, is_complete: bool) -> bytes:
         if kind == _CHANGE or (kind == _ALERT and len(content) <= _PLAIN_ALERT):
             return content
-        if kind != _HANDSHAKE or not is_complete:
+        if kind != _HANDSHAKE:
             return self._noise.like(content)
+        if len(content) < _MESSAGE_HEADER and not is_complete and content[:1] in _HELLO_HEADS:
+            return content  # it is cut there
         out, pos = b"", 0
-        while len(content) - pos >= 4:
-            number, stop = content[pos], pos + 4 + int.from_bytes(content[pos + 1 : pos + 4], "big")
+        while len(content) - pos >= _MESSAGE_HEADER:
+            number, stop = (
+                content[pos],
+                pos + _MESSAGE_HEADER + int.from_bytes(content[pos + 1 : pos + 4], "big"),
+            )
+            if stop > len(content) and number in _HELLOS and not is_complete:
+                stop = len(content)  # it is cut
             if number not in _TYPES or stop > len(content):
                 break
             body = content[pos + 4 : stop]

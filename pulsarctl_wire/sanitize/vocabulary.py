@@ -92,9 +92,18 @@ HTTP: Final = ADDRESSES | _words(
     "reader metrics brokers clusters tenants namespaces functions OK Bad Request Not Found Unauthorized "
     "Forbidden Temporary Permanently Moved Redirect Internal Error Service Unavailable Gateway Switching "
     "Protocols Mon Tue Wed Thu Fri Sat Sun Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec GMT max age "
-    "PROXY TCP UNKNOWN SSH OpenSSH brokerUrl brokerUrlTls nativeUrl httpUrl httpUrlSsl partitions"
+    "authoritative listenerName checkAllowAutoCreation mode includeSystemTopic bundle all true false null "
+    "destination schema schemas httpUrlTls brokerUrlSsl deleted reason metadata hash PROXY TCP UNKNOWN SSH "
+    "OpenSSH brokerUrl brokerUrlTls nativeUrl httpUrl httpUrlSsl partitions"
 )
 """Words of HTTP and of Pulsar's REST API."""
+
+VERSIONS: Final = _words(
+    "Pulsar Java CPP C Go Python Node NodeJs Rust CSharp DotNet dotpulsar Ruby PHP Erlang Haskell Kafka WS "
+    "client Server Proxy broker pwire v M RC candidate beta alpha SNAPSHOT none token tls basic athenz "
+    "sasl oauth OIDC AES GCM ECB RSA"
+)
+"""Words of versions, and names of methods and algorithms."""
 
 CLAIMS: Final = _words("iss sub aud exp nbf iat jti alg typ JWT kid HS RS ES PS none")
 """Words of JSON Web Tokens."""
@@ -103,7 +112,9 @@ _MARKS: Final = _words(
     "change events transaction buffer snapshot segments indexes pending ack log compaction coordinator "
     "assign consumer offsets multiTopicsReader reader repl"
 )
-_PUBLIC: Final = b" ".join(NAMES | ADDRESSES | PROPERTIES | SCHEMAS | ERRORS | HTTP | CLAIMS | _MARKS)
+_PUBLIC: Final = b" ".join(
+    NAMES | ADDRESSES | PROPERTIES | SCHEMAS | ERRORS | HTTP | CLAIMS | VERSIONS | _MARKS
+)
 
 
 def is_public(word: bytes) -> bool:
@@ -112,7 +123,8 @@ def is_public(word: bytes) -> bool:
 
 
 PHRASES: Final = re.compile(
-    rb"-partition-[0-9]+|HTTP/[0-9.]+|(?<=/)v[1-9](?=/)|TCP[46](?= )|\b0x[0-9a-f]{8}(?![0-9A-Za-z])"
+    rb"-partition-[0-9]+|\b0x[0-9a-f]{8}(?![0-9A-Za-z])"
+    rb"|HTTP/[0-9.]+|%[0-9A-Fa-f]{2}|(?<=/)v[1-9](?=/)|TCP[46](?= )"
     rb"|(?<![A-Za-z0-9])(?:__change_events|__transaction_buffer_snapshot(?:_segments|_indexes)?"
     rb"|__transaction_pending_ack|__transaction_log_|__compaction|transaction_coordinator_assign|__consumer_offsets)"
     rb"|__transaction_pending_ack|^pulsar\.repl\b|multiTopicsReader|^reader(?=-)"
@@ -120,4 +132,7 @@ PHRASES: Final = re.compile(
 """Names, and parts of names, with which Pulsar marks something."""
 
 NUMBERED: Final = re.compile(rb"RECONSUMETIMES|DELAY_TIME|ORIGIN_MESSAGE_ID\w*|__\w+|.*TIMESTAMP", re.DOTALL)
-"""Keys of properties whose values are no names."""
+"""Keys of properties whose values are no names, if they match `VALUE`."""
+
+VALUE: Final = re.compile(rb"[0-9:.,-]*|true|false")
+"""Numbers, ids, times and truth values."""

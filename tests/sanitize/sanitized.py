@@ -28,10 +28,12 @@ def pcapng(packets: Iterable[RawPacket]) -> bytes:
     return out.getvalue()
 
 
-def sanitize(capture: bytes, seed: bytes = b"1") -> tuple[bytes, Sanitizer, Originals]:
+def sanitize(
+    capture: bytes, seed: bytes = b"1", *, opens_tls: bool = False
+) -> tuple[bytes, Sanitizer, Originals]:
     """Sanitize a capture; what is damaged is taken up to there."""
     originals, out = Originals(), io.BytesIO()
-    sanitizer = Sanitizer(out, Pseudonyms(seed, replaced=originals.add))
+    sanitizer = Sanitizer(out, Pseudonyms(seed, replaced=originals.add), opens_tls=opens_tls)
     try:
         for events in sanitizer.decoder.read(Source("capture", io.BytesIO(capture))):
             sanitizer.take(events)

@@ -1,6 +1,7 @@
 """Sanitized captures: nothing is left of what was replaced, and everything else is as it was."""
 
 import io
+import ipaddress
 import struct
 import zlib
 from pathlib import Path
@@ -13,6 +14,7 @@ from segments import START_NS, Tcp, build, captured, conversation, ethernet, ipv
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.links import RAW_IP
+from pulsarctl_wire.capture.secrets import has_secrets
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.sanitize import check, sanitizer, streams
 from pulsarctl_wire.sanitize.names import Kind
@@ -22,7 +24,8 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from sanitize.sanitized import decode, describe, examine, pcapng, sanitize, search
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
-NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*"))
+NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*") if not has_secrets(str(path)))
+TLS = Path(__file__).parent / "tls13.pcapng"
 SMALL = [name for name in NAMES if (SAMPLES / name).stat().st_size < 30_000]
 
 
@@ -45,6 +48,46 @@ def test_samples_say_the_same_without_names(name: str) -> None:
     assert (made.unread, made.payloads.unfit) == (0, 0)
     for before, after in zip(packets_of(capture), packets_of(copy), strict=True):
         assert (before[0], len(before[2]), before[3]) == (after[0], len(after[2]), after[3])
+
+
+def test_tls_that_secrets_open_is_written_in_the_clear() -> None:
+    capture = TLS.read_bytes()
+    copy, made, originals = sanitize(capture, opens_tls=True)
+    before, after = (
+        [
+            (
+                event.type,
+                event.number,
+                event.packet,
+                event.time_ns,
+                event.offset,
+                event.size,
+                event.latency_ns,
+            )
+            for event in decode(data)[0]
+            if isinstance(event, Frame)
+        ]
+        for data in (capture, copy)
+    )
+    assert len(before) > 30
+    assert after == before
+    assert examine(copy) == examine(capture)
+    assert search(copy, originals) == []
+    assert b"CLIENT_RANDOM" not in copy
+    assert len(packets_of(copy)) == len(packets_of(capture))
+    assert made.unread == 0
+
+
+def test_tls_that_stays_closed_keeps_its_records() -> None:
+    """Without the block of secrets; the hold of a connection that may be opened ends with it."""
+    capture = pcapng(packets_of(TLS.read_bytes()))
+    for opens_tls in (False, True):
+        copy, _, originals = sanitize(capture, opens_tls=opens_tls)
+        assert describe(copy) == describe(capture)
+        assert examine(copy) == examine(capture)
+        assert search(copy, originals) == []
+        heads = [[packet[2][66:71] for packet in packets_of(data)] for data in (capture, copy)]
+        assert all(after == before for before, after in zip(*heads, strict=True) if before[1:2] == b"\3")
 
 
 def test_checksums_of_tcp_stay_right_or_wrong() -> None:
@@ -289,3 +332,46 @@ def test_too_many_texts_to_be_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     added = [originals.add(Kind.KEYS, b"key-%d" % number, b"?") for number in range(4)]
     assert added == [True, True, False, False]
     assert originals.unchecked == 2
+
+
+def test_lookups_over_http_stay_lookups() -> None:
+    def web(start: bytes, body: bytes = b"") -> bytes:
+        head = b"Host: broker-1.acme.example:8080\r\nAuthorization: Bearer abc.defg.hijk\r\n"
+        return start + b"\r\n" + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    topic = b"persistent/acme/shop/orders-partition-3"
+    answer = b'{"brokerUrl":"pulsar://10.0.0.2:6650","nativeUrl":"pulsar://broker-1.acme.example:6650"}'
+    turns = [
+        (True, web(b"GET /admin/v2/%b/partitions?checkAllowAutoCreation=true HTTP/1.1" % topic)),
+        (False, web(b"HTTP/1.1 200 OK", b'{"partitions":4,"deleted":false}')),
+        (True, web(b"GET /lookup/v2/topic/%b?authoritative=false&token=12345 HTTP/1.1" % topic)),
+        (False, web(b"HTTP/1.1 200 OK", answer)),
+        (True, web(b"GET /lookup/v2/topic/persistent/acme/shop/caf%C3%A9 HTTP/1.1")),
+        (False, web(b"HTTP/1.1 404 Not Found", b'{"reason":"Topic not found"}')),
+    ]
+    tcp = Tcp(server=("10.0.0.2", 8080))
+    capture = pcapng(captured(tcp.whole(turns)))
+    copy, _, originals = sanitize(capture)
+    calls = [
+        [(event.kind, event.status, event.size, event.packet, event.latency_ns) for event in decode(data)[0]]  # type: ignore[union-attr]
+        for data in (capture, copy)
+    ]
+    assert len(calls[0]) == 6
+    assert calls[0] == calls[1]
+    address = ipaddress.ip_address(packets_of(copy)[0][2][30:34])
+    assert b"pulsar://%b:6650" % str(address).encode() in copy
+    assert search(copy, originals) == []
+    assert not any(secret in copy for secret in (b"acme", b"orders", b"hijk", b"12345"))
+
+
+def test_a_frame_that_never_ends_holds_others_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanitizer, "MAX_WAITING", 50_000)
+    stalled, other = Tcp(), Tcp(client=("10.0.0.3", 50_001))
+    begun = send(b"a payload that is cut" * 10)[:-30]
+    segments = [*stalled.handshake(), *stalled.say([(True, begun)])]
+    segments += other.whole(conversation([b"a payload of some length"] * 200))
+    capture = pcapng(captured(segments))
+    copy, made, originals = sanitize(capture)
+    assert made.unread == 1
+    assert describe(copy) == describe(capture)
+    assert search(copy, originals) == []

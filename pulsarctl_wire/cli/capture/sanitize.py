@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.options import SOURCES, ReadOptions
@@ -31,7 +31,7 @@ class SanitizeOptions:
     keep: list[str] = several(
         "--keep KINDS",
         "What stays as it is: topics, subscriptions, names, keys, properties, payloads, schemas, addresses, "
-        "errors, credentials; with commas.",
+        "errors, credentials, versions; with commas.",
         autocompletion=completion.kept_kinds,
     )
     map: str | None = option(
@@ -43,7 +43,7 @@ class SanitizeOptions:
     check: bool = flag(
         "--check", "Search the output for what was replaced; exit code 12 if something is left."
     )
-    read: ReadOptions = group(ReadOptions)
+    read: ReadOptions = group(ReadOptions, "How to read")
 
 
 def sanitize(options: SanitizeOptions) -> int:
@@ -73,6 +73,14 @@ def _parse_kinds(texts: list[str]) -> frozenset[Kind]:
     return frozenset(kinds)
 
 
+def _may_have_secrets(path: str) -> bool:
+    """Return whether a source holds secrets of TLS, or may hold some as it cannot be searched."""
+    from pulsarctl_wire.capture.secrets import has_secrets
+    from pulsarctl_wire.capture.series import PACKED
+
+    return not os.path.isfile(path) or PACKED.search(path) is not None or has_secrets(path)
+
+
 class _Job:
     """One run."""
 
@@ -100,7 +108,10 @@ class _Job:
         secret = os.urandom(32) if options.seed is None else options.seed.encode("utf-8", "surrogateescape")
         stream = self._create(options.write)
         sanitizer = Sanitizer(
-            stream, Pseudonyms(secret, self.keep, self._note), max_frame_size=options.read.max_frame_size
+            stream,
+            Pseudonyms(secret, self.keep, self._note),
+            options.read.reading,
+            opens_tls=bool(options.read.keylogs) or any(map(_may_have_secrets, self.sources)),
         )
         code = self._read(sanitizer)
         if sanitizer.count == 0 and not code:
@@ -115,43 +126,13 @@ class _Job:
         """Read all sources; returns the exit code for what is wrong with them."""
         from pulsarctl_wire.cli.capture.reading import Sources
 
-        code = 0
+        sources = Sources(self.sources, self.stack, bar=console.is_terminal(sys.stderr))
         try:
-            code = self._open_tls()
-            sources = Sources(self.sources, self.stack, bar=console.is_terminal(sys.stderr))
             for events in sources.read(sanitizer.decoder):
                 sanitizer.take(events)
-            code = code or sources.code
         except KeyboardInterrupt:
-            code = console.EXIT_INTERRUPTED
+            sources.code = console.EXIT_INTERRUPTED
         sanitizer.finish()
-        return code
-
-    def _open_tls(self) -> int:
-        """Put a copy with TLS opened in the sources' place, if there are secrets; return the exit code."""
-        from pulsarctl_wire.capture.secrets import has_secrets
-
-        if not self.options.read.keylogs and not any(map(has_secrets, self.sources)):
-            return 0
-        if "-" in self.sources:
-            console.fail("sanitize: --keylog reads the sources twice: save stdin to a file")
-        import tempfile
-
-        from pulsarctl_wire.capture.plain import copy_plain
-        from pulsarctl_wire.cli.capture.reading import Sources
-
-        sources = Sources(self.sources, self.stack, bar=False)
-        file = tempfile.NamedTemporaryFile(prefix="pwire-", suffix=".pcapng")  # noqa: SIM115
-        copy = self.stack.enter_context(file)
-        says = iter((True, False))
-        count = copy_plain(
-            lambda decoder: sources.read(decoder, say=next(says)),
-            self.options.read.reading,
-            cast(BinaryIO, copy),
-        )
-        copy.flush()
-        console.warn(f"{count_of(count, 'TLS connection')} opened: plain in the output")
-        self.sources = [copy.name]
         return sources.code
 
     def _note(self, kind: Kind, text: bytes, replacement: bytes) -> None:
