@@ -44,7 +44,7 @@ def parse_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
 def parse_embedded_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Parse each run of at least 12 characters of base64 inside a line, a record each."""
     for number, line in lines:
-        for match in _TOKEN.finditer(line):
+        for match in _TOKEN.finditer(line.replace("\\r", "").replace("\\n", "")):
             yield Dumped(_decode(match[1]), time_in(line), line=number)
 
 
