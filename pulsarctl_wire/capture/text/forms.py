@@ -155,7 +155,10 @@ def _try(form: Form, window: list[Line], problems: list[str]) -> _Choice:
     for chosen in (form, form._replace(is_whole=True)):
         if trust := _judge_frames(chosen, dumps):
             return _Choice(chosen, trust)
-    if not problem and sum(len(dumped.data) for dumped in dumps) >= _MIN_BYTES:
+    size = sum(len(dumped.data) for dumped in dumps)
+    if not problem and size >= max(
+        _MIN_BYTES, sum(len(text) for _, text in window) // 8
+    ):  # it is most of the text
         last = dumps[-1].line
         problem = f"looks like {form.name}, but its bytes (last in line {last}) are no Pulsar frames"
     if problem:
