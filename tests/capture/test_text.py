@@ -158,6 +158,13 @@ def gutter(data: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
 
 
+def go_dump(data: bytes) -> str:
+    """Print bytes as Go's `hex.Dump` does, and `hexdump -C`."""
+    return "".join(
+        f"{at:08x}  {row[:8].hex(' '):23}  {row[8:].hex(' '):23}  |{gutter(row)}|\n" for at, row in rows(data)
+    )
+
+
 def netty_dump(data: bytes) -> str:
     """Print bytes as Netty's ByteBufUtil does."""
     ruler = "+--------+" + "-" * 49 + "+----------------+"
@@ -249,14 +256,33 @@ FORMS_BY_NAME: dict[str, Callable[[bytes], str]] = {
     "Netty in JSON": lambda data: json.dumps(
         {"ts": "2026-11-20T10:11:12.345Z", "m": f"[id: 0x1c2d3e4f] WRITE: {len(data)}B\n{netty_dump(data)}"}
     ),
+    "Python in JSON": lambda data: json.dumps({"ts": 1.5, "event": f"sent {data!r} to broker"}),
+    "Go's dump in JSON": lambda data: json.dumps({"level": "debug", "dump": go_dump(data)}),
+    "MIME in JSON": lambda data: json.dumps({"frame": wrap(b64encode(data).decode(), 76) + "\n"}),
+    "strace of sendmmsg": lambda data: (
+        f'sendmmsg(5, [{{msg_hdr={{msg_name=NULL, msg_namelen=0, msg_iov=[{{iov_base="{octal(data)}", '
+        f"iov_len={len(data)}}}], msg_iovlen=1, msg_flags=0}}, msg_len={len(data)}}}], 1, 0) = 1"
+    ),
+    "hexyl": lambda data: "\n".join(
+        f"│{at:08x}│ {row[:8].hex(' '):23} ┊ {row[8:].hex(' '):23} │{'⋄' * 8}┊{'_' * 8}│"
+        for at, row in rows(data)
+    ),
+    "NSData": lambda data: f"<{data.hex(' ', -4)}>",
+    "gdb": lambda data: (
+        "(gdb) x/148xb buf\n"
+        + "\n".join(
+            f"0x{0x555555558000 + at:x} <buf+{at}>:\t"
+            + "\t".join(f"0x{byte:02x}" for byte in data[at : at + 8])
+            for at in range(0, len(data), 8)
+        )
+    ),
     "Netty from a container": lambda data: "\n".join(
         f"2026-11-20T10:11:12.345678901Z stdout F {line}"
         for line in f"[id: 0x1c2d3e4f] WRITE: {len(data)}B\n{netty_dump(data)}".split("\n")
     ),
     "Netty's dump alone": netty_dump,
-    "Go's dump in a log": lambda data: "\n".join(
-        f"2026/11/20 10:11:12 {at:08x}  {row[:8].hex(' '):23}  {row[8:].hex(' '):23}  |{gutter(row)}|"
-        for at, row in rows(data)
+    "Go's dump in a log": lambda data: "".join(
+        f"2026/11/20 10:11:12 {line}\n" for line in go_dump(data).splitlines()
     ),
     "Format-Hex": lambda data: "\n".join(
         [
@@ -488,6 +514,7 @@ def test_octal_escapes_that_are_not_padded() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("peers:\n    data: !!binary |\n      AAAA\n      AA!A\n", "as YAML; line 4: this is not base64"),
         ("Dear reader,\nthis is a letter.\n", "nor Pulsar frames$"),
         (
             netty_dump(CONNECT).replace("|00000010|", "|00000011|"),

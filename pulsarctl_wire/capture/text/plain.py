@@ -24,7 +24,7 @@ _MIN_BYTES: Final = 4
 _EMBEDDED: Final = re.compile(
     r"(?<![\w-])(?:0[xX]|\\+x)?((?:[0-9A-Fa-f]{2}[ :-]?){7,}[0-9A-Fa-f]{2})(\.{3}|\u2026)?(?!\w)"
 )
-_ROW_BEFORE: Final = re.compile(r"(?:^|[\s|])(?:0[xX])?[0-9A-Fa-f]{4,16}[:|]?\s+$")
+_ROW_BEFORE: Final = re.compile(r"(?:^|\W|\\n)(?:0[xX])?[0-9A-Fa-f]{4,16}[:|]?\s+$")
 
 
 def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
