@@ -29,6 +29,7 @@ MAX_BODY: Final = 64 * 1024 * 1024
 NOT_ALLOWED: Final = "not allowed (--allow-broker)"
 """Why an address is not dialled."""
 
+_HINT: Final = "is this the port of a web service?"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 Allowed = Callable[[str, str], bool]
@@ -178,10 +179,10 @@ class WebCaller:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             return explain_failure(address, cause, has_tls=self._context is not None)
         if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)):
-            return LinkClosed(f"{address}: the connection ended before the answer over HTTP was complete")
-        if isinstance(error, (aiohttp.InvalidURL, ValueError)):
+            return LinkClosed(f"{address}: the connection ended before the answer over HTTP; {_HINT}")
+        if isinstance(error, aiohttp.InvalidURL):
             return Unreachable(f"{address.host}: not a valid host name")
-        return Unreachable(f"{address}: no answer over HTTP; is this the port of a web service? ({error})")
+        return Unreachable(f"{address}: no answer over HTTP ({error}); {_HINT}")
 
 
 def record_call(
