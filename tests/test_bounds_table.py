@@ -134,11 +134,13 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
     "interfaces of a pcapng section": (
         "capture/test_files.py::test_a_section_has_so_many_interfaces_and_no_more",
     ),
-    "a hex dump": (
+    "a text that shows bytes": (
         "capture/test_hexdump.py::test_a_long_dump_comes_in_pieces",
         "capture/test_hexdump.py::test_a_line_that_is_needed_as_a_whole_is_bounded",
         "capture/test_hexdump.py::test_repeats_are_capped_over_all_dumps",
+        "capture/test_text.py::test_repeats_are_bounded",
     ),
+    "what is known of a log": ("capture/test_text.py::test_what_is_known_of_a_log_is_bounded",),
     "bytes without packets that are decoded at a time": (
         "capture/test_sources.py::test_raw_frames_come_a_few_at_a_time",
     ),

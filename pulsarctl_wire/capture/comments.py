@@ -17,7 +17,8 @@ APPLICATION: Final = 4
 MAX_OPTION: Final = 0xFFFF
 """Maximum bytes of an option."""
 
-_ROUTE: Final = re.compile(rb"pwire proxy: (\S{1,300}) came to (\S{1,300}), and was led to (\S{1,300})")
+_ADDRESS: Final = rb"([!-~]{1,300})"
+_ROUTE: Final = re.compile(rb"pwire proxy: %b came to %b, and was led to %b" % (3 * (_ADDRESS,)))
 
 
 class About(NamedTuple):
@@ -47,5 +48,5 @@ def parse_route(comment: bytes) -> tuple[str, str, str] | None:
     match = _ROUTE.fullmatch(comment)
     if match is None:
         return None
-    client, listener, server = (text.decode("utf-8", "replace") for text in match.groups())
+    client, listener, server = (text.decode() for text in match.groups())
     return client, server, listener

@@ -37,6 +37,8 @@ class Copies:
         """Whether copies are connections of their own."""
         self.total = 0
         """Packets that were captured again."""
+        self.longer = 0
+        """Connections whose copies go on after they do."""
         self.originals: dict[bytes, Tcp] = {}
         """Key of a copy's segments -> the connection that it is a copy of."""
         self._openings: dict[int | bytes, tuple[Opening, Tcp]] = {}
@@ -60,13 +62,12 @@ class Copies:
         original = self.originals.get(key)
         if original is not None and segment[3] & SYN and not _has_syn(original, segment):
             for copy in (key, reverse(key)):  # of another connection now
-                del self.originals[copy]
-                original.copies.remove(copy)
+                self.originals.pop(copy, None)
             original = None
         if original is None and not self.keep:
             original = self._recognize(segment, time_ns)
         if original is not None:
-            self.count(original, 1)
+            self.count(original, 1, time_ns)
         return original is not None
 
     def _recognize(self, segment: Segment, time_ns: int | None) -> Tcp | None:
@@ -81,7 +82,8 @@ class Copies:
                 way = compare(opening, segment)
                 if way:
                     key = segment[0] if way > 0 else reverse(segment[0])
-                    tcp.life.also.append(key)
+                    if key not in tcp.life.also and len(tcp.life.also) < MAX_COPIES:
+                        tcp.life.also.append(key)
                     self.add(key, tcp)
                     self.add(reverse(key), tcp)
                     return tcp
@@ -92,15 +94,17 @@ class Copies:
         self.originals[key] = tcp
         tcp.copies.append(key)
 
-    def count(self, tcp: Tcp, packets: int) -> None:
-        """Count copies of packets of a connection."""
+    def count(self, tcp: Tcp, packets: int, last_ns: int | None) -> None:
+        """Count packets of a copy of a connection; when the last one was captured, in ns."""
         tcp.life.copies += packets
+        tcp.life.copied_ns = last_ns if last_ns is not None else tcp.life.copied_ns
         self.total += packets
 
     def forget(self, tcp: Tcp) -> None:
         """Forget a connection and its copies."""
         for key in tcp.copies:
-            self.originals.pop(key, None)
+            if self.originals.get(key) is tcp:
+                del self.originals[key]
         tcp.copies.clear()
         for mark in (tcp.half.syn, tcp.keys[0]):
             if mark is not None and mark in self._openings and self._openings[mark][1] is tcp:

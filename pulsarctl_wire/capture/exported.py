@@ -20,8 +20,8 @@ _DETAILS_SIZE: Final = 19
 class Exported(NamedTuple):
     """The tags of a PDU: the name of the next dissector, the key as of a segment, and what is known of TCP.
 
-    The key is empty if the PDU is of no TCP connection, or its addresses are missing. `details`: first and
-    next sequence number, acknowledgement number, flags; empty if not known. The PDU begins at `pos`.
+    The key is empty if the PDU is of no TCP connection, or its addresses are missing. `details`:
+    sequence and acknowledgement number, flags; empty if not known. The PDU begins at `pos`.
     """
 
     dissector: bytes
@@ -50,8 +50,7 @@ def read_tags(data: bytes) -> Exported:
         elif tag in (_SOURCE_PORT, _TARGET_PORT):
             ports[tag - _SOURCE_PORT] = u32_at(data, start) & 0xFFFF
         elif tag == _TCP_DETAILS and size >= _DETAILS_SIZE and u16_at(data, start) == 1:
-            numbers = u32_at(data, start + 2), u32_at(data, start + 6), u32_at(data, start + 10)
-            details = *numbers, u16_at(data, start + 15)
+            details = u32_at(data, start + 2), u32_at(data, start + 10), u16_at(data, start + 15)
     has_addresses = len(source) == len(target) and len(source) in (4, 16)
     key = b""
     if has_addresses and port_kind == _TCP and (source, ports[0]) != (target, ports[1]):

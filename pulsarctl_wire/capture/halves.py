@@ -128,8 +128,8 @@ class Life:
     """
 
     __slots__ = (
-        *("accepted", "also", "by_first", "copies", "end", "end_ns", "last_ns", "packet", "reset", "syns"),
-        "time_ns",
+        *("accepted", "also", "by_first", "copied_ns", "copies", "end", "end_ns", "last_ns", "packet"),
+        *("reset", "syns", "time_ns"),
     )
 
     def __init__(self, time_ns: int | None, packet: int) -> None:
@@ -143,6 +143,7 @@ class Life:
         self.reset = False
         self.last_ns: int | None = None  # of its last packet, once it has ended
         self.copies = 0  # packets that were captured again
+        self.copied_ns: int | None = None  # when the last packet with other addresses was captured again
         self.also: list[bytes] = []  # the keys that its first half has in copies
 
 
@@ -404,7 +405,7 @@ def life_state(tcp: Tcp, first: Half) -> LifeState:
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
     about = life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns
-    return LifeState(*about, life.copies, life.also)
+    return LifeState(*about, life.copies, life.copied_ns, life.also)
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
@@ -414,7 +415,8 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.accepted |= later.accepted
     life.reset |= later.reset
     life.copies += later.copies
-    life.also += later.also
+    life.copied_ns = later.copied_ns if later.copied_ns is not None else life.copied_ns
+    life.also += [key for key in later.also if len(key) == len(tcp.keys[0])]
     tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns
@@ -456,5 +458,6 @@ def describe_end(tcp: Tcp) -> EndedConnection:
         protocol=protocol,
         sizes=sizes,
         copies=life.copies,
+        copied_ns=life.copied_ns,
         also=tuple([_ends(key) if client is first else _ends(reverse(key)) for key in life.also]),
     )

@@ -218,7 +218,8 @@ class TcpState(NamedTuple):
 class ReassemblerState(NamedTuple):
     """All that a reassembler continues from: see `Reassembler.state`, `Knowledge` and `Copies`.
 
-    `copies` and `openings` name connections by their index in `known`; `copied` counts packets.
+    `copies` and `openings` name connections by their index in `known`; `copied` are
+    `Copies.total` and `longer`.
     """
 
     connections: Count
@@ -230,7 +231,7 @@ class ReassemblerState(NamedTuple):
     forgotten: Count
     copies: list[tuple[bytes, Count]]
     openings: list[tuple[Opening, Count]]
-    copied: Count
+    copied: tuple[Count, Count]
 
 
 def places(state: ReassemblerState) -> Iterator[int]:
@@ -269,7 +270,7 @@ def save(reassembler: Reassembler) -> ReassemblerState:
         *(knowledge.frames, unanswered, knowledge.forgotten),
         [(key, index[tcp]) for key, tcp in copies.originals.items() if tcp in index],
         [(opening, index[tcp]) for opening, tcp in copies.openings if tcp in index],
-        copies.total,
+        (copies.total, copies.longer),
     )
 
 
@@ -308,7 +309,7 @@ def restore(reassembler: Reassembler, saved: ReassemblerState) -> None:
         connections.append(tcp)
     reassembler.resume(saved.connections, connections, saved.ended, set(saved.servers))
     copies = reassembler.copies
-    copies.total = saved.copied
+    copies.total, copies.longer = saved.copied
     for key, number in saved.copies:
         copies.add(key, connections[number])
     for opening, number in saved.openings:

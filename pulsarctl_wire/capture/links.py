@@ -43,7 +43,7 @@ _FIXED: Final = {
     **dict.fromkeys((0, 108), (IP, 4)),  # loopback of BSD, macOS, and Npcap on Windows
     109: (IP, 12),  # OpenBSD's IPsec interface
     226: (IP, 24),  # Solaris
-    9: (PPP, 0),
+    **dict.fromkeys((9, 50, 104), (PPP, 0)),
     204: (PPP, 1),
     51: (0x8864, 0),
     219: (MPLS, 0),
@@ -77,7 +77,7 @@ def first_header(link: int, data: bytes) -> Header:
 
 
 def next_header(kind: int, data: bytes, pos: int) -> Header:
-    """Return what follows a header of a kind that is not IP. Raises IndexError if it is cut."""
+    """Return what follows a header of a kind that is not IP, nor negative. Raises IndexError if it is cut."""
     if kind in _TAGS:
         pos += _TAGS[kind]
         return u16_at(data, pos), pos + 2
@@ -89,7 +89,7 @@ def next_header(kind: int, data: bytes, pos: int) -> Header:
         return _after_ppp(data, pos)
     if kind == 0x8864:  # PPPoE
         return PPP, pos + 6
-    if 0 <= kind <= _LARGEST_FRAME:
+    if kind <= _LARGEST_FRAME:
         return _after_llc(data, pos)
     if kind == WIFI:
         return _after_wifi(data, pos)
@@ -102,7 +102,7 @@ def next_header(kind: int, data: bytes, pos: int) -> Header:
             return ENCRYPTED, pos
         pos += 14 if data[pos] & 0x20 else 6
         return u16_at(data, pos), pos + 2
-    return min(kind, NOT_IP) if kind < 0 else NOT_IP, pos
+    return NOT_IP, pos
 
 
 def next_protocol(number: int) -> int:
@@ -160,10 +160,6 @@ def _find_in_raw(data: bytes) -> Header:
     return IP, 0 if data[0] >> 4 else 4
 
 
-def _find_in_hdlc(data: bytes) -> Header:
-    return PPP, 0
-
-
 def _find_in_pppd(data: bytes) -> Header:
     return PPP, 2 if data[1] == 3 else 1  # the direction takes the place of the address
 
@@ -214,8 +210,6 @@ def _find_in_nflog(data: bytes) -> Header:
 
 _FINDERS: Final[dict[int, Callable[[bytes], Header]]] = {
     12: _find_in_raw,
-    50: _find_in_hdlc,
-    104: _find_in_hdlc,
     117: _find_in_pflog,
     127: _find_in_radiotap,
     149: _find_in_pktap,  # the number that macOS has for it, which others are free to use

@@ -142,7 +142,7 @@ class Dissector:
                     return data[26:38], u32_at(data, 38), u32_at(data, 42), data[47], payload, missing
         self._packets = 1
         try:
-            segment = self._exported(data) if link == EXPORTED else self._link(link, data, length)
+            segment = self._exported(data, length) if link == EXPORTED else self._link(link, data, length)
         except (struct.error, IndexError):  # headers cut by the snap length
             segment = None
             self._reason = CUT
@@ -161,20 +161,18 @@ class Dissector:
         self._reason = reason
         return None
 
-    def _exported(self, data: bytes) -> Segment | None:
+    def _exported(self, data: bytes, length: int) -> Segment | None:
         """Return a PDU that Wireshark exported as a segment."""
         dissector, key, details, pos = read_tags(data)
         if dissector in (b"ip", b"ipv6", b"eth"):
-            return self._after_header(BRIDGED if dissector == b"eth" else IP, data, pos, len(data))
+            return self._after_header(BRIDGED if dissector == b"eth" else IP, data, pos, length)
         if not key:
             return self._skip("exported, but not of TCP")
-        payload = data[pos:]
+        payload, missing = data[pos:], max(length - max(len(data), pos), 0)
         if not details:
-            return key, 1, 0, NEXT, payload, 0  # 1: as Wireshark counts
-        first, following, acknowledged, flags = details
-        if not 0 <= (following - first & 0xFFFFFFFF) - len(payload) <= 1:  # 1: of a FIN
-            first = following - len(payload) & 0xFFFFFFFF  # of several segments, or the rest of one
-        return key, first, acknowledged, flags & (FIN | RST | ACK), payload, 0
+            return key, 1, 0, NEXT, payload, missing  # 1: as Wireshark counts
+        sequence, acknowledged, flags = details
+        return key, sequence, acknowledged, flags & (FIN | RST | ACK), payload, missing
 
     def _after_header(self, kind: int, data: bytes, pos: int, length: int) -> Segment | None:
         """Return the segment in what follows a header with this EtherType."""

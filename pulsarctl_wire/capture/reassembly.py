@@ -179,7 +179,7 @@ class Reassembler:
                 begin(half, sequence)
         tcp = half.tcp
         if is_repeated(half, segment, time_ns):
-            self.copies.count(tcp, 1)
+            self.copies.count(tcp, 1, None)
         tcp.last_packet, tcp.last_ns = packet, time_ns
         if flags & NEXT and half.started:
             sequence = half.next & MASK
@@ -239,7 +239,9 @@ class Reassembler:
     def report(self) -> None:
         """Call `on_end` with the connections that have ended since the last call."""
         while self._unreported and self._on_end is not None:
-            self._on_end(describe_end(self._unreported.pop(0)))
+            ending = describe_end(self._unreported.pop(0))
+            self.copies.longer += ending.has_longer_copy
+            self._on_end(ending)
 
     def _remember(self, tcp: Tcp | None) -> None:
         """Remember an ended connection; None: another one uses its addresses already."""
@@ -317,7 +319,8 @@ class Reassembler:
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
         half.is_plain = peer.is_plain = self._secrets is None
-        tcp.new_tls = None if self._secrets is None else self._secrets.new_tls
+        if self._secrets is not None:
+            tcp.new_tls = self._secrets.new_tls
         self._halves[key], self._halves[back] = half, peer
         return tcp
 

@@ -25,19 +25,8 @@ from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.packets import Dissector
 from pulsarctl_wire.capture.reassembly import NewState, OnEnd, Reassembler
 from pulsarctl_wire.capture.secrets import Secrets
-from pulsarctl_wire.capture.text.dumped import Dumped
-from pulsarctl_wire.capture.text.flows import Flows
-from pulsarctl_wire.capture.text.forms import (
-    LINKS,
-    NO_TRAFFIC,
-    Form,
-    belongs,
-    choose_form,
-    hole_size,
-    shows_packets,
-)
+from pulsarctl_wire.capture.text.dumped import NO_TRAFFIC, Dumped, belongs, hole_size
 from pulsarctl_wire.capture.text.lines import is_text, split_lines
-from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.wire.commands import TO_BROKER
 from pulsarctl_wire.wire.frame import MAX_FRAME_SIZE, PACKET_OFFSET_BITS, Connection, Event, Frame, Malformed
@@ -318,6 +307,8 @@ class Decoder:
 
     def _read_text(self, head: bytes, read: Read) -> Iterator[list[Event]]:
         """Yield the events of what a text shows: a capture file, packets, connections of a log, or frames."""
+        from pulsarctl_wire.capture.text.forms import choose_form  # seldom needed, and slow to import
+
         chunks = _Until(DamagedCapture, chain([head], iter(read, b"")))
         form, lines = choose_form(split_lines(chunks))
         if form.name not in self.forms:
@@ -328,14 +319,21 @@ class Decoder:
             first.append(dumped)
             if dumped.more or dumped.flow is not None or len(first) == _SAMPLED:
                 break
-        yield from self._read_dumps(form, first, dumps)
+        if first:
+            yield from self._read_dumps(first, dumps, form.is_whole)
         if dumps.error is not None:
             raise DamagedCapture(str(dumps.error))
         if chunks.error is not None:
             raise chunks.error
 
-    def _read_dumps(self, form: Form, first: list[Dumped], later: Iterator[Dumped]) -> Iterator[list[Event]]:
+    def _read_dumps(
+        self, first: list[Dumped], later: Iterator[Dumped], is_whole: bool
+    ) -> Iterator[list[Event]]:
         """Yield the events of the dumps of a text; the kind of bytes in them is detected from `first`."""
+        from pulsarctl_wire.capture.text.flows import Flows
+        from pulsarctl_wire.capture.text.forms import LINKS, shows_packets
+        from pulsarctl_wire.capture.text.rows import link_of
+
         dumps = chain(first, later)
         if first[0].flow is not None:
             flows = Flows(self.reassembler)
@@ -347,7 +345,7 @@ class Decoder:
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))
         elif not shows_packets(first):
-            yield from self._read_frames(dumps, form.is_whole)
+            yield from self._read_frames(dumps, is_whole)
         else:
             links = [LINKS[dump.link or link_of(dump.data)] for dump in first]
             link = max(links, key=links.count)  # of a packet that is not IP

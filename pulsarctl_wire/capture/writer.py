@@ -150,7 +150,7 @@ class EventWriter:
             self._bytes -= len(dropped[2]) + _COST
         if self._selected_bytes > KEPT_BYTES:
             self.close()
-        elif self._selected and next(iter(self._selected)) < number - _WAITING:
+        elif self._selected and next(iter(self._selected)) < number - 2 * _WAITING:  # many at a time
             self._write(number - _WAITING)
 
     def select(self, number: int) -> bool:

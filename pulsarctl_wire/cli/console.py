@@ -24,7 +24,14 @@ from pulsarctl_wire.errors import (
     SettingsError,
     WireError,
 )
-from pulsarctl_wire.render.text import PLAIN, Paint, clean, count_of, skipped_in_words, without_passwords
+from pulsarctl_wire.render.text import (
+    PLAIN,
+    Paint,
+    clean,
+    copies_in_words,
+    skipped_in_words,
+    without_passwords,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,10 +80,13 @@ def warn(text: str) -> None:
     sys.stderr.flush()
 
 
-def warn_of_packets(skipped: Mapping[str, int], copies: int = 0) -> None:
-    """Print how many packets had no TCP, by reason, and how many were captured twice, if there were any."""
+def warn_of_packets(skipped: Mapping[str, int], copies: int = 0, longer: int = 0) -> None:
+    """Print how many packets had no TCP, by reason, and how many were captured twice, if there were any.
+
+    `longer` is as for `copies_in_words`.
+    """
     if copies:
-        warn(f"{count_of(copies, 'packet')} captured twice, counted once")
+        warn(copies_in_words(copies, longer))
     if text := skipped_in_words(skipped):
         warn(f"skipped {text}")
 

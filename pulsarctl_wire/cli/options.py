@@ -286,7 +286,7 @@ class TlsOptions:
     no_tls_hostname_check: bool = flag("--no-tls-hostname-check", "Accept certificates of other host names.")
 
     keylog: str | None = option(
-        "--keylog --tls-keylog FILE", "Append the keys of TLS connections, for decode --keylog or Wireshark."
+        "--keylog FILE", "Append the keys of TLS connections, for decode --keylog or Wireshark."
     )
 
     def collect_flags(self) -> dict[str, str | None]:

@@ -47,6 +47,8 @@ def _load(name: str) -> dict[str, Page]:
     return read_pages((files(__package__) / f"{name}.txt").read_text("utf-8"))
 
 
+GUIDES: Final = _load("guides")
+"""Pages of what is no part of the protocol itself."""
 COMMANDS: Final = _load("commands")
 ERRORS: Final = _load("errors")
 VERSIONS: Final = _load("versions")
@@ -84,7 +86,7 @@ class Explanation(NamedTuple):
     """What one thing is."""
 
     kind: str
-    """rule, command, error, version, enum, value, message or field."""
+    """guide, rule, command, error, version, enum, value, message or field."""
     name: str
     number: int | None
     about: str
@@ -113,6 +115,13 @@ def _rules() -> Iterator[Named]:
     for rule in RULES:
         texts = {label.lower(): text for label, text in read_paragraphs(rule).items()}
         yield _made("rule", rule.id, None, texts.pop("", ""), texts), []
+
+
+def _guides() -> Iterator[Named]:
+    for name, page in GUIDES.items():
+        rules = ", ".join(rule.id for rule in RULES if name in rule.id.split("_"))
+        sections = {label: text for label, text in page.items() if label != "about"}
+        yield _made("guide", name, None, page["about"], {**sections, "rules": rules}), []
 
 
 def _rules_about(name: str) -> str:
@@ -226,7 +235,7 @@ def _fields() -> Iterator[Named]:
 
 def _named() -> Iterator[Named]:
     """Make all explanations: of one kind after the other, each enum before its values."""
-    for make in (_rules, _commands, _errors, _versions, _enums, _messages, _fields):
+    for make in (_guides, _rules, _commands, _errors, _versions, _enums, _messages, _fields):
         yield from make()
 
 

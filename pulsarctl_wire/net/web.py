@@ -29,6 +29,7 @@ MAX_BODY: Final = 64 * 1024 * 1024
 NOT_ALLOWED: Final = "not allowed (--allow-broker)"
 """Why an address is not dialled."""
 
+_HINT: Final = "is this the port of a web service?"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 Allowed = Callable[[str, str], bool]
@@ -36,12 +37,12 @@ Allowed = Callable[[str, str], bool]
 
 
 class Reply(NamedTuple):
-    """An answer: whom we asked for what (`peer`: IP address and port), and how long it took, in ns.
+    """An answer: of which service (`peer`: its IP address and port), to what, and how long it took, in ns.
 
     `reason` is the text after the status. `location` is where a redirect leads; "" if it is none.
     """
 
-    asked: Address
+    address: Address
     peer: str
     target: str
     status: int
@@ -122,9 +123,9 @@ class WebCaller:
 
     def _parse_location(self, reply: Reply) -> tuple[Address, str]:
         """Return where a redirect leads. Raises Unreachable if that is no web service of the same kind."""
-        url, source = reply.location, f"the redirect of {reply.asked}"
+        url, source = reply.location, f"the redirect of {reply.address}"
         if url.startswith("/"):
-            return reply.asked, url
+            return reply.address, url
         try:
             parts = urlsplit(url)
             service = parse_service_url(f"{parts.scheme}://{parts.netloc}")
@@ -178,10 +179,10 @@ class WebCaller:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             return explain_failure(address, cause, has_tls=self._context is not None)
         if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)):
-            return LinkClosed(f"{address}: the connection ended before the answer over HTTP was complete")
-        if isinstance(error, (aiohttp.InvalidURL, ValueError)):
+            return LinkClosed(f"{address}: the connection ended before the answer over HTTP; {_HINT}")
+        if isinstance(error, aiohttp.InvalidURL):
             return Unreachable(f"{address.host}: not a valid host name")
-        return Unreachable(f"{address}: no answer over HTTP; is this the port of a web service? ({error})")
+        return Unreachable(f"{address}: no answer over HTTP ({error}); {_HINT}")
 
 
 def record_call(
@@ -190,11 +191,11 @@ def record_call(
     """Tell `tap` about a call as a connection of its own, which began at `start_ns` (since the epoch)."""
     end_ns = start_ns + reply.latency_ns
     request = _join_head(f"GET {reply.target} HTTP/1.1", {"Host": host, **headers})
-    kept = {name: reply.headers[name] for name in ("Location", "Content-Type") if name in reply.headers}
-    kept["Content-Length"] = str(len(reply.body))
+    fields = {name: reply.headers[name] for name in ("Location", "Content-Type") if name in reply.headers}
+    fields["Content-Length"] = str(len(reply.body))
     tap.opened(connection, start_ns)
     tap.carried(connection, True, request, start_ns)
-    answer = _join_head(f"HTTP/1.1 {reply.status} {reply.reason}", kept)
+    answer = _join_head(f"HTTP/1.1 {reply.status} {reply.reason}", fields)
     tap.carried(connection, False, answer + reply.body, end_ns)
     tap.closed(connection, end_ns, False)
 

@@ -12,7 +12,7 @@ CONNECTION_NAMES: Final = frozenset(
         *("end", "by_broker", "how", "end_ns", "last_ns", "syns", "joined_midway", "protocol"),
         *("frames_to_broker", "frames_to_client", "bytes_to_broker", "bytes_to_client"),
         *("malformed_to_broker", "malformed_to_client", "gaps_to_broker", "gaps_to_client"),
-        *("copies", "copied_as"),
+        *("copies", "copied_as", "has_longer_copy"),
         *("client_version", "protocol_version", "proxy_to_broker_url", "tls"),
     )
 )
@@ -50,6 +50,7 @@ def connection_record(ending: EndedConnection, find_packet: FindPacket = find_no
         **{f"{name}_to_broker": pair[True] for name, pair in counts.items()},
         **{f"{name}_to_client": pair[False] for name, pair in counts.items()},
         "copies": ending.copies,
+        "has_longer_copy": ending.has_longer_copy,
         "copied_as": [{"client": client, "server": server} for client, server in ending.also],
         "client_version": contents.greeting.client_version,
         "protocol_version": contents.greeting.protocol_version,

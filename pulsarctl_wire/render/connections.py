@@ -39,6 +39,8 @@ def connection_line(record: Record, paint: Paint, clock: Clock, width: int | Non
     if record["copies"]:
         ends = ", ".join(f"{ends['client']} → {ends['server']}" for ends in record["copied_as"])
         parts.append(f"{record['copies']} copies" + (f" as {ends}" if ends else ""))
+        if record["has_longer_copy"]:
+            parts[-1] += paint("yellow", ", longer than it: see --keep-duplicates")
     line = "  ".join(parts)
     if width is None:
         return line

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pulsarctl_wire.render.columns import PERSISTENT, Column, count_text, fit, grid, measure, rate_text
-from pulsarctl_wire.render.text import human_bytes, human_time, rich_text, skipped_in_words
+from pulsarctl_wire.render.text import copies_in_words, human_bytes, human_time, rich_text, skipped_in_words
 from pulsarctl_wire.stats.latencies import PERCENTILES
 from pulsarctl_wire.stats.report import Figures
 from pulsarctl_wire.stats.rows import NAMES, OTHERS
@@ -86,7 +86,7 @@ def _heading(total: Figures, terminal: bool, width: int) -> Iterator[tuple[str, 
     if total["errors"]:
         yield "errors", Text(f"{total['errors']:,}", "bold red")
     if total["copied_packets"]:
-        yield "copies", Text(f"{count_text(total['copied_packets'], 'packet')} captured twice, counted once")
+        yield "copies", Text(copies_in_words(total["copied_packets"], total["longer_copies"]))
     if total["skipped_packets"]:
         yield "skipped", Text(skipped_in_words(total["skipped_packets"]))
     damage = ", ".join(_damage(total))

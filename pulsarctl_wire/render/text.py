@@ -95,6 +95,15 @@ def count_of(number: int, name: str, names: str = "") -> str:
     return f"{number} {noun_of(number, name, names)}"
 
 
+def copies_in_words(packets: int, longer: int) -> str:
+    """Say how many packets were captured twice, and that copies of `longer` connections go on after these."""
+    text = f"{count_of(packets, 'packet')} captured twice, counted once"
+    if longer:
+        verb = noun_of(longer, "copy goes", "copies go")
+        text += f"; {longer} {verb} on after the original: see --keep-duplicates"
+    return text
+
+
 def skipped_in_words(skipped: Mapping[str, int]) -> str:
     """Return how many packets have no TCP, by reason; empty if there are none."""
     counts = sorted(((count, reason) for reason, count in skipped.items() if count > 0), reverse=True)

@@ -50,7 +50,8 @@ class Stats:
         """Kind of row (a key of `NAMES`) -> the row's key -> the row."""
         self.damage: Counter[str] = Counter()
         """Counts of malformed, malformed_bytes, gaps, gap_bytes."""
-        self.packets = self.cut_packets = self.dropped_packets = self.copies = 0
+        self.packets = self.cut_packets = self.dropped_packets = 0
+        self.copies = self.longer_copies = 0
         self.skipped: dict[str, int] = {}
         self.forms: list[str] = []
         self.all_connections = 0
@@ -145,7 +146,8 @@ class Stats:
         self.cut_packets = decoder.cut_packets
         self.dropped_packets = decoder.dropped_packets
         self.skipped = decoder.skipped
-        self.copies = decoder.reassembler.copies.total
+        copies = decoder.reassembler.copies
+        self.copies, self.longer_copies = copies.total, copies.longer
         self.all_connections = decoder.reassembler.connections
 
     def _add_unanswered(self, knowledge: Knowledge) -> None:

@@ -23,6 +23,7 @@ def total_record(stats: Stats) -> Figures:
         "cut_packets": stats.cut_packets,
         "dropped_packets": stats.dropped_packets,
         "copied_packets": stats.copies,
+        "longer_copies": stats.longer_copies,
         "skipped_packets": {reason: count for reason, count in sorted(stats.skipped.items()) if count},
         "connections": stats.connections,
         "other_connections": stats.all_connections - stats.connections,

@@ -117,7 +117,7 @@ _ACKED: Final = pa.list_(
 )
 _WHERE: Final = (
     "where that packet's record begins in the file (in a compressed file: after decompression); "
-    "in hex dumps the packet's number; 0 for raw frames"
+    "in a text the packet's number, in a log the line's; 0 for raw frames"
 )
 _SERIES: Final = (
     "the series of rotated files that it belongs to: its name without what differs from file to file"

@@ -64,7 +64,7 @@ _parse_metadata: Final = MessageMetadata.FromString
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Connection:
-    """A TCP connection, or what stands in for one (a hex dump, a file of raw frames).
+    """A TCP connection, or what stands in for one (a log, a hex dump, a file of raw frames).
 
     `index` counts from 0 in order of appearance, as Wireshark's tcp.stream does. `client`, `server`, `broker`
     (whom the first frame asks a proxy for) and `listener` (of `pwire proxy`, to which the client connected)

@@ -225,12 +225,17 @@ _OTHER = (
 
 @st.composite
 def programs(draw: Any, setting: str = "default") -> Program:
-    """Programs of mostly sensible steps."""
+    """Programs of mostly sensible steps.
+
+    None unloads a topic in the setting "batchack": a real broker then forgets which messages of a batch were
+    acknowledged, which the embedded one keeps on purpose.
+    """
     draft = _Draft(draw)
+    others = [step for step in _OTHER if step != "unload" or setting != "batchack"]
     if draft.one(True, False):
         draft.subscribe()
     for _ in range(draw(st.integers(3, 12))):
-        getattr(draft, draft.one(*_USUAL, *_USUAL, *_OTHER))()
+        getattr(draft, draft.one(*_USUAL, *_USUAL, *others))()
     return Program(setting, draft.topic, draft.steps)
 
 

@@ -156,6 +156,17 @@ def test_bursts_joined_midway() -> None:
         assert decode(mixed[start:])[0].reassembler.connections == 1, start
 
 
+def test_a_copy_that_goes_on_is_said() -> None:
+    """Of the original the capture has only the beginning."""
+    copy = session(CHANGED["both addresses"], 3_000)
+    late = session(CHANGED["both addresses"], 2_000_000_000)[40:]
+    packets = [*one_by_one(session(HERE)[:40], copy[:40]), *late]
+    decoder, _, (ending,) = decode(packets)
+    assert ending.has_longer_copy
+    assert decoder.reassembler.copies.longer == 1
+    assert not decode(one_by_one(session(HERE), copy))[0].reassembler.copies.longer
+
+
 def test_two_copies() -> None:
     others = [session(CHANGED[name], 3_000) for name in ("both addresses", "everything")]
     packets = [packet for row in zip(session(HERE), *others, strict=True) for packet in row]

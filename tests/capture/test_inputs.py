@@ -40,6 +40,32 @@ def test_all_frames_of_the_session(name: str) -> None:
     assert not decoder.skipped
 
 
+def test_a_connection_in_linux_vxlan() -> None:
+    """Captured below the tunnel, and on all interfaces, so both in it and below it."""
+    below, frames = decode(INPUTS / "vxlan.pcapng")
+    both, again = decode(INPUTS / "any.pcapng")
+    assert len(frames_of(frames)) == 12
+    assert frames_of(frames) == frames_of(again)
+    assert below.reassembler.connections == both.reassembler.connections == 1
+    assert below.reassembler.copies.total == 0
+    assert both.reassembler.copies.total == 12
+    assert below.skipped == {"not IP": 4, "ICMPv6": 4}
+
+
+def test_what_wireshark_has_decrypted_and_exported() -> None:
+    """`tshark -o tls.keylog_file:… -U "OSI layer 7"`: of TLS 1.3, with messages of 64 KiB."""
+    decoder, events = decode(INPUTS / "exported-tls.pcapng.gz")
+    assert Counter(frame.command for frame in events if isinstance(frame, Frame)) == {
+        **dict.fromkeys(("SEND", "SEND_RECEIPT", "MESSAGE", "ACK"), 6),
+        **dict.fromkeys(("CONNECT", "CONNECTED", "LOOKUP", "LOOKUP_RESPONSE", "PRODUCER"), 1),
+        **dict.fromkeys(("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", "PRODUCER_SUCCESS"), 1),
+        **dict.fromkeys(("SUBSCRIBE", "FLOW", "CLOSE_PRODUCER"), 1),
+        "SUCCESS": 2,
+    }
+    assert len(frames_of(events)) == 37
+    assert decoder.reassembler.connections == 1
+
+
 def test_exported_pdus_have_a_connection_with_two_directions() -> None:
     _, events = decode(INPUTS / "exported.pcapng")
     assert Counter(event.to_broker for event in events) == {True: 21, False: 29}

@@ -42,6 +42,7 @@ from pulsarctl_wire.capture.packets import ACK, FIN, RST, SYN, Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.stream import MAX_EVENTS
+from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
 INNER = send(b"a frame inside a payload", 99)
@@ -1133,6 +1134,20 @@ def test_connections_that_hold_most_are_ended(monkeypatch: pytest.MonkeyPatch) -
     assert all(gap.size == 15_000 for gap in events if isinstance(gap, Gap))
     assert into.connection(connections[1].syn()[0]) is not None  # holds little
     assert into.connection(connections[0].syn()[0]) is None
+
+
+def test_bodies_over_http_are_held_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reassembly, "MAX_HELD", 100_000)
+    monkeypatch.setattr(reassembly, "_CHECK_EVERY", 20_000)
+    into = Reassembler(Knowledge(), stream_type=WebStream)
+    request = b"GET /lookup/v2/topic/persistent/a/b/c HTTP/1.1\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + bytes(30_000)
+    for number in range(20):
+        tcp = Tcp(client=("10.0.0.1", 1000 + number))
+        for segment in [*tcp.handshake(), *tcp.say([(True, request), (False, answer)])]:
+            added(into, segment, None, number + 1)
+        assert sum(half.held_bytes for half in into._halves.values()) <= 100_000 + 20_000 + 45_000
+    assert into.other_traffic["HTTP"] > 10
 
 
 def test_many_holes_keep_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsarctl_wire.capture import Decoder, Source, read_frames
+from pulsarctl_wire.capture.text import flows, forms, syscalls
+from pulsarctl_wire.capture.text import netty as text_netty
 from pulsarctl_wire.capture.text.forms import FORMS
 from pulsarctl_wire.capture.text.lines import split_lines
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -156,6 +158,13 @@ def gutter(data: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
 
 
+def go_dump(data: bytes) -> str:
+    """Print bytes as Go's `hex.Dump` does, and `hexdump -C`."""
+    return "".join(
+        f"{at:08x}  {row[:8].hex(' '):23}  {row[8:].hex(' '):23}  |{gutter(row)}|\n" for at, row in rows(data)
+    )
+
+
 def netty_dump(data: bytes) -> str:
     """Print bytes as Netty's ByteBufUtil does."""
     ruler = "+--------+" + "-" * 49 + "+----------------+"
@@ -247,14 +256,33 @@ FORMS_BY_NAME: dict[str, Callable[[bytes], str]] = {
     "Netty in JSON": lambda data: json.dumps(
         {"ts": "2026-11-20T10:11:12.345Z", "m": f"[id: 0x1c2d3e4f] WRITE: {len(data)}B\n{netty_dump(data)}"}
     ),
+    "Python in JSON": lambda data: json.dumps({"ts": 1.5, "event": f"sent {data!r} to broker"}),
+    "Go's dump in JSON": lambda data: json.dumps({"level": "debug", "dump": go_dump(data)}),
+    "MIME in JSON": lambda data: json.dumps({"frame": wrap(b64encode(data).decode(), 76) + "\n"}),
+    "strace of sendmmsg": lambda data: (
+        f'sendmmsg(5, [{{msg_hdr={{msg_name=NULL, msg_namelen=0, msg_iov=[{{iov_base="{octal(data)}", '
+        f"iov_len={len(data)}}}], msg_iovlen=1, msg_flags=0}}, msg_len={len(data)}}}], 1, 0) = 1"
+    ),
+    "hexyl": lambda data: "\n".join(
+        f"│{at:08x}│ {row[:8].hex(' '):23} ┊ {row[8:].hex(' '):23} │{'⋄' * 8}┊{'_' * 8}│"
+        for at, row in rows(data)
+    ),
+    "NSData": lambda data: f"<{data.hex(' ', -4)}>",
+    "gdb": lambda data: (
+        "(gdb) x/148xb buf\n"
+        + "\n".join(
+            f"0x{0x555555558000 + at:x} <buf+{at}>:\t"
+            + "\t".join(f"0x{byte:02x}" for byte in data[at : at + 8])
+            for at in range(0, len(data), 8)
+        )
+    ),
     "Netty from a container": lambda data: "\n".join(
         f"2026-11-20T10:11:12.345678901Z stdout F {line}"
         for line in f"[id: 0x1c2d3e4f] WRITE: {len(data)}B\n{netty_dump(data)}".split("\n")
     ),
     "Netty's dump alone": netty_dump,
-    "Go's dump in a log": lambda data: "\n".join(
-        f"2026/11/20 10:11:12 {at:08x}  {row[:8].hex(' '):23}  {row[8:].hex(' '):23}  |{gutter(row)}|"
-        for at, row in rows(data)
+    "Go's dump in a log": lambda data: "".join(
+        f"2026/11/20 10:11:12 {line}\n" for line in go_dump(data).splitlines()
     ),
     "Format-Hex": lambda data: "\n".join(
         [
@@ -486,6 +514,7 @@ def test_octal_escapes_that_are_not_padded() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("peers:\n    data: !!binary |\n      AAAA\n      AA!A\n", "as YAML; line 4: this is not base64"),
         ("Dear reader,\nthis is a letter.\n", "nor Pulsar frames$"),
         (
             netty_dump(CONNECT).replace("|00000010|", "|00000011|"),
@@ -516,10 +545,17 @@ def test_a_typo_after_frames_ends_the_text_there() -> None:
         list(batches)
 
 
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "_FIRST", 1_000)
+    monkeypatch.setattr(forms, "_WINDOW", 16_000)
+
+
+@pytest.mark.usefixtures("small_windows")
 def test_a_text_begins_late() -> None:
     noise = "2026-11-20 10:11:12,345 [main] INFO nothing of interest here: [1, 2] and 0x1f\n"
     for name in ("Netty", "a list in a log", "base64 in a log", "strace", "hex in a log"):
-        events, _ = decode(noise * 15_000 + FORMS_BY_NAME[name](DATA) + "\n" + noise)
+        events, _ = decode(noise * 500 + FORMS_BY_NAME[name](DATA) + "\n" + noise)
         assert count(events) == TWO
 
 
@@ -545,3 +581,58 @@ def test_no_text_gives_anything_but_events_and_errors(items: list[tuple[str, int
         with contextlib.suppress(CaptureError):
             for _ in form.parse(split_lines([text.encode("utf-8", "replace")])):
                 pass
+
+
+@pytest.mark.parametrize("name", ["Python", "strace", "Java", "base64", "JSON string", "0x"])
+@pytest.mark.usefixtures("small_windows")
+def test_a_line_longer_than_what_is_read_at_once(name: str) -> None:
+    data = DATA * 100
+    assert count(decode(FORMS_BY_NAME[name](data))[0]) == {"CONNECT": 100, "SEND": 100}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\"{octal(CONNECT)}\", '\\000' <repeats 9999999 times>",
+        f"{{{decimal(CONNECT)} <repeats 9999999 times>}}",
+    ],
+)
+def test_repeats_are_bounded(text: str) -> None:
+    with pytest.raises(CaptureError, match="line 1: repeats to more than 1048576 bytes"):
+        decode(text)
+
+
+def test_bytes_that_are_repeated() -> None:
+    text = f"{{{decimal(CONNECT[:-1])}, 1 <repeats 1 times>, 0 <repeats 3 times>, {decimal(SEND[3:])}}}"
+    assert [frame.raw for frame in frames_of(text)] == [CONNECT, SEND]
+    text = f'"{octal(CONNECT)}", \'\\000\' <repeats 3 times>, "{octal(SEND[3:])}"'
+    assert [frame.raw for frame in frames_of(text)] == [CONNECT, SEND]
+
+
+def test_what_is_known_of_a_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_netty, "MAX_CHANNELS", 10)
+    monkeypatch.setattr(syscalls, "MAX_DESCRIPTORS", 10)
+    monkeypatch.setattr(syscalls, "MAX_UNFINISHED", 10)
+    monkeypatch.setattr(flows, "MAX_CONNECTIONS", 10)
+    numbers = range(100, 120)
+    known = netty("0000000a", "10:11:12.000", "WRITE", CONNECT, ends=FIRST)
+    others = "".join(
+        netty(f"{number:08x}", "10:11:12.000", "WRITE", CONNECT, ends=FIRST) for number in numbers
+    )
+    first, *_, last = frames_of(known + others + netty("0000000a", "10:11:13.000", "WRITE", CONNECT))
+    assert (first.connection.client, last.connection.client) == ("10.0.0.1:5000", "")
+    address = '{sa_family=AF_INET, sin_port=htons(6650), sin_addr=inet_addr("10.0.0.2")}'
+    calls = "".join(
+        f"[pid {number}] connect({number}, {address}, 16) = 0\n"
+        f"[pid {number}] read({number},  <unfinished ...>\n"
+        for number in numbers
+    )
+    ends = "".join(
+        f'[pid {number}] <... read resumed>"{octal(CONNECTED)}", 99) = 33\n'
+        + strace("write", str(number), CONNECT)
+        for number in numbers
+    )
+    frames = frames_of(calls + ends)
+    assert Counter(frame.type for frame in frames) == {2: 20, 3: 10}
+    servers = Counter(frame.connection.server for frame in frames if frame.to_broker)
+    assert servers["10.0.0.2:6650"] == 10

@@ -158,6 +158,7 @@ def test_without_secrets_it_is_said_what_is_missing(version: ssl.TLSVersion) -> 
     facts = facts_of(source, b"")
     assert facts.reason == f"no secret for client random {facts.client_random[:8]}…"
     assert facts.client.closed_records > 4
+    assert facts.client.closed_alerts == facts.server.closed_alerts == (1 if version is V12 else 0)
     assert facts.server_name == "broker.example"
     assert (facts.server_certificate is not None) is (version is V12)
 
@@ -184,6 +185,18 @@ def test_without_the_handshakes_secrets_application_data_is_opened(version: ssl.
     keys = b"".join(line for line in source.keys.splitlines(True) if b"HANDSHAKE" not in line)
     facts = facts_of(Said(source.wire, source.plain, keys))
     assert facts.reason == ""
+
+
+@pytest.mark.parametrize("version", [V12, V13])
+def test_nothing_waits_for_secrets_that_cannot_come(version: ssl.TLSVersion) -> None:
+    source = said(version)
+    log = log_of(b"")
+    log.is_complete = True
+    connection = TlsConnection(log)
+    for packet, (from_client, data) in enumerate(source.wire):
+        assert not connection.take(from_client, data, None, packet)
+        assert connection.held_bytes == 0
+    assert connection.facts.reason.startswith("no secret for client random")
 
 
 @given(limit=st.integers(0, 60_000), seed=SEEDS)

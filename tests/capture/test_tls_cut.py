@@ -16,6 +16,11 @@ from pulsarctl_wire.capture.tls.cut import split_parts, strip_kind
 
 SEEDS = st.integers(0, 2**32 - 1)
 V12, V13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+SESSIONS = [
+    (V12, "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    (V12, "ECDHE-ECDSA-CHACHA20-POLY1305"),
+    (V13, ""),
+]
 
 
 def captured(connection: TlsConnection, wire: list[Chunk], snap: int) -> list[Piece]:
@@ -70,14 +75,7 @@ def said(version: ssl.TLSVersion, ciphers: str) -> Said:
     return conversation.close()
 
 
-@pytest.mark.parametrize(
-    ("version", "ciphers"),
-    [
-        (V12, "ECDHE-ECDSA-AES256-GCM-SHA384"),
-        (V12, "ECDHE-ECDSA-CHACHA20-POLY1305"),
-        (V13, ""),
-    ],
-)
+@pytest.mark.parametrize(("version", "ciphers"), SESSIONS)
 @given(snap=st.integers(600, 20_000))
 @example(snap=1_000)
 def test_sessions_of_openssl_are_opened_with_a_snap_length(
@@ -87,6 +85,16 @@ def test_sessions_of_openssl_are_opened_with_a_snap_length(
     connection = TlsConnection(log_of(source.keys))
     opened = check_places(captured(connection, source.wire, snap), source.plain)
     assert opened >= sum(min(len(data), snap - 13) for _, data in source.plain)
+
+
+@pytest.mark.parametrize("version", [V12, V13])
+def test_the_client_random_may_be_all_that_is_left_of_a_hello(version: ssl.TLSVersion) -> None:
+    source = said(version, "" if version is V13 else "ECDHE-ECDSA-AES256-GCM-SHA384")
+    connection = TlsConnection(log_of(source.keys))
+    pieces = captured(connection, source.wire, 130)
+    assert connection.facts.client_random
+    assert connection.facts.version == ("TLS 1.3" if version is V13 else "TLS 1.2")
+    assert sum(len(piece.data) for piece in pieces) > 600
 
 
 def test_without_a_proof_nothing_is_made_up() -> None:
@@ -126,3 +134,46 @@ def test_parts_lie_between_the_holes(data: bytes, holes: list[tuple[int, int]]) 
 def test_the_kind_ends_the_last_part() -> None:
     assert strip_kind([(0, b"ab"), (3, b"cd\x17\0\0")]) == ([(0, b"ab"), (3, b"cd")], 23)
     assert strip_kind([(0, b"\0\0")]) == ([(0, b"")], 0)
+
+
+@pytest.mark.parametrize("part", ["gap", "head", "tail"])
+@pytest.mark.parametrize("lost", range(6))
+@pytest.mark.parametrize(("version", "ciphers"), SESSIONS)
+def test_parts_of_a_handshake_may_be_missing(
+    version: ssl.TLSVersion, ciphers: str, lost: int, part: str
+) -> None:
+    source = said(version, ciphers)
+    connection = TlsConnection(log_of(source.keys))
+    pieces: list[Piece] = []
+    for packet, (from_client, data) in enumerate(source.wire):
+        start, end = 0, 0
+        if packet == lost:
+            half = len(data) // 2
+            start, end = {"gap": (0, len(data)), "head": (0, half), "tail": (half, len(data))}[part]
+        pieces += connection.take(from_client, data[:start], None, packet)
+        if end:
+            pieces += connection.gap(from_client, end - start, None, packet)
+        pieces += connection.take(from_client, data[end:], None, packet)
+    pieces += connection.end()
+    is_server_hello = version is V12 and lost == 1 and part != "tail"
+    opened = sum(len(piece.data) for piece in pieces)
+    said_bytes = sum(len(data) for _, data in source.plain)
+    assert opened >= (0 if is_server_hello else said_bytes - (2_000 if lost > 3 else 0))
+    expected = "the ServerHello is not in the capture, and the keys of TLS 1.2 cannot be derived without it"
+    assert connection.facts.reason == (expected if is_server_hello else "")
+
+
+@pytest.mark.parametrize("from_client", [True, False])
+@pytest.mark.parametrize(("version", "ciphers"), SESSIONS)
+def test_one_direction_may_be_missing(version: ssl.TLSVersion, ciphers: str, from_client: bool) -> None:
+    source = said(version, ciphers)
+    wire = [chunk for chunk in source.wire if chunk[0] is from_client]
+    connection = TlsConnection(log_of(source.keys))
+    pieces: list[Piece] = []
+    for packet, (_, data) in enumerate(wire):
+        pieces += connection.take(from_client, data, None, packet)
+    pieces += connection.end()
+    is_impossible = version is V12 and from_client  # without the server's random
+    expected = [] if is_impossible else joined(chunk for chunk in source.plain if chunk[0] is from_client)
+    assert joined(pieces) == expected
+    assert bool(connection.facts.reason) is is_impossible

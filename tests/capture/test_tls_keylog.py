@@ -98,7 +98,7 @@ def test_the_oldest_secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     assert log.forgotten == 15
     assert not log.secrets_of((14).to_bytes(32, "big"))
     assert log.secrets_of((15).to_bytes(32, "big"))
-    assert "15 were dropped" in log.describe_problems()[0]
+    assert "those of 15 were dropped" in log.describe_problems()[0]
 
 
 def test_labels_of_one_client_random_are_bounded() -> None:

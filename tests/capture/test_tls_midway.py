@@ -118,6 +118,18 @@ def test_without_the_secret_it_is_said_what_was_tried() -> None:
     assert connection.facts.client.closed_records + connection.facts.server.closed_records == len(talk.wire)
 
 
+def test_nothing_waits_midway_if_there_are_no_secrets() -> None:
+    talk = Talk(6, AES_256, (100, 200))
+    talk.talk(10)
+    log = log_of(b"")
+    log.is_complete = True
+    connection = TlsConnection(log)
+    for packet, (from_client, data) in enumerate(talk.wire):
+        assert not connection.take(from_client, data, None, packet)
+    assert connection.held_bytes == 0
+    assert "no secrets of TLS 1.3" in connection.facts.reason
+
+
 def test_the_effort_is_bounded_and_that_is_said() -> None:
     talk = Talk(7, AES_256, (100, 200))
     talk.talk(10)

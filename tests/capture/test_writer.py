@@ -343,7 +343,7 @@ def test_an_event_that_comes_when_its_packet_was_written_is_counted() -> None:
     made.take(event(1), "one")
     made.see(2, some(2))
     made.take(event(1), "two")
-    made.see(2000, some(2000))
+    made.see(5000, some(5000))
     assert read(file.getvalue()) == [some(1)]
     made.take(event(1), "three")
     made.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import random
+import shutil
 import ssl
 from collections.abc import Iterable
 from contextlib import suppress
@@ -39,7 +41,9 @@ class Said(NamedTuple):
 
 @cache
 def folder() -> Path:
-    return Path(mkdtemp(prefix="tls-test-"))
+    path = Path(mkdtemp(prefix="tls-test-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 @cache

@@ -100,10 +100,12 @@ def test_a_hole_may_have_had_the_connect() -> None:
 class Promise:
     """A client that opens a topic asks for it, and is told to go to an address."""
 
-    def __init__(self, url: str, *, opens: str = TOPIC, listener: str = "", **fields: object) -> None:
+    def __init__(
+        self, url: str, *, opens: str = TOPIC, creates: bool = True, listener: str = "", **fields: object
+    ) -> None:
         self.timeline = Timeline(listener)
         self.tcp = Tcp(client=(CLIENT, 50_000), server=("10.0.1.1", 6650))
-        turns = metadata(100, 3, opens) if opens else []
+        turns = metadata(100, 3, opens, creates=creates) if opens else []
         self.timeline.log_in(0, self.tcp, *turns, *lookup(1, url, **fields))  # type: ignore[arg-type]
 
     def other(self, number: int = 1, server: str = "10.0.1.2") -> Tcp:
@@ -184,6 +186,8 @@ def test_a_mere_lookup_makes_no_connection_due() -> None:
         promise = Promise("broker-7:6650", opens=opens)
         promise.timeline.at(0.5, promise.tcp.fin(True))
         assert promise.found() == []
+    asking = Promise("broker-7:6650", creates=False)
+    assert asking.found() == []
     refused = Promise("10.0.1.2:6650", opens="")
     refused.refused(1, refused.other())
     assert refused.found() == [(UNREACHABLE, CERTAIN)]
@@ -258,9 +262,10 @@ def test_throttled() -> None:
         assert [each.count for each in findings] == [3] * len(expected)
 
 
-def metadata(number: int, partitions: int, topic: str = "t") -> list[Turn]:
+def metadata(number: int, partitions: int, topic: str = "t", *, creates: bool = True) -> list[Turn]:
+    may_create = {} if creates else {"metadata_auto_creation_enabled": False}
     return [
-        (True, build("PARTITIONED_METADATA", topic=topic, request_id=number)),
+        (True, build("PARTITIONED_METADATA", topic=topic, request_id=number, **may_create)),
         (
             False,
             build("PARTITIONED_METADATA_RESPONSE", request_id=number, response=0, partitions=partitions),

@@ -20,6 +20,9 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 REWRITE = bool(os.environ.get("PWIRE_REWRITE_GOLDEN"))
 
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if ".pcap" in path.name)
+INPUTS = Path(__file__).parents[1] / "capture" / "inputs"
+INPUT_NAMES = sorted(path.name for path in INPUTS.iterdir())
+"""Captures of tunnels and rare link types, and with copies of packets."""
 
 OPTIONS: dict[str, dict[str, list[str]]] = {
     "jsonl": {
@@ -63,9 +66,12 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
     },
     "connections": {
         name: ["--connections"]
-        for name in ("advertised-address-silent.pcap", "auth-token.pcap", "mixed.pcapng.gz", "snaplen96.pcap")
+        for name in (
+            *("advertised-address-silent.pcap", "auth-token.pcap", "mixed.pcapng.gz", "snaplen96.pcap"),
+            *INPUT_NAMES,
+        )
     },
-    "summary": {name: ["--quiet"] for name in NAMES},
+    "summary": {name: ["--quiet"] for name in (*NAMES, *INPUT_NAMES)},
     "sequence": {
         "advertised-address-silent.pcap": [],
         "auth-token.pcap": [],
@@ -110,7 +116,7 @@ def test_output_is_golden(name: str, form: str) -> None:
         run = pwire(verb, *(["-o", output] if output else []), *OPTIONS[form][name], SAMPLES / name)
     else:
         output = {"jsonl": "json", "summary": "line", "connections": "line"}.get(form, form)
-        run = decode("-o", output, *OPTIONS[form][name], name)
+        run = decode("-o", output, *OPTIONS[form][name], INPUTS / name if name in INPUT_NAMES else name)
     assert run.code == (verb == "doctor")
     shown = run.err.encode() if form == "summary" else run.out
     if REWRITE:

@@ -58,3 +58,13 @@ def test_what_is_wrong_with_a_file_is_said(verb: list[str], tmp_path: Path) -> N
     one, several = (pwire(*verb, *jobs(number), cut) for number in (1, 3))
     assert one.code == 4
     assert (several.code, several.out, several.err) == (one.code, one.out, one.err)
+
+
+def test_texts_are_read_by_one_process(tmp_path: Path) -> None:
+    texts = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for text in texts:
+        text.write_text(Path(BUSY[0]).read_bytes().hex())
+    one, several = (pwire("stats", "-o", "json", *jobs(number), *texts) for number in (1, 3))
+    assert one.code == 0
+    assert b'"forms":["hex digits"]' in one.out
+    assert (several.code, several.out, several.err) == (one.code, one.out, one.err)

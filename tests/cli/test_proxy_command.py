@@ -137,6 +137,8 @@ def test_a_broker_that_is_not_there() -> None:
 
 NONSENSE: dict[str, list[str]] = {
     "--listen": ["nonsense", f"{HOST}:99999", "::1:0", "[::1]", f"{HOST}:-1"],
+    "--http-listen": ["nonsense", f"{HOST}:99999"],
+    "--http-to": ["http://here:8080"],
     "--ports": ["5-1", "0-5", "a-b", "1-70000", "7"],
     "--map": ["broker", "", "here:1"],
     "--dial": ["broker", ""],
@@ -151,6 +153,7 @@ NONSENSE: dict[str, list[str]] = {
 }
 FOUND_LATER = {
     "--listen": ["nosuch.invalid:0", "192.0.2.1:0"],
+    "--http-listen": ["nosuch.invalid:0", "192.0.2.1:0"],
     "--metrics": ["nonsense", ":99999", "a..b:1"],
     "--filter": ["((("],
     "--command": ["NOPE"],
@@ -325,7 +328,7 @@ def test_a_signal_that_comes_too_early_is_minded_when_it_can_be(number: signal.S
 def test_tls_with_a_ca_of_its_own(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     record = tmp_path / "seen.pcapng"
-    args = ("--tls", "--tap", "--tls-keylog", keys, "--record", record)
+    args = ("--tls", "--tap", "--keylog", keys, "--record", record)
     with Proxied(*args) as proxy:
         trusted = Path(proxy.err.line("clients have to trust (.+)$")[0][1])
         assert trusted == proxy.home / ".local" / "share" / "pwire" / "ca.pem"

@@ -224,7 +224,7 @@ def by_connection(frames: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
 
 WRONG = "tcp.analysis.flags || ip.checksum.status != 1 || tcp.checksum.status != 1"
 CHECKS = ["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]
-DEPENDENT = {"number", "packet", "wireshark", "connection", "request", "latency_ns", "time_ns"}
+DEPENDENT = {"number", "packet", "wireshark", "file", "connection", "request", "latency_ns", "time_ns"}
 
 
 @pytest.mark.parametrize("rotation", [[], ["--rotate-size", "20kB"]], ids=["one", "rotated"])

@@ -79,7 +79,7 @@ def test_everything_is_explained_in_sentences() -> None:
 
 OTHERS = {
     *("MiB", "KiB", "ZooKeeper", "BookKeeper", "transaction_coordinator_assign", "PulsarAuthRefresh"),
-    *("AUTO_PRODUCE", "maxConcurrentLookupRequest"),
+    *("AUTO_PRODUCE", "maxConcurrentLookupRequest", "ChaCha20"),
     *(
         "acknowledgmentAtBatchIndexLevelEnabled",
         "allowAutoSubscriptionCreation",

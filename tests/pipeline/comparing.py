@@ -120,6 +120,7 @@ def _alone(versions: tuple[Version | str, ...], options: Options, by_time: bool)
         new_state=ExchangeState,
         on_end=lambda ending: builder.end(ending),
     )
+    decoder.reassembler.copies.keep = options.keep_duplicates
     builder = new_builder(options, decoder.sources)
     problems: list[str] = []
 

@@ -114,7 +114,7 @@ def test_payloads_are_kept_if_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
-    for source in (tmp_path / "none.pcap", tmp_path, Path(__file__)):
+    for source in (tmp_path / "none.pcap", tmp_path, SIMPLE.with_name("README.md")):
         ran = table(source, "--out", tmp_path / "it.parquet")
         assert ran.code == 3
         assert len(ran.complaints) == 1

@@ -155,15 +155,15 @@ def test_bytes_after_a_command_are_masked() -> None:
 
 def test_http_shows_names_and_harmless_values() -> None:
     data = (
-        b"POST /admin?token=abc&x=1 HTTP/1.1\r\nHost: broker:8080\r\nAuthorization: Bearer abc\r\n"
+        b"POST /admin?token=abc&mode=ALL&abc HTTP/1.1\r\nHost: broker:8080\r\nAuthorization: Bearer abc\r\n"
         b'X-Own: value\r\n\r\n{"password": "abc"}'
     )
     (event,) = events(data)
     assert isinstance(event, (Frame, Malformed))
     shown = mask_spans(event.raw, event_spans(event))
     assert shown == (
-        b"POST /admin************** HTTP/1.1\r\nHost: broker:8080\r\nAuthorization: **********\r\n"
-        b"X-Own: *****\r\n**" + b"*" * 19
+        b"POST /admin?token=***&mode=ALL&*** HTTP/1.1\r\nHost: broker:8080\r\nAuthorization: **********\r\n"
+        b"X-Own: *****\r\n\r\n" + b"*" * 19
     )
     assert "token" not in getattr(event, "reason", "")
 

@@ -174,9 +174,9 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
         ("/admin/v2/namespaces/a/b/topics", tell(200, ["a", "b"]), 200, {"topics": 2}),
         ("/admin/v2/schemas/a/b/c/schema", tell(200, {"version": 1, "type": "AVRO", "data": "{}"}), 200,
          {"version": 1, "type": "AVRO"}),
-        (LOOKUP, tell(200, gzip.compress(b'{"partitions": 1}'), "Content-Encoding: gzip"), 200,
+        (LOOKUP, tell(200, gzip.compress(b'{"partitions": 1}', mtime=0), "Content-Encoding: gzip"), 200,
          {"partitions": 1}),
-        (LOOKUP, tell(200, gzip.compress(bytes(10**6)), "Content-Encoding: gzip"), 200, {}),
+        (LOOKUP, tell(200, gzip.compress(bytes(10**6), mtime=0), "Content-Encoding: gzip"), 200, {}),
         (LOOKUP, tell(200, b"\x1f\x8bno gzip", "Content-Encoding: gzip"), 200, {}),
         (LOOKUP, tell(200, b" " * MAX_BODY + b"{}"), 200, {}),
         (LOOKUP, tell(200, b"[" * 50_000), 200, {}),
@@ -317,7 +317,7 @@ def test_anything_at_all(steps: list[tuple[bool, bytes | int]], midway: bool) ->
     for event in talk.events:
         if isinstance(event, HttpMessage):
             assert event.kind
-            assert event.size > 0 or event.partial
+            assert event.size > 0
 
 
 @given(st.binary(max_size=3), st.integers(0, 600), st.integers(1, 40))

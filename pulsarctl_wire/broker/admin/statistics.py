@@ -369,7 +369,7 @@ def _internal_cursor(subscription: Any) -> dict[str, Any]:
         for start, stop in cursor.list_acked(log.stored_end)
     ]
     return {
-        "markDeletePosition": ":".join(map(str, log.position_before(mark))),
+        "markDeletePosition": ":".join(map(str, subscription.mark_id)),
         "readPosition": f"{ledger.ledger}:{ledger.entry + is_at_end}",
         "waitingReadOp": bool(subscription.consumers) and is_at_end,
         "pendingReadOps": 0,
@@ -454,7 +454,7 @@ async def get_internal_info(request: Request) -> Answer:
     ]
     cursors = {}
     for name, item in topic.subscriptions.items():
-        mark = log.position_before(item.cursor.mark)
+        mark = item.mark_id
         place = {"ledgerId": mark.ledger, "entryId": mark.entry}
         cursors[name] = {"version": 1, "cursorsLedgerId": -1, "markDelete": place}
     created = format_time(log.ledgers[0].opened_ms)

@@ -128,7 +128,7 @@ def _subscription(subscription: Subscription | NonPersistentSubscription) -> dic
         "blocked": subscription.blocked,
         "delayed": getattr(dispatcher, "delayed_count", 0),
         "expired": subscription.expired_messages,
-        "mark_delete": list(log.position_before(cursor.mark)),
+        "mark_delete": list(subscription.mark_id),
         "acknowledged": [
             [list(log.position(start)), list(log.position(stop - 1))]
             for start, stop in cursor.list_acked(log.stored_end)[:MAX_LISTED]

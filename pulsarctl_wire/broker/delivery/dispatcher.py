@@ -17,7 +17,7 @@ from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.delivery.consumer import BaseSubscription, Consumer
 from pulsarctl_wire.broker.storage.compaction import Compaction
 from pulsarctl_wire.broker.storage.cursor import Cursor
-from pulsarctl_wire.broker.storage.log import Entry, Log
+from pulsarctl_wire.broker.storage.log import Entry, Log, Position
 from pulsarctl_wire.broker.tenancy.limits import UNLIMITED
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 
@@ -49,6 +49,11 @@ class Source(BaseSubscription):
     def readable_end(self) -> int:
         """The index before which consumers may see entries."""
         return int(self.topic.readable_end)
+
+    @property
+    def mark_id(self) -> Position:
+        """The id of the last entry before the mark; ledger:-1 if the first ledger begins there."""
+        return self.cursor.deleted_id or self.log.position_before(self.cursor.mark)
 
     @property
     def terminated(self) -> bool:

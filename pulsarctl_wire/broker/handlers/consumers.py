@@ -286,7 +286,7 @@ async def _send_last_id(
         "GET_LAST_MESSAGE_ID_RESPONSE",
         request_id=request_id,
         last_message_id=_id_fields(position, partition=topic.partition, batch_index=batch_index),
-        consumer_mark_delete_position=_id_fields(topic.log.position_before(subscription.cursor.mark)),
+        consumer_mark_delete_position=_id_fields(subscription.mark_id),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pulsarctl_wire.broker.storage.journal import Journal, Row
+from pulsarctl_wire.broker.storage.log import Position
 
 BLOCK: Final = 1024
 """Entries in a block of bits."""
@@ -43,6 +44,8 @@ class Cursor:
         self.count = 0
         """The number of acknowledged entries after `mark`."""
         self.masks: dict[int, int] = {}
+        self.deleted_id: Position | None = None
+        """The id of the entry before `mark`, if it is deleted."""
         self.last_active_ms = 0
         self._blocks: dict[int, int] = {}
         self._journal = journal
@@ -140,7 +143,12 @@ class Cursor:
             self._changed_blocks[position // BLOCK] = None
         self._blocks.clear()
         self.masks.clear()
-        self.mark, self.count = mark, 0
+        self.mark, self.count, self.deleted_id = mark, 0, None
+        self._journal.save_later(self)
+
+    def keep_id(self, deleted_id: Position) -> None:
+        """Keep the id of the entry before `mark`, which is being deleted."""
+        self.deleted_id = deleted_id
         self._journal.save_later(self)
 
     def _set_block(self, block: int, bits: int) -> None:
@@ -153,7 +161,7 @@ class Cursor:
     def _move_mark(self, mark: int) -> None:
         """Move the mark forward, and over the acknowledged entries that follow."""
         mark = self.find_open(mark) if self.count else mark
-        self.mark = mark
+        self.mark, self.deleted_id = mark, None
         for block in [number for number in self._blocks if number * BLOCK < mark] if self._blocks else ():
             low = (1 << min(mark - block * BLOCK, BLOCK)) - 1
             self.count -= (self._blocks[block] & low).bit_count()
@@ -171,6 +179,8 @@ class Cursor:
         row: Row = {"mark": self.mark, "properties": self.properties, "active": self.last_active_ms}
         if self.replicated:
             row["replicated"] = True
+        if self.deleted_id is not None:
+            row["deleted_id"] = self.deleted_id
         self._journal.put("cursors", self.key, row)
         masks: dict[int, dict[str, str]] = {}
         for index, mask in self.masks.items() if self._changed_blocks else ():
@@ -203,6 +213,7 @@ def load_cursor(journal: Journal, key: str) -> Cursor:
     cursor.properties = row["properties"]
     cursor.last_active_ms = row["active"]
     cursor.replicated = row.get("replicated", False)
+    cursor.deleted_id = Position(*row["deleted_id"]) if "deleted_id" in row else None
     for block, acked in journal.table(f"acked/{key}").items():
         cursor._blocks[int(block)] = int(acked["bits"], 16)
         cursor.count += cursor._blocks[int(block)].bit_count()

@@ -194,11 +194,12 @@ class Log:
             self.ledgers.pop()
         self.ledgers.append(Ledger(number, self.end, time_ms, self.bytes))
 
-    def trim(self, mark: int, is_kept: Callable[[int, int], bool], *, forget_ids: bool) -> bool:
-        """Delete the entries of ledgers, except the last, that end before `mark`. Returns False without any.
+    def trim(self, mark: int, is_kept: Callable[[int, int], bool], *, forget_ids: bool) -> Position | None:
+        """Delete the entries of ledgers, except the last, that end before `mark`.
 
         `is_kept` tells whether to keep one nevertheless, by its end (ms) and the bytes from it on. Unless
-        `forget_ids`, the ids of deleted entries stay known: a compacted copy may have them.
+        `forget_ids`, the ids of deleted entries stay known: a compacted copy may have them. Returns the id of
+        the last one that was deleted; None without any.
         """
         first = self.first
         for ledger, next_ledger in pairwise(self.ledgers):
@@ -206,12 +207,13 @@ class Log:
                 break
             first = max(first, next_ledger.first)
         if first == self.first:
-            return False
+            return None
+        last = self.position(first - 1)
         self._journal.trim(entry_key(self.number, self.first), entry_key(self.number, first))
         self.first = first
         if forget_ids:
             del self.ledgers[: bisect_right(self.ledgers, first, key=_first) - 1]
-        return True
+        return last
 
     def delete(self) -> None:
         """Delete all entries."""

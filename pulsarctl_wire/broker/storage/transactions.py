@@ -18,7 +18,7 @@ from pulsarctl_wire.broker.basics.refusal import Refused
 from pulsarctl_wire.broker.basics.scheduler import Scheduler
 from pulsarctl_wire.broker.storage.cursor import Cursor, mask_of
 from pulsarctl_wire.broker.storage.journal import Journal, Row
-from pulsarctl_wire.broker.storage.log import Log, signed
+from pulsarctl_wire.broker.storage.log import Log, Position, signed
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import (
@@ -181,6 +181,10 @@ class AckTarget(Protocol):
     def full_name(self) -> str:
         """Its topic and its name, as in Pulsar's messages."""
 
+    @property
+    def mark_id(self) -> Position:
+        """The id of the last entry before the mark."""
+
     def settle(self, index: int) -> None:
         """Settle an entry at the consumer that has it, if any."""
 
@@ -274,7 +278,7 @@ class PendingAcks:
         until, mark = index + is_stored, self._subscription.cursor.mark
         ack = f"ack position: {_position(message_id)} within range of"
         if until <= mark:
-            ledger, entry = log.position_before(mark)
+            ledger, entry = self._subscription.mark_id
             raise self._refusal(txn, f"cumulative {ack} cursor's markDeletePosition: {ledger}:{entry}")
         for other, row in self._rows.items():
             if row["until"] and (other != key or until <= row["until"]):

@@ -40,17 +40,19 @@ class PersistentTopic(StoredTopic[Subscription]):
             return
         marks = [item.cursor.mark for item in self.subscriptions.values() if item.cursor.durable]
         retention, now_ms = self.policies.get_retention(), self.scheduler.time_ms
-        has_trimmed = self.log.trim(
+        deleted_id = self.log.trim(
             min(marks, default=self.log.end),
             lambda closed_ms, size: retains and retention.keeps(now_ms - closed_ms, size),
             forget_ids=self.compaction.log is None,
         )
-        if has_trimmed:
+        if deleted_id is not None:
             self.save()
             self.transactions.trim()
             for subscription in self.subscriptions.values():
                 if not subscription.reads_compacted:
                     subscription.cursor.ack_before(self.log.first)
+                if subscription.cursor.mark == self.log.first:
+                    subscription.cursor.keep_id(deleted_id)
 
     async def exceeds(self, quota: Quota) -> bool:
         """Return whether the largest backlog of a subscription exceeds a quota."""

@@ -32,7 +32,8 @@ class StoredTopic(Topic[S]):
         ledgers = [Ledger(*ledger) for ledger in row["ledgers"]]
         cache, ends = environment.cache, environment.ends
         self.log: Log = Log(row["log"], self.journal, cache, ends, ledgers, row["first"])
-        self.log.open_ledger(self.scheduler.time_ms)
+        if not self.terminated:
+            self.log.open_ledger(self.scheduler.time_ms)
         self.hides_end = self.terminated and not self.log.end
         """Whether no consumer is told of the end: the topic was terminated without messages, then loaded."""
         self._sequence_table = f"sequences/{self.log.number}"
@@ -165,8 +166,8 @@ class StoredTopic(Topic[S]):
             self.save()
 
     def on_mark_moved(self, former: int, mark: int) -> None:
-        """Trim the log if a durable subscription's mark has left the first ledger."""
-        if len(self.log.ledgers) > 1 and former < self.log.ledgers[1].first <= mark:
+        """Trim the log if a durable subscription's last entry was in the first ledger, and no longer is."""
+        if len(self.log.ledgers) > 1 and former <= self.log.ledgers[1].first < mark:
             self.trim()
 
     # -- deduplication

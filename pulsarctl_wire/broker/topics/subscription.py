@@ -140,7 +140,7 @@ class Subscription(Source):
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
         if self._has_skipped and any(consumer.is_available for consumer in self.consumers):
-            self._settle_skipped()
+            self._forget_skipped()
         topic, rules = self.topic, self.topic.dispatch_rules
         self._max_total_unacked = rules.max_unacked if self.cursor.durable else 0
         limiters = topic.environment.dispatch_limiter, topic.dispatch_limiter, self._limiter
@@ -335,16 +335,17 @@ class Subscription(Source):
             self._has_skipped = True
             if self.topic.migrated is not None:
                 self.check_end()
-            self.dispatch_soon()
 
-    def _settle_skipped(self) -> None:
-        """Settle the skipped entries that are pending; as in Pulsar, once a consumer can get another one."""
+    def _forget_skipped(self) -> None:
+        """Forget that skipped entries are pending, as Pulsar does before it delivers others.
+
+        Their keys are free then, but their consumers still count them as not acknowledged.
+        """
         assert self.dispatcher is not None
         self._has_skipped = False
         for consumer in self.consumers:
             for index in [pending for pending in consumer.pending if pending < self.cursor.mark]:
-                slot = consumer.settle(index)
-                assert slot is not None
+                _, slot = consumer.pending.pop(index)
                 self.dispatcher.on_settled(consumer, slot)
 
     def find_nth_open(self, number: int) -> int | None:

@@ -10,7 +10,7 @@ from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.capture.text.times import time_in
 
 _WHOLE: Final = re.compile(r"\s*[\"']?([A-Za-z0-9+/_-]{2,}={0,2})[\"']?[,;]?\s*(?:\\n)?$")
-_TOKEN: Final = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/_-]{12,}={0,2})")
+_TOKEN: Final = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/_-]{16,}={0,2})")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
@@ -42,9 +42,9 @@ def parse_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
 
 
 def parse_embedded_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
-    """Parse each run of at least 12 characters of base64 inside a line, a record each."""
+    """Parse each run of at least 16 characters of base64 inside a line, a record each."""
     for number, line in lines:
-        for match in _TOKEN.finditer(line):
+        for match in _TOKEN.finditer(line.replace("\\r", "").replace("\\n", "")):
             yield Dumped(_decode(match[1]), time_in(line), line=number)
 
 

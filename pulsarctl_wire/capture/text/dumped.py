@@ -3,8 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME
+from pulsarctl_wire.wire.framing.stream import FrameStream
+
 PIECE: Final = 1 << 20
 """Bytes after which a dump is yielded in pieces; no packet is that long."""
+
+NO_TRAFFIC: Final = "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames"
+"""What a source is without any traffic."""
 
 UNKNOWN_SIZE: Final = -1
 """The size of a hole if the text does not say how much it leaves out."""
@@ -43,3 +49,20 @@ class Dumped:
     """Whether the sender has closed the connection after these bytes."""
     line: int = field(default=0, compare=False)
     """The number of the line where they begin, from 1; 0 if unknown."""
+
+
+def hole_size(dumped: Dumped, stream: FrameStream) -> int:
+    """Return the bytes missing after a dump: if the text does not say, the rest of the frame that is open."""
+    if dumped.missing >= 0:
+        return dumped.missing
+    return max(stream.awaited - stream.held_bytes, 1)
+
+
+def belongs(stream: FrameStream, data: bytes) -> bool:
+    """Return whether bytes continue a stream of frames: they begin a frame, if that is what comes next."""
+    if not stream.is_in_step or stream.held_bytes:
+        return True
+    total, size = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
+    if len(data) < 8:
+        return total >> 24 == 0
+    return 2 <= size <= total - 4 < MAX_KEPT_FRAME and data[8:9] in (b"\x08", b"")

@@ -7,8 +7,7 @@ from typing import Final
 from pulsarctl_wire.capture.halves import MASK, Half
 from pulsarctl_wire.capture.packets import FIN, Segment
 from pulsarctl_wire.capture.reassembly import MAX_CONNECTIONS, Reassembler
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow
-from pulsarctl_wire.capture.text.forms import hole_size
+from pulsarctl_wire.capture.text.dumped import Dumped, Flow, hole_size
 from pulsarctl_wire.wire.frame import Event
 
 _PULSAR_PORTS: Final = {6650, 6651}

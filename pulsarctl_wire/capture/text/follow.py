@@ -41,19 +41,21 @@ def parse_follow_yaml(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Parse a stream as YAML; the form of Wireshark before 4.0, too. Raises CaptureError."""
     peers = _Peers()
     hosts = ["", ""]
-    peer, time_ns, begin = 0, None, 0
+    peer, time_ns, begin, indent = 0, None, 0, 0
     digits: list[str] = []
     for number, line in lines:
         if begin and (match := _BASE64.match(line)):
             digits.append(match[1])
             continue
+        if digits and len(line) - len(line.lstrip()) > indent:
+            raise CaptureError(f"line {number}: this is not base64")
         if digits:
             yield peers.dump(peer, _decode(digits, begin), begin, time_ns)
         digits, begin = [], 0
         if match := _PEER.match(line):
             peer = int(match[1])
         elif match := _OLD_ENTRY.match(line):
-            peer, begin = int(match[1]), number
+            peer, begin, indent = int(match[1]), number, 0
         elif match := _FIELD.match(line):
             name, value = match.groups()
             if name == "host":
@@ -64,7 +66,7 @@ def parse_follow_yaml(lines: Iterable[Line]) -> Iterator[Dumped]:
             elif name == "timestamp":
                 time_ns = _time_of(value)
             elif name == "data" and value.startswith("!!binary"):
-                begin = number
+                begin, indent = number, match.start(1)
     if digits:
         yield peers.dump(peer, _decode(digits, begin), begin, time_ns)
 

@@ -23,26 +23,26 @@ from pulsarctl_wire.capture.text import (
     syscalls,
     words,
 )
-from pulsarctl_wire.capture.text.dumped import Dumped, Flow
-from pulsarctl_wire.capture.text.lines import Line
+from pulsarctl_wire.capture.text.dumped import NO_TRAFFIC, Dumped, Flow, belongs, hole_size
+from pulsarctl_wire.capture.text.lines import MAX_LINE, Line, unescape
 from pulsarctl_wire.capture.text.rows import link_of
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import NAMES
-from pulsarctl_wire.wire.frame import MAX_KEPT_FRAME, Connection, Event, Frame, Malformed
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 Parse = Callable[[Iterable[Line]], Iterator[Dumped]]
 
-_FIRST: Final = 64 << 10
+_FIRST: Final = 4 << 10
 """Characters of the beginning of a text that are tried first."""
 _WINDOW: Final = 1 << 20
 """Characters of a text that are tried together."""
 _SAMPLED: Final = 100  # dumps that are examined to find whether they are packets
-_MIN_BYTES: Final = 8  # of which it is said that they are no frames
+_NONE, _DOUBTFUL, _CLEAN = range(3)
+"""How far a form is trusted: it shows nothing, something that may be frames, or frames from its beginning."""
 
-NO_TRAFFIC: Final = "neither a capture (pcap, pcapng), nor text that shows bytes, nor Pulsar frames"
-"""What a source is without any traffic."""
+_MIN_BYTES: Final = 8  # of which it is said that they are no frames
 
 LINKS: Final = {"ethernet": ETHERNET, "ip": RAW_IP, "": 0}
 """The link types of what `link_of` recognises."""
@@ -66,7 +66,6 @@ FORMS: Final = (
     Form("Wireshark's stream as hex", follow.parse_follow_dump),
     Form("system calls", syscalls.parse_calls),
     Form("a hex dump", rows.parse_rows, True),
-    Form("a hex dump in lines", rows.parse_rows_in_lines, True),
     Form("rows of numbers", words.parse_little, True),
     Form("rows of big-endian numbers", words.parse_big, True),
     Form("bytes literals", strings.parse_bytes_literals),
@@ -83,6 +82,17 @@ FORMS: Final = (
 """All forms, in the order in which they are tried."""
 
 
+class _Choice(NamedTuple):
+    """A form, how far it can be trusted, and whether the lines are in a JSON string."""
+
+    form: Form
+    trust: int
+    is_escaped: bool = False
+
+
+_NO_CHOICE: Final = _Choice(FORMS[0], _NONE)
+
+
 def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
     """Return the form of a text, and its lines from where that begins. Raises CaptureError if it has none."""
     window: list[Line] = []
@@ -97,16 +107,18 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
             if size >= limit:
                 has_ended = False
                 break
-        for form in FORMS:
-            chosen = _try(form, window, problems)
-            if chosen is not None:
-                return chosen, chain(window, lines)
+        choice = _choose(window, problems)
+        if choice.trust == _CLEAN or (choice.trust and (has_ended or limit >= _WINDOW)):
+            rest = chain(window, lines)
+            return choice.form, unescape(rest) if choice.is_escaped else rest
         if has_ended:
             raise CaptureError(": ".join([NO_TRAFFIC, *problems[:1]]))
-        if limit < _WINDOW:
-            limit = min(limit * 4, _WINDOW)
+        last = sum(len(text) for number, text in reversed(window) if number == window[-1][0])
+        if limit < _WINDOW or _WINDOW // 4 < last < MAX_LINE:
+            limit *= 4
             problems.clear()
             continue
+        limit = _WINDOW
         kept, size = len(window), 0
         while kept and size < _WINDOW // 4:
             kept -= 1
@@ -114,23 +126,45 @@ def choose_form(lines: Iterator[Line]) -> tuple[Form, Iterator[Line]]:
         del window[:kept]
 
 
-def _try(form: Form, window: list[Line], problems: list[str]) -> Form | None:
-    """Return a form if these lines yield traffic by it, with `is_whole` if need be; else add the reason."""
+def _choose(window: list[Line], problems: list[str]) -> _Choice:
+    """Return the first form that can be trusted best."""
+    best = _NO_CHOICE
+    for is_escaped in (False, True):
+        if is_escaped:
+            if not any("\\" in text for _, text in window):
+                break
+            window = list(unescape(window))
+        for form in FORMS:
+            choice = _try(form, window, problems)._replace(is_escaped=is_escaped)
+            if choice.trust > best.trust:
+                best = choice
+            if best.trust == _CLEAN:
+                return best
+    return best
+
+
+def _try(form: Form, window: list[Line], problems: list[str]) -> _Choice:
+    """Return how far a form of these lines can be trusted, with `is_whole` if need be; or add the reason."""
     dumps: list[Dumped] = []
     problem = ""
     try:
         dumps.extend(form.parse(window))  # keeps those before an error
     except CaptureError as error:
         problem = f"looks like {form.name}; {error}"
+    if shows_packets(dumps[:_SAMPLED]):
+        return _Choice(form, _CLEAN)
     for chosen in (form, form._replace(is_whole=True)):
-        if shows_packets(dumps[:_SAMPLED]) or _shows_frames(chosen, dumps):
-            return chosen
-    if not problem and sum(len(dumped.data) for dumped in dumps) >= _MIN_BYTES:
+        if trust := _judge_frames(chosen, dumps):
+            return _Choice(chosen, trust)
+    size = sum(len(dumped.data) for dumped in dumps)
+    if not problem and size >= max(
+        _MIN_BYTES, sum(len(text) for _, text in window) // 8
+    ):  # it is most of the text
         last = dumps[-1].line
         problem = f"looks like {form.name}, but its bytes (last in line {last}) are no Pulsar frames"
     if problem:
         problems.append(problem)
-    return None
+    return _NO_CHOICE
 
 
 def shows_packets(dumps: list[Dumped]) -> bool:
@@ -147,8 +181,19 @@ def shows_packets(dumps: list[Dumped]) -> bool:
     )
 
 
-def _shows_frames(form: Form, dumps: Iterable[Dumped]) -> bool:
-    """Return whether dumps have a frame, or something that was clearly meant to be one."""
+def _judge_frames(form: Form, dumps: Iterable[Dumped]) -> int:
+    """Return how far dumps can be trusted to be frames, by what comes first."""
+    has_trouble = False
+    for event in _decode(form, dumps):
+        if isinstance(event, Frame) and event.type in NAMES:
+            return _DOUBTFUL if has_trouble or event.partial else _CLEAN
+        if isinstance(event, Malformed) and is_clearly_a_frame(event.raw):
+            return _DOUBTFUL
+        has_trouble = True
+    return _NONE
+
+
+def _decode(form: Form, dumps: Iterable[Dumped]) -> Iterator[Event]:
     streams: dict[tuple[Flow | None, bool], FrameStream] = {}
     for dumped in dumps:
         key = dumped.flow, dumped.is_inbound
@@ -156,35 +201,9 @@ def _shows_frames(form: Form, dumps: Iterable[Dumped]) -> bool:
         if stream is None:
             stream = streams[key] = FrameStream(Connection(0), True)
             stream.certain = False
-        if not (form.is_whole or dumped.flow or belongs(stream, dumped.data)):
-            continue
-        if _has_frame(stream.feed(dumped.data)):
-            return True
-        if dumped.missing and _has_frame(stream.gap(hole_size(dumped, stream))):
-            return True
-    return any(_has_frame(stream.close()) for stream in streams.values())
-
-
-def _has_frame(events: list[Event]) -> bool:
-    return any(
-        (isinstance(event, Frame) and event.type in NAMES)
-        or (isinstance(event, Malformed) and is_clearly_a_frame(event.raw))
-        for event in events
-    )
-
-
-def hole_size(dumped: Dumped, stream: FrameStream) -> int:
-    """Return the bytes missing after a dump: if the text does not say, the rest of the frame that is open."""
-    if dumped.missing >= 0:
-        return dumped.missing
-    return max(stream.awaited - stream.held_bytes, 1)
-
-
-def belongs(stream: FrameStream, data: bytes) -> bool:
-    """Return whether bytes continue a stream of frames: they begin a frame, if that is what comes next."""
-    if not stream.is_in_step or stream.held_bytes:
-        return True
-    total, size = int.from_bytes(data[:4], "big"), int.from_bytes(data[4:8], "big")
-    if len(data) < 8:
-        return total >> 24 == 0
-    return 2 <= size <= total - 4 < MAX_KEPT_FRAME and data[8:9] in (b"\x08", b"")
+        if form.is_whole or dumped.flow or belongs(stream, dumped.data):
+            yield from stream.feed(dumped.data)
+            if dumped.missing:
+                yield from stream.gap(hole_size(dumped, stream))
+    for stream in streams.values():
+        yield from stream.close()

@@ -17,6 +17,8 @@ _LONGEST: Final = 64 << 10
 _BREAKS: Final = " ,;\t\\"  # where a long line is broken: at a separator, or before an escape
 _ENCODINGS: Final = {BOM_UTF16_LE: "utf-16-le", BOM_UTF16_BE: "utf-16-be"}
 _CONTROLS: Final = frozenset(range(32)) - frozenset(b"\t\n\r\f\v\b\x1b")
+_ESCAPED_BREAK: Final = re.compile(r"(?<!\\)(?:\\r)?\\n")
+_ESCAPED: Final = re.compile(r"\\([\\\"/])")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -70,6 +72,19 @@ def _break_line(line: str, keep: int) -> Iterator[str]:
         yield line[start:stop]
         start = stop
     yield line[start:]
+
+
+def unescape(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield lines as a JSON string in them has them: with its line feeds, quotes and backslashes.
+
+    All lines from one line have its number.
+    """
+    for number, line in lines:
+        if "\\" not in line:
+            yield number, line
+            continue
+        for part in _ESCAPED_BREAK.split(line):
+            yield number, _ESCAPED.sub(r"\1", part).replace("\\t", "\t")
 
 
 def join_pieces(lines: Iterable[Line]) -> Iterator[Line]:

@@ -7,7 +7,7 @@
     |00000000| 00 00 00 29 00 00 00 25 08 02 12 21 0a 11 50 75 |...)...%...!..Pu|
 
 Netty 3 and 4.0 write `/10.0.0.1:5000 => b/10.0.0.2:6650`, Reactor Netty `[1c2d3e4f-1, L:...`. Collectors
-of logs put something in front of every line, or `\\n` between them.
+of logs put something in front of every line.
 """
 
 import re
@@ -46,35 +46,34 @@ def parse_netty(lines: Iterable[Line]) -> Iterator[Dumped]:
     data = bytearray()
     first_size = 0
     has_dumps = False
-    for number, text in lines:
-        for line in text.split("\\n") if "\\n" in text else (text,):
-            if record is not None and (match := _ROW.search(line)):
-                if int(match[1], 16) != len(data):
-                    raise CaptureError(f"line {number}: the offset is {match[1]}, expected {len(data):08x}")
-                data += bytes.fromhex(match[2])
-                has_dumps = True
-                continue
-            event = _EVENT.search(line)
-            if event is None:
-                continue
-            if record is not None:
-                yield _finish(record, data, size)
-                record = None
-            flow = _flow_of(event, channels)
-            time_ns = time_in(line[: event.start()])
-            kind = event["event"]
-            if kind in _IN or kind in _OUT:
-                size_match = _SIZE.search(event["rest"] or "")
-                if size_match is None:
-                    continue  # a message that is no buffer
-                size = int(size_match[1])
-                first_size = first_size or number
-                data = bytearray(bytes.fromhex(dump[1]) if (dump := _OLD_DUMP.search(line)) else b"")
-                has_dumps |= bool(data)
-                record = Dumped(b"", time_ns, flow=flow, is_inbound=kind in _IN, line=number)
-            elif kind in ("CLOSE", "INACTIVE"):
-                is_inbound = kind == "INACTIVE"
-                yield Dumped(b"", time_ns, flow=flow, is_inbound=is_inbound, is_last=True, line=number)
+    for number, line in lines:
+        if record is not None and (match := _ROW.search(line)):
+            if int(match[1], 16) != len(data):
+                raise CaptureError(f"line {number}: the offset is {match[1]}, expected {len(data):08x}")
+            data += bytes.fromhex(match[2])
+            has_dumps = True
+            continue
+        event = _EVENT.search(line)
+        if event is None:
+            continue
+        if record is not None:
+            yield _finish(record, data, size)
+            record = None
+        flow = _flow_of(event, channels)
+        time_ns = time_in(line[: event.start()])
+        kind = event["event"]
+        if kind in _IN or kind in _OUT:
+            size_match = _SIZE.search(event["rest"] or "")
+            if size_match is None:
+                continue  # a message that is no buffer
+            size = int(size_match[1])
+            first_size = first_size or number
+            data = bytearray(bytes.fromhex(dump[1]) if (dump := _OLD_DUMP.search(line)) else b"")
+            has_dumps |= bool(data)
+            record = Dumped(b"", time_ns, flow=flow, is_inbound=kind in _IN, line=number)
+        elif kind in ("CLOSE", "INACTIVE"):
+            is_inbound = kind == "INACTIVE"
+            yield Dumped(b"", time_ns, flow=flow, is_inbound=is_inbound, is_last=True, line=number)
     if record is not None:
         yield _finish(record, data, size)
     if first_size and not has_dumps:

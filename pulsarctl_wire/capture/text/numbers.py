@@ -24,8 +24,8 @@ _ALMOST: Final = 8  # values after which a list is almost one of bytes
 _TOKEN: Final = re.compile(
     r"""(?P<space>[\s,;|]+|//.*|/\*.*?\*/)
     |(?P<cast>\((?:u?int8(?:_t)?|s?byte|(?:un)?signed\ char|char|Byte)\))
-    |(?P<open><Buffer\b|<<|[\[({<])
     |(?P<repeats><repeats\ (?P<times>[0-9]{1,7})\ times>)
+    |(?P<open><Buffer\b|<<|[\[({<])
     |(?P<close>>>|[\])}>])
     |(?P<cut>(?:\.{3}|\u2026)(?:\ ?(?P<rest>[0-9]{1,9})\ more\ (?:items?|bytes?))?)
     |(?P<key>"[0-9]{1,9}"\s*:)
@@ -137,7 +137,8 @@ class _Lists:
             if self._open is not None and len(self._open.data) >= PIECE:
                 yield self._open.take(more=True)
         if self._open is not None:
-            self._drop(last, "the end of the text")
+            self._open.missing = self._open.missing or UNKNOWN_SIZE
+            yield from self._close(self._open)
         if self._problem and not self._count:
             raise CaptureError(self._problem)
 

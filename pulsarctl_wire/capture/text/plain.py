@@ -24,7 +24,7 @@ _MIN_BYTES: Final = 4
 _EMBEDDED: Final = re.compile(
     r"(?<![\w-])(?:0[xX]|\\+x)?((?:[0-9A-Fa-f]{2}[ :-]?){7,}[0-9A-Fa-f]{2})(\.{3}|\u2026)?(?!\w)"
 )
-_ROW_BEFORE: Final = re.compile(r"(?:^|[\s|])(?:0[xX])?[0-9A-Fa-f]{4,16}[:|]?\s+$")
+_ROW_BEFORE: Final = re.compile(r"(?:^|\W|\\n)(?:0[xX])?[0-9A-Fa-f]{4,16}[:|]?\s+$")
 
 
 def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
@@ -40,7 +40,7 @@ def parse_plain(lines: Iterable[Line]) -> Iterator[Dumped]:
             continue
         tokens = _tokens(line)
         if tokens is None or not (has_digits or (tokens and _DECIMAL.search(line))):
-            _refuse_broken(number, line)
+            _refuse_broken(number, line, 1 if has_digits else 4)
             continue
         has_digits = True
         for index, token in enumerate(tokens, 1):
@@ -95,12 +95,15 @@ def _words(line: str) -> list[str]:
     return text.replace("\\x", " ").translate(_SEPARATORS).split()
 
 
-def _refuse_broken(number: int, line: str) -> None:
-    """Raise CaptureError for a line of hex with a typo, which must not be taken for prose."""
+def _refuse_broken(number: int, line: str, share: int) -> None:
+    """Raise CaptureError for a line of hex with a typo, which must not be taken for prose.
+
+    It has `share` times as many words of hex as others at least.
+    """
     words = _words(line)
     wrong = [word for word in words if not _HEX.fullmatch(word.removeprefix("0x"))]
     good = len(words) - len(wrong)
-    if wrong and words[0] != wrong[0] and good >= max(_MIN_BYTES, len(wrong)):
+    if wrong and words[0] != wrong[0] and good >= max(_MIN_BYTES, share * len(wrong)):
         raise CaptureError(f"line {number}: {shorten(wrong[0])} is not hex")
 
 

@@ -39,6 +39,7 @@ _BYTES = {
 
 _WINDBG = re.compile(rf"([0-9a-f]{{8}})`([0-9a-f]{{8}})  ((?:{_PAIR}[ -]){{1,16}})")
 _IN_LINE = re.compile(rf"(?<![\w.:-])[0-9a-f]{{8}}(?=(?::? ) ?{_PAIR})|\|[0-9a-f]{{8}}\| ")
+_ESCAPED_ROW = re.compile(r"\\n\|?[0-9a-f]{8}")
 _WHITE = re.compile(r"\s+")
 _NO_SIGNS = {code: "." for code in range(256) if not 0x20 <= code <= 0x7E}
 
@@ -61,6 +62,8 @@ def read_row(number: int, line: str) -> Row | None:
     """Parse line `number` as a row; return None if it is not one."""
     if line.startswith("|"):  # in a box, as Netty prints it
         line = line.replace("|", " ", 2)
+    elif "\u2502" in line:  # in a box, as hexyl prints it
+        line = "  ".join(line.replace(" \u250a ", "  ").split("\u2502")[1:3])
     elif "`" in line and (match := _WINDBG.match(line)):
         line = f"{match[1]}{match[2]}  {match[3].replace('-', ' ')}{line[match.end() :]}"
     match = _OFFSET.match(line)
@@ -76,6 +79,13 @@ def read_row(number: int, line: str) -> Row | None:
     padded = len(digits) >= 6 and digits.startswith("0")
     is_plausible = offset == 0 or bool(prefix) or padded or len(data or b"") >= 8
     return Row(number, offset, data, gutter, bool(colon), bool(prefix and colon), is_plausible)
+
+
+def _read_row_in_line(number: int, line: str) -> Row | None:
+    """Parse a row with something in front, as a logger puts it; None if there is none, or several."""
+    match = None if _ESCAPED_ROW.search(line) else _IN_LINE.search(line)
+    row = None if match is None else read_row(number, line[match.start() :])
+    return row if row is not None and row.data is not None else None
 
 
 def _contradicts(gutter: str, data: bytes) -> bool:
@@ -175,7 +185,7 @@ def parse_rows(lines: Iterable[Line]) -> Iterator[Dumped]:
     time_ns: int | None = None
     room = {False: MAX_REPEATED, True: MAX_ZEROS}
     for number, line in lines:
-        row = read_row(number, line)
+        row = read_row(number, line) or _read_row_in_line(number, line)
         if row is not None and colon is None and row.is_plausible:
             colon = row.has_colon
         if row is not None and row.has_colon == colon:
@@ -195,15 +205,6 @@ def parse_rows(lines: Iterable[Line]) -> Iterator[Dumped]:
             time_ns = _time_stamp(line, time_ns)
     if current is not None:
         yield current.finish()
-
-
-def parse_rows_in_lines(lines: Iterable[Line]) -> Iterator[Dumped]:
-    """Yield the packets that rows show which have something in front, as a logger puts it."""
-    for_rows = (
-        (number, line[match.start() :] if (match := _IN_LINE.search(line)) else line)
-        for number, line in lines
-    )
-    return parse_rows(for_rows)
 
 
 # ---- only tcpdump: time stamps, and what its packets start with ----

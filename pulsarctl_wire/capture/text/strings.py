@@ -17,6 +17,7 @@ from pulsarctl_wire.errors import CaptureError
 MAX_REPEATS: Final = 1 << 20
 """Bytes that one `<repeats N times>` may stand for."""
 
+_BYTES_QUOTE: Final = re.compile(r"""(?<!\w)([bB])[rR]?(["'])""")
 _QUOTE: Final = re.compile(r"""(?<!\w)(?:([bB])[rR]?)?(["'])""")
 _PIECES: Final = {
     quote: re.compile(
@@ -49,13 +50,14 @@ def parse_strings(lines: Iterable[Line]) -> Iterator[Dumped]:
 
 def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dumped]:
     """Yield the bytes of literals; those with nothing in between belong together."""
+    quotes = _BYTES_QUOTE if prefixed else _QUOTE
     record: Dumped | None = None  # that the next literal may continue
     for number, line in join_pieces(lines):
         if line.lstrip().startswith(PROMPTS):
             continue
         position = end = 0
         unclosed = ""  # quotes of which no other one follows in this line
-        while match := _QUOTE.search(line, position):
+        while match := quotes.search(line, position):
             if record is not None and not _BETWEEN.fullmatch(line, end, match.start()):
                 yield record
                 record = None
@@ -65,8 +67,7 @@ def _parse_literals(lines: Iterable[Line], *, prefixed: bool) -> Iterator[Dumped
                 continue
             stop = _skip_literal(line, start, quote)
             last = stop if stop >= 0 else len(line)
-            is_wanted = not prefixed and (record is not None or _NUMERIC.search(line, start, last))
-            if not (is_bytes or is_wanted):
+            if not (is_bytes or record is not None or _NUMERIC.search(line, start, last)):
                 position = end = max(stop, start)
                 if stop < 0:
                     unclosed += quote
@@ -164,6 +165,8 @@ def parse_unquoted(lines: Iterable[Line]) -> Iterator[Dumped]:
     """Parse escapes without quotes, from the first one up to the end of a line."""
     for number, line in join_pieces(lines):
         first = _NUMERIC.search(line)
-        if first is not None and len(_NUMERIC.findall(line, first.start())) >= _MIN_ESCAPES:
+        if first is None or _QUOTE.search(line, 0, first.start()):
+            continue
+        if len(_NUMERIC.findall(line, first.start())) >= _MIN_ESCAPES:
             data, _ = read_escapes(line.rstrip(), first.start(), "", number)
             yield Dumped(data, time_in(line[: first.start()]), line=number)

@@ -26,7 +26,17 @@ MAX_DESCRIPTORS: Final = 65_536
 MAX_UNFINISHED: Final = 1_024
 """Calls that wait for their end on a later line."""
 
-_OUT: Final = {"write", "send", "sendto", "sendmsg", "writev", "pwritev2", "sendmmsg", "SSL_write"}
+_OUT: Final = {
+    "write",
+    "send",
+    "sendto",
+    "sendmsg",
+    "writev",
+    "pwritev2",
+    "sendmmsg",
+    "sendfile",
+    "SSL_write",
+}
 _IN: Final = {"read", "recv", "recvfrom", "recvmsg", "readv", "preadv2", "recvmmsg", "SSL_read"}
 _OPENING: Final = {
     "open",
@@ -55,6 +65,7 @@ _UNFINISHED: Final = re.compile(r"\s*<unfinished \.\.\.>\s*$")
 _RESULT: Final = re.compile(r"\) *= (-?[0-9]+|0x[0-9a-f]+)(?:<(?P<note>[^>]*(?:->[^>]*)?)>)?[^\"]*$")
 _STRING: Final = re.compile(r'(?:(?:(?<=^,) *|iov_base=|\{)")')
 _LENGTH: Final = re.compile(r"(?:, (?:iov_len=)?)([0-9]{1,10})")
+_MESSAGE_LENGTH: Final = re.compile(r"\bmsg_len=([0-9]{1,10})")
 _ENDS: Final = re.compile(r"<(?:TCP|TCPv6):\[(\S+)->(\S+)\]>")
 _PORT: Final = re.compile(r"sin6?_port=htons\(([0-9]{1,5})\)")
 _HOST: Final = re.compile(r'(?:inet_addr\(|inet_pton\(AF_INET6, )"([^"]*)"')
@@ -110,6 +121,8 @@ class _Calls:
         if call in _OUT or call in _IN:
             flow = self._flow_of(fd, match["note"] or "")
             if flow is not None and value >= 0:
+                if call.endswith("mmsg"):  # which returns the number of messages
+                    value = sum(map(int, _MESSAGE_LENGTH.findall(rest)))
                 yield from _transfer(
                     rest, value, call, Dumped(b"", time_ns, flow=flow, is_inbound=call in _IN, line=number)
                 )

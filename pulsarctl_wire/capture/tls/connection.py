@@ -116,10 +116,15 @@ class TlsConnection:
             self._advance(pieces)
         return pieces
 
-    def end(self) -> list[Piece]:
-        """Take no more bytes: return what waits, as far as it can be read, and what is missing at the end."""
+    def give_up(self) -> list[Piece]:
+        """Let nothing wait any longer; return what can be read. What comes later may be read nevertheless."""
         pieces: list[Piece] = []
         self._give_up(pieces)
+        return pieces
+
+    def end(self) -> list[Piece]:
+        """Take no more bytes: return what waits, as far as it can be read, and what is missing at the end."""
+        pieces = self.give_up()
         time_ns, packet = self._last
         for side in (self._client, self._server):
             if side.missing and side.facts.plain_bytes:

@@ -39,10 +39,12 @@ class DirectionFacts:
     """Bytes of application data in them."""
     closed_records: int = 0
     """Records that were not opened: also those of a handshake or early data whose secret is missing."""
-    unproven_records: int = 0
-    """Records of which bytes are missing: what is left of them was opened, but their tags prove nothing."""
+    closed_alerts: int = 0
+    """Those of them that are alerts, as TLS 1.2 shows: most likely close_notify."""
     failed_tags: int = 0
     """Those of them for which there was a key, whose tag did not fit."""
+    unproven_records: int = 0
+    """Records of which bytes are missing: what is left of them was opened, but their tags prove nothing."""
     lost_bytes: int = 0
     """Bytes of records that holes in the capture cut, or that are no records."""
     key_updates: int = 0

@@ -84,10 +84,11 @@ class BadMessage(ValueError):
 
 
 class _Fields:
-    """The fields of a message, read one after the other."""
+    """The fields of a message, read one after the other; if it is cut, the last one may be shorter."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, is_cut: bool = False) -> None:
         self._data = data
+        self._is_cut = is_cut
         self._position = 0
 
     def __bool__(self) -> bool:
@@ -108,7 +109,8 @@ class _Fields:
 
     def vector(self, size: int) -> bytes:
         """Return the bytes whose length is in the next `size` bytes."""
-        return self.take(self.number(size))
+        length = self.number(size)
+        return self.take(min(length, len(self._data) - self._position) if self._is_cut else length)
 
 
 class ClientHello(NamedTuple):
@@ -141,14 +143,18 @@ def _text(data: bytes) -> str:
     return data[:_MAX_NAME].decode("ascii", "backslashreplace")
 
 
-def _read_extensions(fields: _Fields) -> dict[int, bytes]:
+def _read_extensions(fields: _Fields, is_cut: bool = False) -> dict[int, bytes]:
     """Return the extensions that follow, which may be missing altogether."""
     extensions: dict[int, bytes] = {}
     if fields:
-        rest = _Fields(fields.vector(2))
-        while rest:
-            kind = rest.number(2)
-            extensions[kind] = rest.vector(2)
+        rest = _Fields(fields.vector(2), is_cut)
+        try:
+            while rest:
+                kind = rest.number(2)
+                extensions[kind] = rest.vector(2)
+        except BadMessage:
+            if not is_cut:
+                raise
     return extensions
 
 
@@ -166,15 +172,16 @@ def _read_alpn(extension: bytes) -> str:
     return _text(_Fields(_Fields(extension).vector(2)).vector(1)) if extension else ""
 
 
-def read_client_hello(body: bytes) -> ClientHello:
-    """Return a ClientHello."""
-    fields = _Fields(body)
+def read_client_hello(body: bytes, *, is_cut: bool = False) -> ClientHello:
+    """Return a ClientHello; its end may be missing if it `is_cut`."""
+    fields = _Fields(body, is_cut)
     fields.take(2)
     random, session_id = fields.take(32), fields.vector(1)
     fields.vector(2)  # suites
-    fields.vector(1)  # compressions
-    extensions = _read_extensions(fields)
-    name = extensions.get(_SERVER_NAME)
+    if fields:
+        fields.vector(1)  # compressions
+    extensions = _read_extensions(fields, is_cut)
+    name = None if is_cut else extensions.get(_SERVER_NAME)
     return ClientHello(
         random,
         session_id,
@@ -184,16 +191,16 @@ def read_client_hello(body: bytes) -> ClientHello:
     )
 
 
-def read_server_hello(body: bytes) -> ServerHello:
-    """Return a ServerHello."""
-    fields = _Fields(body)
+def read_server_hello(body: bytes, *, is_cut: bool = False) -> ServerHello:
+    """Return a ServerHello; its end may be missing if it `is_cut`."""
+    fields = _Fields(body, is_cut)
     version, random, session_id, suite = fields.number(2), fields.take(32), fields.vector(1), fields.number(2)
     fields.take(1)  # compression
-    extensions = _read_extensions(fields)
+    extensions = _read_extensions(fields, is_cut)
     supported = extensions.get(_SUPPORTED_VERSIONS)
     if supported:
         version = _Fields(supported).number(2)
-    alpn = _read_alpn(extensions.get(_ALPN, b""))
+    alpn = "" if is_cut else _read_alpn(extensions.get(_ALPN, b""))
     return ServerHello(random, version, session_id, suite, alpn, _PRE_SHARED_KEY in extensions)
 
 

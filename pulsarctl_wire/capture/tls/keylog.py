@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -46,6 +47,8 @@ class KeyLog:
     def __init__(self) -> None:
         self.version = 0
         """Grows whenever a new secret came, so that whoever waits for one tries again."""
+        self.is_complete = False
+        """Set this when no more secrets will come: then nothing waits for them."""
         self.secrets = 0
         """Secrets that were understood, without repeated ones."""
         self.bad_lines = 0
@@ -70,14 +73,14 @@ class KeyLog:
         self._sessions: dict[bytes, dict[str, bytes]] = {}
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of a key log, cut anywhere."""
+        """Take the next bytes of a key log, cut anywhere; `finish` it before you feed another one."""
         if not self._lines and not self._rest:
             data = data.removeprefix(_BOM)
         for start in range(0, len(data), _PIECE):
             self._feed_piece(data[start : start + _PIECE])
 
     def finish(self) -> None:
-        """Take the last line, though no line feed ended it. Another log may be fed next."""
+        """Take the last line, though no line feed ended it."""
         if self._rest or self._is_in_long_line:
             self._feed_piece(b"\n")
 
@@ -142,8 +145,11 @@ class KeyLog:
         labels = self._sessions.get(key)
         if labels is None:
             if len(self._sessions) >= MAX_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
-                self.forgotten += 1
+                oldest = list(islice(self._sessions, max(MAX_SESSIONS // 8, 1)))
+                for each in oldest:
+                    del self._sessions[each]
+                    self.used.pop(each, None)
+                self.forgotten += len(oldest)
             labels = self._sessions[key] = {}
         if labels.get(name) == value or (name not in labels and len(labels) >= MAX_LABELS):
             return
@@ -162,10 +168,14 @@ class KeyLog:
         if labels is not None and client_random not in self._sessions:
             self._keep(client_random, MASTER, labels[MASTER])
 
-    def find_traffic_secrets(self) -> Iterator[tuple[bytes, str, bytes]]:
-        """Yield client random, label and secret of TLS 1.3's application data; those of unused ones first."""
+    def find_traffic_secrets(self, only: bytes = b"") -> Iterator[tuple[bytes, str, bytes]]:
+        """Yield client random, label and secret of TLS 1.3's application data: those not used yet first.
+
+        `only` is a client random whose secrets alone are asked for.
+        """
+        sessions = {only: self.secrets_of(only)} if only else self._sessions
         for is_used in (False, True):
-            for client_random, labels in list(self._sessions.items()):
+            for client_random, labels in list(sessions.items()):
                 if (client_random in self.used) is is_used:
                     for label, secret in labels.items():
                         if "_TRAFFIC_SECRET_" in label:
@@ -175,6 +185,12 @@ class KeyLog:
     def client_randoms(self) -> list[bytes]:
         """The client randoms that have secrets, the oldest first."""
         return list(self._sessions)
+
+    def find_secrets(self, label: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the client randoms that have a secret with this label, and the secrets."""
+        for client_random, labels in list(self._sessions.items()):
+            if label in labels and not client_random.startswith(_SESSION):
+                yield client_random, labels[label]
 
     def lines_of(self, client_random: bytes) -> bytes:
         """Return the lines of a client random's secrets, as in a key log."""
@@ -187,14 +203,13 @@ class KeyLog:
         """Return what was ignored, a line for each kind."""
         problems = []
         if self.bad_lines:
+            lines = "line" if self.bad_lines == 1 else "lines"
             long = f" ({self.long_lines:,} over {MAX_LINE:,} bytes)" if self.long_lines else ""
             first = f"the first is line {self.first_bad_line:,}"
-            problems.append(f"key log: {self.bad_lines:,} lines not understood{long}, {first}")
+            problems.append(f"key log: {self.bad_lines:,} {lines} not understood{long}, {first}")
         if self.forgotten:
-            problems.append(
-                f"key log: only the secrets of the last {MAX_SESSIONS:,} client randoms are kept,"
-                f" {self.forgotten:,} were dropped"
-            )
+            kept = f"only the secrets of the last {MAX_SESSIONS:,} connections are kept"
+            problems.append(f"key log: {kept}, those of {self.forgotten:,} were dropped")
         return problems
 
 

@@ -7,6 +7,7 @@ each number's tag is tried, so fewer numbers are. What is tried is bounded (`Key
 """
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,10 @@ _FULL_BODY: Final = 16_384
 """Bytes of the body of a record that may be followed by more of the same frame."""
 TAG_COST: Final = 256
 """What the trial of a tag costs, in numbers of a keystream."""
+MAX_SPAN: Final = 1 << 27
+"""Numbers that are tried at most."""
+_MAX_TAGS: Final = 1 << 17
+"""The same by their tags."""
 _MIN_TAGS: Final = 4_096
 """Numbers whose tags are tried with every key, before more are with any."""
 _GENERATIONS: Final = 3
@@ -105,6 +110,12 @@ class Keystream:
         return None
 
 
+@cache
+def make_keystream() -> Keystream:
+    """Return the only one: it has 2 MiB, and takes some milliseconds to make."""
+    return Keystream()
+
+
 def _make_encryptor(key: bytes) -> Any:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -120,28 +131,25 @@ def try_tags(opener: Opener, record: Sealed, first: int, last: int) -> int | Non
     return None
 
 
-class Numbers:
-    """Tries numbers of records with one key after the other, as far as `KeyLog.effort` reaches."""
+def find_number(keylog: KeyLog, opener: Opener, records: list[Sealed], first: int, last: int) -> int | None:
+    """Return the number that the record of index 0 has if that is from `first` up to `last`.
 
-    def __init__(self, keylog: KeyLog) -> None:
-        self._keylog = keylog
-        self._keystream: Keystream | None = None
-
-    def find(self, opener: Opener, records: list[Sealed], first: int, last: int) -> int | None:
-        """Return the number that the record of index 0 has, if that is from `first` up to `last`."""
-        if last <= first or self._keylog.effort <= 0 or not records:
-            return None
-        if opener.suite.mode != GCM:
-            self._keylog.effort -= (last - first) * TAG_COST
-            return try_tags(opener, min(records, key=lambda each: len(each[2])), first, last)
-        self._keylog.effort -= last - first
-        self._keystream = self._keystream or Keystream()
-        encryptor = _make_encryptor(opener.key)
-        for block in range(first // _BLOCK, (last - 1) // _BLOCK + 1):
-            number = self._keystream.search(opener, records, block, encryptor)
-            if number is not None:
-                return number
+    Numbers are tried as long as `KeyLog.effort` lasts.
+    """
+    if last <= first or keylog.effort <= 0 or not records:
         return None
+    if opener.suite.mode != GCM:
+        last = min(last, first + _MAX_TAGS)
+        keylog.effort -= (last - first) * TAG_COST
+        return try_tags(opener, min(records, key=lambda each: len(each[2])), first, last)
+    last = min(last, first + MAX_SPAN)
+    keylog.effort -= last - first
+    keystream, encryptor = make_keystream(), _make_encryptor(opener.key)
+    for block in range(first // _BLOCK, (last - 1) // _BLOCK + 1):
+        number = keystream.search(opener, records, block, encryptor)
+        if number is not None:
+            return number
+    return None
 
 
 class Search:
@@ -171,7 +179,6 @@ class Search:
         if not keys:
             return None
         whole = sum(key.weight for key in keys)
-        numbers = Numbers(self._keylog)
         for is_first in (True, False):
             for key in keys:
                 opener = open_13(key.suite, key.secret)
@@ -179,7 +186,7 @@ class Search:
                 least = _BLOCK if is_fast else _MIN_TAGS
                 most = span * key.weight // whole // (1 if is_fast else TAG_COST)
                 first, last = (0, least) if is_first else (least, most)
-                number = numbers.find(opener, records, first, last)
+                number = find_number(self._keylog, opener, records, first, last)
                 if number is not None:
                     return Found(opener, key.client_random, key.is_client, key.updates, number)
         self.highest = max(_BLOCK, span * keys[0].weight // whole)
@@ -187,13 +194,16 @@ class Search:
 
     def _list_keys(self) -> Iterator[_Key]:
         """Yield what is tried, the likely keys first."""
-        traffic = list(self._keylog.find_traffic_secrets())
-        if self._only:
-            traffic = [each for each in traffic if each[0] == self._only]
+        used = self._keylog.used
+        traffic = list(self._keylog.find_traffic_secrets(self._only))
         for updates in range(_GENERATIONS + 1):
             for is_expected in (True, False):
-                weight = (16 if updates else 256) // (1 if is_expected else 4)
                 for client_random, label, secret in traffic:
+                    weight = (16 if updates else 256) // (1 if is_expected else 4)
+                    if client_random in used and client_random != self._only:
+                        weight //= (
+                            4  # it is the secret of another connection, or of an earlier part of this one
+                        )
                     is_client = label.startswith("CLIENT")
                     if (is_client is self._is_client) is is_expected:
                         for suite in self._list_suites(secret):

@@ -1,19 +1,29 @@
 """Follows the handshakes of a TLS connection: which version, suite and keys each direction uses when."""
 
+from itertools import islice
 from typing import Final
 
 from pulsarctl_wire.capture.tls import handshake
 from pulsarctl_wire.capture.tls.facts import TlsFacts
-from pulsarctl_wire.capture.tls.handshake import TLS_12, TLS_13, VERSIONS, BadMessage
+from pulsarctl_wire.capture.tls.handshake import (
+    TLS_12,
+    TLS_13,
+    VERSIONS,
+    BadMessage,
+    ClientHello,
+    ServerHello,
+)
 from pulsarctl_wire.capture.tls.keylog import MASTER, KeyLog
 from pulsarctl_wire.capture.tls.schedule import EXPLICIT_SIZE, open_12, open_13
-from pulsarctl_wire.capture.tls.sides import APPLICATION, EARLY, HANDSHAKE, Side
+from pulsarctl_wire.capture.tls.sides import APPLICATION, EARLY, HANDSHAKE, Entry, Side
 from pulsarctl_wire.capture.tls.suites import CHACHA, Suite, suite_of
 
 MAX_MESSAGE: Final = 65_536
 """Bytes of a handshake message that is kept; a larger one is skipped."""
 _MAX_SKIPS: Final = 64
 """Records of a TLS 1.3 handshake, if its secrets are missing in the key log."""
+_MAX_CLIENTS: Final = 16_384
+"""Client randoms that are tried if a connection's own was not captured."""
 _MAX_EARLY: Final = 65_536
 """Records of early data that a server rejects."""
 
@@ -31,6 +41,7 @@ class Negotiation:
         self._sides = client, server  # as the caller names them
         self._server_random = b""
         self._server_session_id = b""
+        self._tried_version = -1  # of the key log whose client randoms were tried
         self._has_ticket = False
         self._offers_early_data = False
         self._is_hello_done = False  # of the server's messages, since its hello
@@ -75,11 +86,24 @@ class Negotiation:
             except BadMessage as error:
                 self.facts.problem = f"a handshake message of type {kind} does not parse: {error}"
 
+    def take_cut(self, side: Side, data: bytes) -> None:
+        """Take the captured beginning of a record of handshake messages."""
+        self.take(side, data)
+        kind, body = bytes(side.messages[:1]), bytes(side.messages[4:])
+        side.messages.clear()
+        try:
+            if kind == bytes([handshake.CLIENT_HELLO]):
+                self._note_client_hello(side, handshake.read_client_hello(body, is_cut=True))
+            elif kind == bytes([handshake.SERVER_HELLO]):
+                self._note_server_hello(side, handshake.read_server_hello(body, is_cut=True))
+        except BadMessage as error:
+            self.facts.problem = f"a handshake message that is cut does not parse: {error}"
+
     def _take_message(self, side: Side, kind: int, body: bytes) -> None:
         if kind == handshake.CLIENT_HELLO:
-            self._take_client_hello(side, body)
+            self._note_client_hello(side, handshake.read_client_hello(body))
         elif kind == handshake.SERVER_HELLO:
-            self._take_server_hello(side, body)
+            self._note_server_hello(side, handshake.read_server_hello(body))
         elif kind == handshake.CERTIFICATE:
             self._take_certificate(side, body)
         elif kind == handshake.CERTIFICATE_REQUEST:
@@ -99,8 +123,7 @@ class Negotiation:
         elif kind == handshake.KEY_UPDATE:
             side.update()
 
-    def _take_client_hello(self, side: Side, body: bytes) -> None:
-        hello = handshake.read_client_hello(body)
+    def _note_client_hello(self, side: Side, hello: ClientHello) -> None:
         if side is not self.client:
             self.facts.is_flipped = not self.facts.is_flipped
         if self.has_server_hello:
@@ -111,8 +134,7 @@ class Negotiation:
         self._has_ticket = hello.has_ticket
         self._offers_early_data = hello.has_early_data
 
-    def _take_server_hello(self, side: Side, body: bytes) -> None:
-        hello = handshake.read_server_hello(body)
+    def _note_server_hello(self, side: Side, hello: ServerHello) -> None:
         if side is not self.server:
             self.facts.is_flipped = not self.facts.is_flipped
         if hello.is_retry:
@@ -192,8 +214,8 @@ class Negotiation:
         handshake_secret = secrets.get(f"{role}_HANDSHAKE_TRAFFIC_SECRET")
         secret = self.application_secret(side)
         if side.stage == EARLY:
-            if not self.facts.early_data and "SERVER_HANDSHAKE_TRAFFIC_SECRET" in secrets:
-                return False  # the server is about to say whether it accepts
+            if self.is_undecided(side):
+                return False
             early = secrets.get("CLIENT_EARLY_TRAFFIC_SECRET")
             if self.facts.early_data == "accepted" and early is not None:
                 side.use(open_13(suite, early))
@@ -210,6 +232,37 @@ class Negotiation:
             return False
         side.use(open_13(suite, secret))
         return self._note_use()
+
+    def is_undecided(self, side: Side) -> bool:
+        """Return whether the server is about to say whether it accepts the early data that is next."""
+        secrets = self._keylog.secrets_of(self.client_random)
+        is_said = self.facts.early_data or "SERVER_HANDSHAKE_TRAFFIC_SECRET" not in secrets
+        return side.stage == EARLY and not is_said
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the key log has a master secret, which only versions before TLS 1.3 have."""
+        return MASTER in self._keylog.secrets_of(self.client_random)
+
+    def find_client(self, side: Side, entry: Entry) -> None:
+        """Find out whose connection it is, if the ClientHello was not captured: whose key opens record 0."""
+        if self.client_random or self.suite is None or self._tried_version == self._keylog.version:
+            return
+        self._tried_version = self._keylog.version
+        is_client = side is self.client
+        label = (
+            MASTER if not self.is_13 else f"{'CLIENT' if is_client else 'SERVER'}_HANDSHAKE_TRAFFIC_SECRET"
+        )
+        for client_random, secret in islice(self._keylog.find_secrets(label), _MAX_CLIENTS):
+            if self.is_13:
+                opener = open_13(self.suite, secret)
+            else:
+                random = self._server_random
+                opener = open_12(self.suite, secret, client_random, random, is_client=is_client)
+            if opener.open(0, entry.header, entry.body) is not None:
+                self.client_random = client_random
+                self.facts.client_random = client_random.hex()
+                return
 
     def application_secret(self, side: Side) -> bytes | None:
         """Return the first traffic secret of what a side sends after the handshake, in TLS 1.3."""

@@ -8,12 +8,13 @@ from pulsarctl_wire.capture.tls.facts import Alert, TlsFacts
 from pulsarctl_wire.capture.tls.handshake import CLOSE_NOTIFY, BadMessage
 from pulsarctl_wire.capture.tls.keylog import KeyLog
 from pulsarctl_wire.capture.tls.midway import (
+    MAX_SPAN,
     TAG_COST,
     Found,
-    Numbers,
     Sealed,
     Search,
     choose_records,
+    find_number,
     try_tags,
 )
 from pulsarctl_wire.capture.tls.negotiation import Negotiation
@@ -35,14 +36,12 @@ _SLACK: Final = 16
 """Numbers that are tried beyond those of the records that a hole can have had."""
 _MAX_TRIED: Final = 64
 """Records after a hole that are tried in vain before a direction is given up."""
-_TRIAL_COST: Final = 128
-"""What the trial of a tag costs of `KeyLog.effort`."""
-_MAX_SPAN: Final = 1 << 28
-"""Numbers that a search tries at most."""
-_SPANS: Final = ((512, _MAX_SPAN), (64, 1 << 26), (8, 1 << 24), (2, 1 << 22))
+_SPANS: Final = ((512, 1 << 26), (64, 1 << 25), (8, 1 << 24), (2, 1 << 22))
 """Records that wait, joined midway, and numbers that are tried then."""
 _HOLE_SPAN: Final = 1 << 24
 """The same for those that wait before a hole."""
+_EARLY_SPAN: Final = 1 << 20
+"""The same if the beginning of the handshake was captured."""
 _EXPLICIT_START: Final = 4
 """Bytes of a TLS 1.2 record's nonce that hardly change from record to record."""
 _MESSAGES: Final = frozenset({*range(26), 254})
@@ -52,6 +51,9 @@ _TICKET: Final = b"\x04\0"
 _MIDWAY_12: Final = (
     "joined midway with TLS 1.2: the handshake is not in the capture,"
     " and its keys cannot be derived without it"
+)
+_NO_SERVER_HELLO: Final = (
+    "the ServerHello is not in the capture, and the keys of TLS 1.2 cannot be derived without it"
 )
 
 
@@ -69,7 +71,6 @@ class Opening:
         self._keylog = keylog
         self._facts = facts
         self._sides = client, server
-        self._search: Search | None = None
 
     def step(self, side: Side, entry: Entry) -> bool:
         """Open the first record that waits; return whether it need not wait any more."""
@@ -152,10 +153,10 @@ class Opening:
 
     def _take_clear(self, side: Side, kind: int, entry: Entry) -> bool:
         negotiation = self.negotiation
-        if kind == HANDSHAKE:
-            negotiation.take(side, entry.body[: entry.holes[0][0]] if entry.holes else entry.body)
-            if entry.holes:
-                side.messages.clear()
+        if kind == HANDSHAKE and entry.holes:
+            negotiation.take_cut(side, entry.body[: entry.holes[0][0]])
+        elif kind == HANDSHAKE:
+            negotiation.take(side, entry.body)
         elif kind == ALERT:
             self._take_alert(side, entry.body, entry.time_ns, entry.packet)
         elif kind == CHANGE_CIPHER_SPEC and not negotiation.is_13:
@@ -176,8 +177,10 @@ class Opening:
             return True
         if side.stage == CLEAR:
             return self._find_midway(side)
+        if not negotiation.client_random:
+            negotiation.find_client(side, entry)
         if side.opener is None and not negotiation.find_key(side):
-            if not self.is_final:
+            if not (self.is_final or (self._keylog.is_complete and not negotiation.is_undecided(side))):
                 return False
             self._close_without_secret(side)
             return True
@@ -216,6 +219,7 @@ class Opening:
     def _leave_closed(self, side: Side, entry: Entry) -> bool:
         """Count a record that is not opened."""
         side.facts.closed_records += 1
+        side.facts.closed_alerts += entry.header[0] == ALERT
         if side.stage != sides.HANDSHAKE:
             side.missing += max(len(entry.body) - (side.opener.overhead if side.opener else 0), 0)
         side.lost_bytes += HEADER_SIZE + len(entry.body)
@@ -229,15 +233,18 @@ class Opening:
             side.facts.closed_records += 1
             entry.is_done = True
             return True
-        if side.opened:
-            side.lose_place(0)
-            self._find_place(side, entry)  # damage may have hidden another key, or records that were lost
-            side.facts.failed_tags += entry.is_done
-            return entry.is_done or self.step(side, entry)
+        has_opened = side.opened > 0
+        side.lose_place(0)
+        self._find_place(side, entry)  # damage may have hidden another key, or records that were lost
+        if not entry.is_done:
+            return self.step(side, entry)
         side.facts.failed_tags += 1
-        name = _shorten(self.negotiation.client_random)
-        self.close(side, f"the secret for client random {name} does not fit: the tag of a record is wrong")
-        return self._leave_closed(side, entry)
+        if not has_opened:
+            name = _shorten(self.negotiation.client_random)
+            self.close(
+                side, f"the secret for client random {name} does not fit: the tag of a record is wrong"
+            )
+        return True
 
     # -- after a hole
 
@@ -247,6 +254,9 @@ class Opening:
         if side.stage == sides.HANDSHAKE:
             opener = self._pass_handshake(side, opener, entry)
         plain = opener.open_unproven(side.number, entry.body)
+        if side.skips > 0 and not begins_frame(plain or b""):
+            side.number -= 1  # it was sealed with a key that is not known
+            side.skips -= 1
         side.number += 1
         side.messages.clear()
         is_believed = side.stage == APPLICATION and (side.opened or begins_frame(plain or b""))
@@ -287,11 +297,11 @@ class Opening:
         """Find the number of the next record after a hole, or leave it closed."""
         count = side.lost_bytes // MIN_RECORD + _SLACK
         record = 0, entry.header, entry.body
-        numbers = Numbers(self._keylog)
         for opener, first in self._list_openers(side, entry):
             number = try_tags(opener, record, first, first + min(count, _MAX_LOST))
             if number is None and count > _MAX_LOST and opener.is_13:
-                number = numbers.find(opener, choose_records([record]), first, first + count)
+                likely = choose_records([record])
+                number = find_number(self._keylog, opener, likely, first, first + count)
             if number is not None:
                 self._place(side, opener, number)
                 return
@@ -348,9 +358,9 @@ class Opening:
     def _find_midway(self, side: Side) -> bool:
         """Find secret and number of a side's records by trial; return whether that has ended."""
         negotiation = self.negotiation
-        if self._is_12(side):
+        if self._is_12(side) or negotiation.has_master:
             for each in self._sides:
-                self.close(each, _MIDWAY_12)
+                self.close(each, _NO_SERVER_HELLO if negotiation.client_random else _MIDWAY_12)
             self._facts.version = self._facts.version or "TLS 1.2"
             return True
         span = self._span(side)
@@ -369,7 +379,8 @@ class Opening:
         if found is not None:
             self._join(side, found)
             return True
-        if self.is_final or search.is_exhausted or count >= _SPANS[0][0]:
+        is_hopeless = not search.keys and self._keylog.is_complete
+        if self.is_final or is_hopeless or search.is_exhausted or count >= _SPANS[0][0]:
             self._close_midway(side, search)
             return True
         if side.holes:  # what comes after it is another try
@@ -391,7 +402,9 @@ class Opening:
 
     def _span(self, side: Side) -> int:
         """Return how many numbers are to be tried now; 0: none."""
-        last_span = max(min(_MAX_SPAN, self._keylog.effort // 4), 1)  # the rest is for other connections
+        last_span = max(min(MAX_SPAN, self._keylog.effort // 8), 1)  # the rest is for other connections
+        if not self._facts.is_midway:
+            last_span = min(last_span, _EARLY_SPAN)
         if self.is_final or (self.negotiation.client_random and not side.tried):
             return last_span  # no more records will come; or one secret is left, as the other side was found
         if side.holes:
@@ -425,6 +438,7 @@ class Opening:
         updates = f" after {found.updates} key updates" if found.updates else ""
         role = "client" if found.is_client else "server"
         text = f"record {number:,} of the {role}{updates}, client random {_shorten(found.client_random)}"
+        facts.is_established = True
         facts.trial = f"{facts.trial}; {text}" if facts.trial else text
 
     def _close_midway(self, side: Side, search: Search) -> None:

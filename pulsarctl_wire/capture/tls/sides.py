@@ -100,9 +100,9 @@ class Side:
         self.opened = 0
 
     def place(self, opener: Opener, number: int) -> None:
-        """Use this key, which has opened record `number`, the next one."""
+        """Use this key, which is known to be right, and record `number` comes next."""
         self.use(opener, number)
-        self.opened = 1  # so a later tag that does not fit is no reason to give up
+        self.opened = 1  # so a tag that does not fit is no reason to give up
         self.is_placed = True
         self.tried = self.lost_bytes = 0
 
@@ -110,7 +110,7 @@ class Side:
         """Go on with the key after a key update of TLS 1.3."""
         if self.opener is not None:
             self.facts.key_updates += 1
-            self.use(open_13(self.opener.suite, next_secret(self.opener.secret, self.opener.suite.hash)))
+            self.place(open_13(self.opener.suite, next_secret(self.opener.secret, self.opener.suite.hash)), 0)
 
     def lose_place(self, lost: int) -> None:
         """Note that the next record's number is not known, as so many bytes were lost."""

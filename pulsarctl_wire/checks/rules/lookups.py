@@ -113,8 +113,10 @@ class RedirectLoop(Rule):
         chain = self._chains.get(key)
         if chain is not None:
             last = chain.redirects[-1][1]
-            is_frame = request.number and last.number
-            if request.number < last.number if is_frame else request.time_ns < last.time_ns:
+            is_parallel = request.time_ns < last.time_ns
+            if request.number and last.number:  # not over HTTP
+                is_parallel = request.number < last.number
+            if is_parallel:
                 return  # another lookup, made at the same time
             if request.time_ns - last.time_ns >= self.thresholds.unanswered:
                 chain = None  # another one, made later
@@ -186,11 +188,11 @@ class AdvertisedAddressUnreachable(Rule):
 
     Wire: LOOKUP_RESPONSE Connect without proxy_through_service_url names another address than the one that
     answered. Connections to it are refused or not answered. Or none is tried for R, or until the client
-    closes and the capture ends, though one was due: the client host has sent PARTITIONED_METADATA, PRODUCER
-    or SUBSCRIBE of the topic, as clients do that open it, and no PRODUCER or SUBSCRIBE follows. That may also
-    happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses each
-    connection came to; there a client that closes was not on its way. After a lookup over HTTP only failed
-    connections count.
+    closes and the capture ends, though one was due: the client host opens the topic, as shown by PRODUCER,
+    SUBSCRIBE, or a PARTITIONED_METADATA that may create it, and no PRODUCER or SUBSCRIBE follows. That may
+    also happen where the capture cannot see. A recording of pwire proxy says which of the proxy's addresses
+    each connection came to; there a client that closes was not on its way. After a lookup over HTTP only
+    failed connections count.
 
     Advice: Correct advertisedAddress or advertisedListeners, or the client's listener name, or go through the
     Pulsar proxy.
@@ -202,7 +204,7 @@ class AdvertisedAddressUnreachable(Rule):
     cause = ("reason",)
     relies_on = CAPTURE
     handlers: ClassVar = {
-        "PARTITIONED_METADATA": "on_request",
+        "PARTITIONED_METADATA": "on_metadata",
         "LOOKUP_RESPONSE": "on_answer",
         **dict.fromkeys(("PRODUCER", "SUBSCRIBE"), "on_arrival"),
     }
@@ -226,8 +228,12 @@ class AdvertisedAddressUnreachable(Rule):
             bound(self._addresses, _MAX_ADDRESSES)
             self._has_all_addresses = False
 
-    def on_request(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Note that a client host opens a topic."""
+    def on_metadata(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note that a client host opens a topic, unless it only asks: then it must not be created."""
+        if frame.body is None or frame.body.metadata_auto_creation_enabled:
+            self._note_opening(state, frame)
+
+    def _note_opening(self, state: CheckState, frame: Frame) -> None:
         self._opening[find_client_host(state.connection), without_partition(frame.topic or "")] = None
         bound(self._opening, _MAX_LOOKUPS)
 
@@ -248,10 +254,14 @@ class AdvertisedAddressUnreachable(Rule):
 
     def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
         """Note where an answer over HTTP sends the client."""
-        if message.kind == "lookup" and message.status == _OK and message.topic is not None:
-            url = get_text(message.fields, "brokerUrl", "nativeUrl", "brokerUrlTls")
+        url = get_text(message.fields, "brokerUrl", "nativeUrl", "brokerUrlTls")
+        if message.kind != "lookup" or message.topic is None or not url:
+            return
+        key = find_client_host(state.connection), message.topic
+        previous = self._promises.get(key)
+        if previous is None or previous.is_http:
             promise = _Promise(state, url.rpartition("://")[2], locate_bytes(message), is_http=True)
-            self._add_promise((find_client_host(state.connection), message.topic), promise if url else None)
+            self._add_promise(key, promise)
 
     def _add_promise(self, key: tuple[str, str], promise: _Promise | None) -> bool:
         """Add a promise unless there is the same one; None ends the one before. Return whether it is new."""
@@ -266,7 +276,7 @@ class AdvertisedAddressUnreachable(Rule):
 
     def on_arrival(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a promise that was kept."""
-        self.on_request(state, frame, sighting)
+        self._note_opening(state, frame)
         self._promises.pop((find_client_host(state.connection), frame.topic or ""), None)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:

@@ -9,10 +9,8 @@ from pulsarctl_wire.capture.comments import About, describe_route
 from pulsarctl_wire.checks.finding import Finding
 from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.findings import CheckOptions
-from pulsarctl_wire.record import Recorder
-from pulsarctl_wire.render.events import renderer
 from pulsarctl_wire.render.findings import subject_text
-from pulsarctl_wire.render.line import Clock
+from pulsarctl_wire.render.line import Clock, LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, cut_line
 from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
@@ -27,14 +25,16 @@ class Commenter:
     The first one of a connection that our proxy carried also gets the comment which says so in recordings.
     """
 
-    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, show_secrets: bool) -> None:
         self._described: dict[int, None] = {}
-        self._render = renderer("line", recorder, Paint(False), clock, width=lambda: _MAX_WIDTH)
+        self._line = LineRenderer(Paint(False), clock, show_secrets=show_secrets)
 
     def __call__(self, event: Event) -> list[str]:
         """Return the comments on an event."""
         connection = event.connection
-        comments = [b"".join(self._render([event])).decode("utf-8", "replace").strip()]
+        line = self._line(event).strip()
+        # a character has at most two cells; counting them takes longer than making the line
+        comments = [line if len(line) <= _MAX_WIDTH // 2 else cut_line(line, _MAX_WIDTH)]
         if connection.listener and connection.index not in self._described:
             self._described[connection.index] = None
             bound(self._described, MAX_PENDING)

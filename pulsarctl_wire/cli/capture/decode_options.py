@@ -29,7 +29,8 @@ class DecodeOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "pcap or pcapng files (also .gz, .zst), directories of them, hex dumps, raw frames; - is stdin. "
+        "pcap or pcapng files (also .gz, .zst), directories of them, hex dumps, logs and other text that "
+        "shows bytes, raw frames; - is stdin. "
         "The format is detected; several sources are read as one capture.",
         default=list,
     )

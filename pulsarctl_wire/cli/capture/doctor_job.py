@@ -79,7 +79,8 @@ class DoctorJob:
             self._show(findings if self.options.each else fold(findings))
         if self.options.write is not None:
             self._write(self.options.write, findings)
-        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
+        copies = decoder.reassembler.copies
+        console.warn_of_packets(decoder.skipped, copies.total, copies.longer)
         console.warn(summarize(doctor, each=self.options.each))
         return self.code or choose_exit_code(findings, self.options.fail_on)
 
@@ -188,7 +189,7 @@ class DoctorJob:
         about = describe_doctor(self.options.checks, self.options.sources)
         writer, dissector = EventWriter(stream, about, describe_findings(findings)), Dissector()
         writer.begin()
-        comment = Commenter(Recorder(), self.clock)
+        comment = Commenter(self.clock, show_secrets=False)
         decisions: dict[bytes, bool] = {}
 
         def is_named(client: str, server: str) -> bool:  # or the other way round

@@ -116,11 +116,9 @@ class DecodeJob:
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
         self.numbers = PacketNumbers(several=len(options.sources) > 1)
         self.keys = read_private_keys(options.display.private_keys)
-        schema = schema_of(options.display.schema)
-        show_secrets = options.display.show_secrets
         recorder = Recorder(
-            show_secrets=show_secrets,
-            schema=schema,
+            show_secrets=options.display.show_secrets,
+            schema=schema_of(options.display.schema),
             answers=options.two_pass,
             budget=self.budget,
             find_packet=self.numbers.find,
@@ -136,7 +134,7 @@ class DecodeJob:
             prefix = None if self.first_error is None else self.first_error.prefix
             self.render = console.make_renderer(sys.stdout, options.output, recorder, self.clock, prefix)
         self.listing = self._make_listing() if options.list_connections else None
-        self.comment = Commenter(Recorder(show_secrets=show_secrets, schema=schema), self.clock)
+        self.comment = Commenter(self.clock, show_secrets=options.display.show_secrets)
         self.comments: dict[int, list[str]] = {}  # on findings, by packet
         self.writer = None if options.write is None else self._make_writer(options.write)
         # chunks are kept in memory until they can be joined: only where messages are shown

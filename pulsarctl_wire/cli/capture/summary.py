@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pulsarctl_wire.render.text import Paint, count_of, human_bytes, skipped_in_words
+from pulsarctl_wire.render.text import Paint, copies_in_words, count_of, human_bytes, skipped_in_words
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage, Malformed
 from pulsarctl_wire.wire.numbers import Numbers
@@ -41,7 +41,7 @@ class Summary:
         """Dropped by the kernel while capturing; None if the system does not count them."""
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-        self.copies = 0
+        self.copies = self.longer_copies = 0
         self.without_data = WithoutData()
         self.tls: Counter[str] = Counter()
         """TLS connections by the kind of reason why they were not opened; "": they were."""
@@ -103,7 +103,8 @@ class Summary:
         self.cut_packets = decoder.cut_packets
         self.skipped = decoder.skipped
         self.dropped_packets = decoder.dropped_packets
-        self.copies = decoder.reassembler.copies.total
+        copies = decoder.reassembler.copies
+        self.copies, self.longer_copies = copies.total, copies.longer
         self.connections = decoder.reassembler.connections
         self.other_traffic = decoder.reassembler.other_traffic
 
@@ -175,7 +176,8 @@ class Summary:
         if self.tls:
             yield f"  TLS        {self._describe_tls()}"
         if self.copies:
-            yield f"  copies     {count_of(self.copies, 'packet')} captured twice, shown once"
+            text = copies_in_words(self.copies, self.longer_copies)
+            yield f"  copies     {paint('yellow' if self.longer_copies else '', text)}"
         if skipped := skipped_in_words(self.skipped):
             yield f"  skipped    {skipped}"
         damage = ", ".join(self._damage())

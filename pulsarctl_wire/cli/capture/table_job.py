@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulsarctl_wire.capture.copies import Copies
 from pulsarctl_wire.capture.sources import Decoder, Reading, collect_rarely
 from pulsarctl_wire.checks.finding import make_rows
 from pulsarctl_wire.cli import console
@@ -130,8 +131,7 @@ class TableJob:
         sources = Sources(self._options.sources, self._stack, bar=console.is_terminal(sys.stderr))
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
-        self._say_dropped(decoder.dropped_packets)
-        console.warn_of_packets(decoder.skipped, decoder.reassembler.copies.total)
+        self._say_packets(decoder.dropped_packets, decoder.skipped, decoder.reassembler.copies)
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
@@ -158,13 +158,13 @@ class TableJob:
             pool.note(progress.totals)
         yield from finished("end", progress.stitcher.close())
         self._code = pool.code
-        totals = progress.totals
-        self._say_dropped(totals.dropped)
-        console.warn_of_packets(totals.skipped, totals.copies)
+        totals, copies = progress.totals, progress.stitcher.reassembler.copies
+        self._say_packets(totals.dropped, totals.skipped, copies)
 
-    def _say_dropped(self, packets: int) -> None:
-        if packets:
-            console.warn(f"{count_of(packets, 'packet')} dropped by the kernel while capturing")
+    def _say_packets(self, dropped: int, skipped: Mapping[str, int], copies: Copies) -> None:
+        if dropped:
+            console.warn(f"{count_of(dropped, 'packet')} dropped by the kernel while capturing")
+        console.warn_of_packets(skipped, copies.total, copies.longer)
 
 
 class _Part:

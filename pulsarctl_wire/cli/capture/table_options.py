@@ -12,7 +12,8 @@ class TableOptions:
 
     sources: list[str] = argument(
         "SOURCE...",
-        "pcap or pcapng files (also .gz, .zst), directories of them, hex dumps, raw frames; - is stdin. "
+        "pcap or pcapng files (also .gz, .zst), directories of them, hex dumps, logs and other text that "
+        "shows bytes, raw frames; - is stdin. "
         "Several sources are read as one capture. "
         "Or: optimize TABLE, to merge the small files of a table of pwire analyze, or the row groups of a "
         "FILE.parquet; delete TABLE --before TIME, of a table of pwire analyze.",

@@ -174,7 +174,10 @@ def _plan_http(options: ForwardOptions, service: ServiceUrl) -> dict[str, Any]:
         port = _HTTPS_PORT if service.tls else _HTTP_PORT
         hosts = (Address(address.host, port) for address in service.addresses)
         return {"http_listen": listen, "http_to": ServiceUrl(service.tls, tuple(hosts), is_web=True)}
-    url = parse_service_url(options.http_to)
+    try:
+        url = parse_service_url(options.http_to)
+    except SettingsError as error:
+        console.fail(f"--http-to {error}")
     if not url.is_web:
         console.fail(f"--http-to {options.http_to}: a web service URL begins with http:// or https://")
     return {"http_listen": listen, "http_to": url}

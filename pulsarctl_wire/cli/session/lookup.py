@@ -76,8 +76,8 @@ async def lookup(session: Session, options: LookupOptions) -> None:
             urls = ", ".join(clean(url) for url in (hop.url, hop.url_tls) if url)
             about = f" ({', '.join(flags)})" if flags else ""
             answer = f"{hop.status} {hop.response}" if hop.call else hop.response
-            asked = f"{hop.asked} {clean(hop.call)}".rstrip()
-            text = f"{asked} → {paint(style, answer)} {urls}{about} {human_time(hop.latency_ns)}"
+            question = f"{hop.asked} {clean(hop.call)}".rstrip()
+            text = f"{question} → {paint(style, answer)} {urls}{about} {human_time(hop.latency_ns)}"
             say(record, text, options.output)
         assert hop is not None
         if options.connect:

@@ -142,14 +142,14 @@ class WebListener:
         pair = self.router.replace(plain, tls, Answerer(service, str(service)), host)
         if pair is None:
             return body
-        own = Address(host or self.address.host, self.address.port)
+        listener = Address(host or self.address.host, self.address.port)
         is_tls = self.tls is not None
         fields |= {
             **{"brokerUrl": pair[0], "nativeUrl": pair[0], "brokerUrlTls": pair[1]},
             # an old name, which C++ clients look for if there is no brokerUrlTls
             "brokerUrlSsl": pair[1] and fields.get("brokerUrlSsl", ""),
-            "httpUrl": "" if is_tls else f"http://{own}",
-            "httpUrlTls": f"https://{own}" if is_tls else "",
+            "httpUrl": "" if is_tls else f"http://{listener}",
+            "httpUrlTls": f"https://{listener}" if is_tls else "",
         }
-        shown = {name: value for name, value in fields.items() if value or name == "brokerUrlSsl"}
-        return json.dumps(shown, separators=(",", ":")).encode()
+        answer = {name: value for name, value in fields.items() if value or name == "brokerUrlSsl"}
+        return json.dumps(answer, separators=(",", ":")).encode()

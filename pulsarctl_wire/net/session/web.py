@@ -35,7 +35,7 @@ class WebLookup:
         async for reply in self._follow(rest.make_lookup_target(topic, self._settings.listener)):
             value = None if reply.location else self._read(reply, "lookup", topic)
             yield Hop(
-                reply.asked,
+                reply.address,
                 reply.peer,
                 rest.is_authoritative(reply.target),
                 "Redirect" if reply.location else "Connect",

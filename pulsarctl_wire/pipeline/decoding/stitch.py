@@ -229,7 +229,7 @@ class Stitcher:
         copies = self.reassembler.copies
         original = copies.originals.get(edge.pair)
         if original is not None:
-            copies.count(original, edge.later)
+            copies.count(original, edge.later, edge.state.life.last_ns if edge.later else None)
             return True
         tcp = self.reassembler.connection(edge.packets[-1][3][0])
         if tcp is None or edge.doubtful or not agrees(edge.guess, tcp, edge.state):

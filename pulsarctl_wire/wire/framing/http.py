@@ -57,6 +57,11 @@ class HttpReader:
     `from_start`: the first byte begins a message; otherwise the reader begins with a search.
     """
 
+    __slots__ = (
+        *("_body", "_connection", "_end", "_head", "_headers", "_in_trailer", "_is_chunked", "_is_whole"),
+        *("_left", "_message", "_messages", "_origin", "_packets", "_start", "_state"),
+    )
+
     def __init__(self, connection: Connection, *, from_start: bool = True) -> None:
         self._connection = connection
         self._state = _HEAD if from_start else _SEARCHING
@@ -142,8 +147,8 @@ class HttpReader:
 
     def _search(self, data: bytes, pos: int, offset: int) -> int:
         """Look for the beginning of a message; returns where to go on."""
-        held = bytes(self._head)
-        window = held + data[pos:]
+        tail = bytes(self._head)
+        window = tail + data[pos:]
         match = _START.search(window)
         if match is None:
             self._head = bytearray(window[-_TAIL:])
@@ -151,9 +156,9 @@ class HttpReader:
         self._state = _HEAD
         self._head = bytearray()
         self._packets = self._packets[-1:]
-        start = match.start() - len(held)
+        start = match.start() - len(tail)
         if start < 0:  # it began in the bytes before
-            self._head = bytearray(held[start:])
+            self._head = bytearray(tail[start:])
             self._start = offset + pos + start
             return pos
         return pos + start
@@ -314,12 +319,12 @@ class HttpReader:
             body = _decompress(body)
         value = rest.parse_json(body)
         if message.status != 200:
-            reason = rest.find_reason(value)
+            reason = rest.find_reason(value)[:_MAX_TARGET]
             return {"reason": reason} if reason else {}
         if isinstance(value, list):
             return {"topics": len(value)}
         fields = value if isinstance(value, dict) else {}
-        return {name: shown for name in _SHOWN if (shown := _limit(fields.get(name))) not in (None, "")}
+        return {name: item for name in _SHOWN if (item := _limit(fields.get(name))) not in (None, "")}
 
 
 def _limit(value: Any) -> str | int | None:

@@ -23,6 +23,7 @@ UNKNOWN: Final = "unknown"
 SERVERS: Final = 10
 """How many server addresses of each kind `WithoutData` remembers."""
 
+_LONGER: Final = 1_000_000_000  # ns
 _NAMED: Final = 3  # how many of them `without_data_in_words` names
 _STILL_OPEN: Final = {
     OPEN: "still open when the capture ends",
@@ -46,6 +47,7 @@ class LifeState(NamedTuple):
     reset: bool
     last_ns: Nanoseconds | None
     copies: Count
+    copied_ns: Nanoseconds | None
     also: list[bytes]
 
 
@@ -81,8 +83,16 @@ class EndedConnection(NamedTuple):
     """Bytes sent to the client and to the broker, lost ones included."""
     copies: int = 0
     """Its packets that were captured again: on a bridge, or before or after NAT."""
+    copied_ns: int | None = None
+    """When the last one of them whose addresses NAT has changed was captured."""
     also: tuple[tuple[str, str], ...] = ()
     """The client's and the broker's address in those copies whose addresses NAT has changed."""
+
+    @property
+    def has_longer_copy(self) -> bool:
+        """Whether a copy goes on though it does not: only one side of NAT was captured to the end."""
+        last_ns, copied_ns = self.last_ns, self.copied_ns
+        return last_ns is not None and copied_ns is not None and copied_ns - last_ns > _LONGER
 
     @property
     def how(self) -> str:

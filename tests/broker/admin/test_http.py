@@ -24,6 +24,7 @@ from pulsarctl_wire.broker.shell import http
 from pulsarctl_wire.broker.shell.http import MAX_BODY_BYTES, serve_http
 from pulsarctl_wire.broker.shell.server import Server
 from pulsarctl_wire.broker.tenancy.access import Keys
+from pulsarctl_wire.net import web_server
 
 
 class Reply(NamedTuple):
@@ -242,7 +243,8 @@ def test_malformed_requests(request_: bytes, status: int, capfd: pytest.CaptureF
 
 
 def test_requests_that_do_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PATIENCE", 0.05)
+    for module in (http, web_server):
+        monkeypatch.setattr(module, "PATIENCE", 0.05)
 
     async def check(one: Site) -> None:
         assert (await one.raw(HEAD + b"Content-Length: 9\r\n\r\n")).status == 408

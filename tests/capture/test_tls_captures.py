@@ -1,0 +1,197 @@
+"""Captures of TLS: opened by key logs and by secrets inside the file; what is said of closed ones."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pwire_run import SAMPLES, pwire
+
+from pulsarctl_wire.capture.files import RawPacket, find_secrets, read_packets
+from pulsarctl_wire.capture.sources import Decoder, Reading
+from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.wire.frame import Event, Frame
+
+COMMANDS = {
+    *("CONNECT", "CONNECTED", "PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", "LOOKUP", "SUBSCRIBE"),
+    *("LOOKUP_RESPONSE", "PRODUCER", "PRODUCER_SUCCESS", "SEND", "SEND_RECEIPT", "FLOW", "MESSAGE", "ACK"),
+    *("CLOSE_CONSUMER", "CLOSE_PRODUCER", "SUCCESS"),
+}
+VERSIONS = ["tls12", "tls13"]
+
+
+class Recorded:
+    """A sample whose packets and secrets have been taken apart."""
+
+    def __init__(self, name: str) -> None:
+        data = (SAMPLES / f"{name}.pcapng").read_bytes()
+        self.packets = list(read_packets(data, lambda: b""))
+        self.keys = b"".join(body[8:].rstrip(b"\0") for body, _ in find_secrets(data))
+
+    def write(self, path: Path, *, secrets_after: int | None = None, packets: Any = None) -> Path:
+        """Write the packets as a capture, with a block of all secrets after so many of them, if any."""
+        with path.open("wb") as stream:
+            writer = PcapngWriter(stream)
+            for number, packet in enumerate(packets or self.packets):
+                if number == secrets_after:
+                    writer.write_secrets(self.keys)
+                writer.write(packet)
+            if secrets_after == -1:
+                writer.write_secrets(self.keys)
+        return path
+
+
+def commands(*args: object) -> Counter[str]:
+    records = pwire("decode", "-o", "json", *map(str, args)).records
+    return Counter(record["command"] for record in records if "command" in record)
+
+
+@pytest.fixture(params=VERSIONS)
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    return Recorded(request.param)
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_secrets_inside_the_file_need_no_option(name: str) -> None:
+    seen = commands(SAMPLES / f"{name}.pcapng")
+    assert seen.keys() == COMMANDS
+    assert seen["SEND"] == seen["MESSAGE"] == 3
+
+
+def test_a_key_log_opens_the_same_frames(recorded: Recorded, tmp_path: Path) -> None:
+    inside = recorded.write(tmp_path / "inside.pcapng", secrets_after=0)
+    plain = recorded.write(tmp_path / "plain.pcapng")
+    keys = tmp_path / "keys.log"
+    keys.write_bytes(b"# made by a test\n" + recorded.keys)
+    lines = pwire("decode", inside).lines
+    assert pwire("decode", "--keylog", keys, plain).lines == lines
+    assert len(lines) == 31
+
+
+@pytest.mark.parametrize("place", [10, 40, -1])
+def test_secrets_may_come_after_the_packets_that_they_open(
+    recorded: Recorded, tmp_path: Path, place: int
+) -> None:
+    late = recorded.write(tmp_path / "late.pcapng", secrets_after=place)
+    first = recorded.write(tmp_path / "first.pcapng", secrets_after=0)
+    assert commands(late) == commands(first)
+    stats = pwire("stats", "-o", "json", late).records
+    assert stats[0]["frames"] == 31 if "frames" in stats[0] else True
+    assert "no secret" not in pwire("decode", "-q", late).err
+
+
+def test_what_is_known_of_closed_connections_is_said(recorded: Recorded, tmp_path: Path) -> None:
+    run = pwire("decode", recorded.write(tmp_path / "closed.pcapng"))
+    assert "TLS        0 of 2 connections opened; no secret for client random" in run.err
+    assert "--keylog FILE names a key log" in run.err
+    assert len(run.lines) == 4
+    assert all("no secret for client random" in line for line in run.lines)
+    connections = pwire("decode", "--connections", "-o", "json", tmp_path / "closed.pcapng").records
+    for record in connections:
+        assert record["protocol"] == "TLS"
+        assert record["tls"]["server_name"] == "localhost"
+        assert record["tls"]["version"] in ("TLS 1.2", "TLS 1.3")
+        assert not record["tls"]["opened"]
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_opened_connections_say_whom_they_met(name: str) -> None:
+    for record in pwire("decode", "--connections", "-o", "json", SAMPLES / f"{name}.pcapng").records:
+        assert record["protocol"] == "Pulsar"
+        assert record["tls"]["opened"]
+        assert record["tls"]["reason"] is None
+        assert record["tls"]["server_certificate"]["subject"] == "CN=pwire"
+        assert record["tls"]["records_to_broker"] > 3
+        assert record["how"] == "closed by client, without close_notify"
+
+
+def test_secrets_are_never_printed(recorded: Recorded, tmp_path: Path) -> None:
+    path = recorded.write(tmp_path / "inside.pcapng", secrets_after=0)
+    secrets = {line.split()[2].decode() for line in recorded.keys.splitlines()}
+    for args in (("decode", "-o", "json"), ("decode", "--connections"), ("doctor",), ("stats",)):
+        run = pwire(*args, path)
+        assert not [secret for secret in secrets if secret in run.out.decode() + run.err]
+
+
+def test_a_key_log_may_grow_while_packets_come(recorded: Recorded, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.log"
+    decoder = Decoder(Reading(keylogs=(str(keys),)))
+    decoder.secrets.poll = decoder.secrets.refresh  # type: ignore[method-assign]
+
+    def live() -> Iterator[RawPacket]:
+        for number, packet in enumerate(recorded.packets):
+            if number == 25:
+                keys.write_bytes(recorded.keys)
+            yield packet
+
+    events: list[Event] = [event for batch in decoder.read_packets(live()) for event in batch]
+    events += [event for batch in decoder.finish() for event in batch]
+    assert len([event for event in events if isinstance(event, Frame)]) == 31
+
+
+def test_joined_midway(tmp_path: Path) -> None:
+    for name, frames in (("tls12", 0), ("tls13", 14)):
+        recorded = Recorded(name)
+        opened = [packet for packet in recorded.packets if len(packet[2]) > 66]
+        path = recorded.write(tmp_path / f"{name}.pcapng", secrets_after=0, packets=recorded.packets[-30:])
+        run = pwire("decode", path)
+        assert opened
+        assert len([line for line in run.lines if "MALFORMED" not in line]) >= frames
+        if not frames:
+            assert "the handshake is not in the capture" in run.err + run.out.decode()
+
+
+def test_damaged_key_logs_are_said(recorded: Recorded, tmp_path: Path) -> None:
+    plain = recorded.write(tmp_path / "plain.pcapng")
+    keys = tmp_path / "keys.log"
+    keys.write_bytes(b"\0\xff garbage\n" * 5 + recorded.keys)
+    run = pwire("decode", "--keylog", keys, plain)
+    assert len(run.lines) == 31
+    assert "5 lines not understood; the first is line 1" in run.err.replace(",", ";")
+    run = pwire("decode", "--keylog", tmp_path / "none", plain)
+    assert (run.code, run.complaints) == (3, [f"pwire: --keylog {tmp_path}/none: no such file"])
+
+
+def test_a_damaged_block_of_secrets_breaks_nothing(recorded: Recorded, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pcapng"
+    with path.open("wb") as stream:
+        writer = PcapngWriter(stream)
+        for body in (b"", b"\1", struct.pack("<II", 0x544C534B, 1 << 31), struct.pack("<II", 7, 4) + b"abcd"):
+            padded = body + bytes(-len(body) % 4)
+            size = struct.pack("<I", 12 + len(padded))
+            stream.write(struct.pack("<I", 10) + size + padded + size)
+        for packet in recorded.packets:
+            writer.write(packet)
+    assert "0 of 2 connections opened" in pwire("decode", "-q", path).err
+
+
+def test_written_packets_can_be_opened_again(recorded: Recorded, tmp_path: Path) -> None:
+    path = recorded.write(tmp_path / "inside.pcapng", secrets_after=0)
+    out = tmp_path / "sends.pcapng"
+    assert len(pwire("decode", path, "--connection", "1", "-w", out).lines) == 21
+    assert sum(commands(out).values()) == 21
+    assert len(recorded.packets) > len(list(read_packets(out.read_bytes(), lambda: b"")))
+
+
+def test_tables_have_the_frames(recorded: Recorded, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    keys = tmp_path / "keys.log"
+    keys.write_bytes(recorded.keys)
+    plain = recorded.write(tmp_path / "plain.pcapng")
+    assert pwire("table", "--keylog", keys, plain, "--out", tmp_path / "t.parquet").code == 0
+    table = pq.read_table(tmp_path / "t.parquet")
+    assert Counter(table.column("command").to_pylist()) == commands("--keylog", keys, plain)
+
+
+def test_expired_certificates_are_found(recorded: Recorded, tmp_path: Path) -> None:
+    later = [(time_ns + 10**9 * 86_400 * 500, *rest) for time_ns, *rest in recorded.packets if time_ns]
+    path = recorded.write(tmp_path / "later.pcapng", secrets_after=0, packets=later)
+    (finding,) = pwire("doctor", "-o", "json", path).records
+    assert finding["id"] == "tls_certificate_invalid"
+    assert "The broker's certificate has expired on 2027-11-28" in finding["explanation"]
+    assert pwire("doctor", shutil.copy(SAMPLES / "tls13.pcapng", tmp_path)).code == 0
