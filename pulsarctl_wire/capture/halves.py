@@ -176,6 +176,12 @@ class Tcp:
         self.new_tls: NewTls | None = None
         self.tls: Any = None  # the `TlsConnection`, if it is one
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of both halves that are in no event yet, and the memory to keep them."""
+        waiting: int = 0 if self.tls is None else self.tls.held_bytes
+        return self.half.held_bytes + self.half.other.held_bytes + waiting
+
 
 def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
     """Take the events of a connection out of `events`, after its state has tracked them.

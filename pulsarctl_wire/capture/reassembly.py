@@ -214,9 +214,7 @@ class Reassembler:
         if flags & ACK and peer.lacks(acknowledged):
             yield from self._acknowledge(peer, acknowledged, events)
         if payload or missing:
-            yield from self._take(
-                half, sequence, payload, missing, acknowledged if flags & ACK else -1, events
-            )
+            yield from self._take(half, sequence, segment, events)
         elif not half.started:
             half.started = True
             half.next = sequence
@@ -336,18 +334,12 @@ class Reassembler:
 
     # -- bytes
 
-    def _take(
-        self,
-        half: Half,
-        sequence: int,
-        payload: bytes,
-        missing: int,
-        acknowledged: int,
-        events: list[Event],
-    ) -> Iterator[None]:
-        """Take the bytes of the last segment, whether or not they are the next ones."""
+    def _take(self, half: Half, sequence: int, segment: Segment, events: list[Event]) -> Iterator[None]:
+        """Take the bytes of the last segment, which begin at `sequence`, next or not."""
         if half.closed:
             return
+        _, _, acknowledged, flags, payload, missing = segment
+        self._held += len(payload) if half.tcp.tls is not None else 0
         packet, time_ns = half.tcp.last_packet, half.tcp.last_ns
         if not half.started:
             half.started = True
@@ -361,6 +353,7 @@ class Reassembler:
                 turn = min(packet, half.turn)
             elif half.early and start < half.early[0][0]:
                 turn = min(packet, half.early[0][1])
+            acknowledged = acknowledged if flags & ACK else -1
             heapq.heappush(half.early, (start, turn, packet, payload, missing, time_ns, acknowledged))
             half.early_bytes += len(payload) + EARLY_COST
             self._held += len(payload) + EARLY_COST
@@ -486,7 +479,7 @@ class Reassembler:
     def _limit_held(self) -> Iterator[list[Event]]:
         """End the connections that hold most bytes if all together hold too many."""
         self._held = 0
-        sizes = {tcp: tcp.half.held_bytes + tcp.half.other.held_bytes for tcp in self._list_connections()}
+        sizes = {tcp: tcp.held_bytes for tcp in self._list_connections()}
         total = sum(sizes.values())
         if total <= MAX_HELD:
             return

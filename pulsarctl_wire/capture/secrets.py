@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from pulsarctl_wire.capture.files import SecretsBlock, find_secrets
+from pulsarctl_wire.capture.files import SecretsBlock, find_secrets, is_capture
 from pulsarctl_wire.errors import CaptureError
 
 NSS: Final = 0x544C534B
@@ -33,6 +33,8 @@ class Secrets:
         self.keylog = KeyLog()
         self.file: str | None = None
         """The capture file that is read, if it may hold more secrets."""
+        self.is_live = True
+        """Whether secrets may still come that are neither in the key logs nor in the file that is read."""
         self._paths = list(paths)
         self._logs = [KeyLogFile(path, self.keylog) for path in self._paths]
         self._written: set[bytes] = set()  # client randoms whose secrets `take_used` has returned
@@ -40,10 +42,16 @@ class Secrets:
         self.refresh()
 
     def require_logs(self) -> None:
-        """Raise CaptureError if a key log does not exist: the packets are all there, so none will come."""
+        """Note that all packets are there, so that no more secrets come. Raise CaptureError without a log."""
+        self.is_live = False
         for path in self._paths:
             if not os.path.exists(path):
                 raise CaptureError(f"--keylog {path}: no such file")
+
+    def begin_file(self, path: str | None) -> None:
+        """Note which capture file is read; None: it is a pipe, and cannot be searched."""
+        self.file = path
+        self.keylog.is_complete = False
 
     @property
     def has_files(self) -> bool:
@@ -80,6 +88,7 @@ class Secrets:
         path, self.file = self.file, None
         if path is not None:
             self.take_blocks(_search(path))
+            self.keylog.is_complete = not self.is_live and _is_plain_capture(path)
 
     def list_all(self) -> bytes:
         """Return the lines of all secrets, as in a key log."""
@@ -108,12 +117,21 @@ class Secrets:
         looks = TlsConnection.looks_like_tls(head)
         if looks is False and (is_first or not self.keylog.secrets):
             return None
+        if not self.is_live:
+            self.search()
         return TlsConnection(self.keylog)
 
 
 def has_secrets(path: str) -> bool:
     """Return whether a file holds secrets of TLS, unless it is compressed."""
     return next(_search(path), None) is not None
+
+
+def _is_plain_capture(path: str) -> bool:
+    """Return whether a file is a capture that is not compressed, so that a search sees all of it."""
+    with suppress(OSError), open(path, "rb") as file:
+        return is_capture(file.read(4))
+    return False
 
 
 def _search(path: str) -> Iterator[SecretsBlock]:

@@ -225,7 +225,7 @@ class Decoder:
         that). Both name the source.
         """
         self.sources.append(source.name)
-        self.secrets.file = source.name if source.size else None
+        self.secrets.begin_file(source.name if source.size else None)
         with prefix_errors(source.name):
             yield from self._read(source.stream)
 
