@@ -44,20 +44,20 @@ class Originals:
 
     def __init__(self) -> None:
         self.unchecked = 0
-        self.kept: dict[bytes, None] = {}
         self._texts: dict[bytes, Kind] = {}
+        self._kept: dict[bytes, Kind] = {}
 
     def add(self, kind: Kind, text: bytes, replacement: bytes) -> bool:
         """Remember a text; return whether it is a new one that is replaced."""
         if kind is Kind.PAYLOADS:
             text = _shorten(text)
-        texts = self.kept if replacement == text else self._texts
+        texts = self._kept if replacement == text else self._texts
         if text in texts or len(text) < MIN_CHECKED:
             return False
         if len(texts) >= MAX_TEXTS:
             self.unchecked += 1
             return False
-        texts[text] = kind  # type: ignore[assignment]
+        texts[text] = kind
         return texts is self._texts
 
     def make_search(self) -> "Search":
@@ -66,9 +66,17 @@ class Originals:
         for text, kind in self._texts.items():
             if kind not in _WITHOUT_WORDS:
                 texts.update(dict.fromkeys(_WORD.findall(text), kind))
-        public = b"\n".join(self.kept)
+        kept = set[bytes]()
+        for text, kind in self._kept.items():
+            if kind is not Kind.PAYLOADS:  # these may repeat what should be gone
+                kept.update((text, *_WORD.findall(text)))
+        versions = b"\n".join(text for text, kind in self._kept.items() if kind is Kind.VERSIONS)
         return Search(
-            {text: kind for text, kind in texts.items() if not _is_public(text, kind) and text not in public}
+            {
+                text: kind
+                for text, kind in texts.items()
+                if not (_is_public(text, kind) or text in kept or text in versions)
+            }
         )
 
 

@@ -14,7 +14,8 @@ from pulsarctl_wire.wire.payload import SNAPPY_FRAMING
 from pulsarctl_wire.wire.PulsarApi_pb2 import CompressionType
 from pulsarctl_wire.wire.varint import read_varint
 
-_FILL: Final = {True: b"x", False: b"\0"}
+_FILLS: Final = {True: b"xqzjkvwbdfghlmnprstcy", False: bytes(range(256))}
+"""Whether a content is text -> bytes of which one fills what is not random: one that was not there before."""
 _NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
 _VARIANTS: Final = 4
 _LARGE: Final = 1024 * 1024  # bytes of a content for which fewer variants are tried
@@ -58,6 +59,9 @@ class _Variants:
         self.content = content
         self.free = sum(stop - start for start, stop in content.free)
         self._noise: dict[int, bytes] = {}
+        old = set(b"".join(content.data[start:stop] for start, stop in content.free))
+        fills = _FILLS[content.is_printable]
+        self._fill = bytes([next((fill for fill in fills if fill not in old), fills[0])])
 
     def make(self, count: int, stretches: int = 1, number: int = 0) -> bytes:
         """Return the variant with `count` random bytes, in some stretches; the other free bytes are equal."""
@@ -66,7 +70,7 @@ class _Variants:
         if noise is None:
             key = content.key + bytes([number])
             noise = self._noise[number] = Noise.draw(key, self.free, content.is_printable, every=True)
-        fill = _FILL[content.is_printable]
+        fill = self._fill
         if stretches == 1:
             random = noise[:count] + fill * (self.free - count)
         else:

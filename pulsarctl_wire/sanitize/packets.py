@@ -7,12 +7,14 @@ with anything else there is made anew, as raw IP.
 """
 
 import struct
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.links import ETHERNET, RAW_IP
+from pulsarctl_wire.capture.links import BRIDGED, ETHERNET, RAW_IP, next_header
 from pulsarctl_wire.capture.packets import ACK, NEXT, Segment
+from pulsarctl_wire.capture.tunnels import inner_header
 from pulsarctl_wire.sanitize.addresses import AddressMap
 
 _SLL, _SLL2 = 113, 276
@@ -24,9 +26,9 @@ _HEADERS: Final = {ETHERNET: 14, _SLL: 16, _SLL2: 20, 12: 0, RAW_IP: 0, 228: 0, 
 _TAGS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
 _IP_TYPES: Final = (0x0800, 0x86DD)
 _TCP, _UDP = 6, 17
+_MAX_HEADERS: Final = 8  # of IP in one another
 _MAX_TUNNEL: Final = 48  # bytes of the header of a tunnel
-_TCP_HEADER, _IPV4_HEADER, _IPV6_HEADER, _UDP_HEADER = 20, 20, 40, 8
-_ETHERNET_HEADER: Final = 14
+_TCP_HEADER, _IPV4_HEADER, _IPV6_HEADER = 20, 20, 40
 _WINDOW: Final = 65_535
 _LARGEST: Final = 65_535  # the largest number in 16 bits
 
@@ -99,18 +101,37 @@ class PacketRewriter:
         time_ns, link, data, length = packet
         out = bytearray(len(data))
         pos, kind = self._link_end(link, data)
-        if pos >= 0 and len(data) >= pos:
+        if 0 <= pos <= len(data):
             out[:pos] = data[:pos]
             self._rewrite_macs(link, data, out)
-            end = self._ip_end(data, pos) if kind in _IP_TYPES else -1
-            if end >= 0:
-                out[pos:end] = data[pos:end]
-                self._rewrite_ip(data, pos, end, out)
-                if _protocol(data, pos) == _UDP:
-                    out[end : end + 6] = data[end : end + 6]
-                elif _protocol(data, pos) == _TCP:
-                    out[end : end + _TCP_HEADER] = data[end : end + _TCP_HEADER]
+            with suppress(IndexError):  # a header is cut
+                self._keep_headers(kind, data, pos, out)
         return time_ns, link, bytes(out), length
+
+    def _keep_headers(self, kind: int, data: bytes, pos: int, out: bytearray) -> None:
+        """Copy the headers from `pos` on, also those in tunnels, with other addresses."""
+        for _ in range(_MAX_HEADERS):
+            end = self._ip_end(data, pos) if kind in _IP_TYPES else -1
+            if end < 0:
+                return
+            out[pos:end] = data[pos:end]
+            self._rewrite_ip(data, pos, end, out)
+            protocol = _protocol(data, pos)
+            size = {_UDP: 6, _TCP: _TCP_HEADER}.get(protocol, 0)
+            out[end : end + size] = data[end : end + size]
+            kind, pos = inner_header(protocol, data, end)
+            if kind < 0 or pos > end + _MAX_TUNNEL:
+                return
+            out[end:pos] = data[end:pos]
+            while kind >= 0 and kind not in _IP_TYPES:
+                start, is_ethernet = pos, kind == BRIDGED
+                kind, pos = next_header(kind, data, pos)
+                if kind < 0 or pos > start + _MAX_TUNNEL:
+                    return
+                out[start:pos] = data[start:pos]
+                if is_ethernet:
+                    for at in (start, start + 6):
+                        out[at : at + 6] = self._addresses.replace_mac(data[at : at + 6])
 
     # -- headers
 

@@ -117,7 +117,7 @@ class Stream:
             elif isinstance(event, Gap):
                 self.resolved += event.size
                 self._in_step = self.resolved <= self._skipped_until
-            else:
+            elif not (isinstance(event, Malformed) and event.protocol):  # its size leaves out holes
                 self._end_strays(event.offset + event.size)
         position = self._decoder.position
         self._replace_skipped(position)

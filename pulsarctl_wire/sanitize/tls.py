@@ -75,7 +75,7 @@ class TlsRewriter:
                 content[pos],
                 pos + _MESSAGE_HEADER + int.from_bytes(content[pos + 1 : pos + 4], "big"),
             )
-            if stop > len(content) and number in _HELLOS and not is_complete:
+            if stop > len(content) and not is_complete:
                 stop = len(content)  # it is cut
             if number not in _TYPES or stop > len(content):
                 break

@@ -65,10 +65,10 @@ def test_the_map_undoes_it_and_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_what_is_to_be_kept_is_kept(tmp_path: Path) -> None:
     copy = tmp_path / "copy.pcapng"
     run = pwire(
-        "sanitize", SAMPLE, "-w", copy, "--keep", "topics,Subscriptions", "--keep", "payloads", "--check"
+        "sanitize", SAMPLE, "-w", copy, "--keep", "topics,Subscriptions", "--keep", "properties", "--check"
     )
     assert run.code == 0, run.err
-    assert "not replaced: payloads, subscriptions, topics" in run.err
+    assert "not replaced: properties, subscriptions, topics" in run.err
     assert b"java-nack-dlq-mail" in copy.read_bytes()
 
 
