@@ -114,7 +114,7 @@ class _Calls:
         result = _RESULT.search(line, match.start("rest"))
         if result is None:
             return
-        value = int(result[1], 0)
+        value = int(result[1], 16 if "x" in result[1] else 10)
         fd = match["fd"] or ""
         rest = line[match.start("rest") : result.start()]
         time_ns = time_in(stamp) if ":" in stamp or _EPOCH.match(stamp) else None
