@@ -76,7 +76,7 @@ COMPILED = (
     "wire/session/partial_state",
     "wire/session/state",
     "wire/varint",
-    "record",
+    "record/__init__",
 )
 """Modules to compile; their classes that others inherit from must be marked (docs/architecture.md)."""
 

@@ -45,8 +45,8 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "test_bounds_table.py::test_metadata_that_is_too_large_to_parse",
     ),
     "the head of a message over HTTP; a body; requests that wait for answers": (
-        "wire/test_http.py::test_answers",
-        "wire/test_http.py::test_requests_that_wait_are_bounded",
+        "wire/test_http_reader.py::test_answers",
+        "wire/test_http_reader.py::test_requests_that_wait_are_bounded",
     ),
     "connections for lookups over HTTP, of the proxy": (
         "net/test_proxy_web.py::test_connections_are_bounded",

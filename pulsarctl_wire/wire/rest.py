@@ -157,9 +157,12 @@ def _quote_topic(topic: str) -> str:
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON body; None if it is none."""
+    """Return the value of a JSON body; None if it is none, or has a text that is no Unicode."""
     try:
-        return json.loads(body)
+        value = json.loads(body.decode())
+        if b"\\u" in body:  # half of a surrogate pair, alone
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError):
         return None
 

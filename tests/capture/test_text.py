@@ -636,3 +636,20 @@ def test_what_is_known_of_a_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert Counter(frame.type for frame in frames) == {2: 20, 3: 10}
     servers = Counter(frame.connection.server for frame in frames if frame.to_broker)
     assert servers["10.0.0.2:6650"] == 10
+
+
+def od(data: bytes, size: int) -> str:
+    """Print bytes as `od -A d -t x<size>` does."""
+    lines = [
+        f"{at:07} " + " ".join(row[start : start + size][::-1].hex() for start in range(0, len(row), size))
+        for at, row in rows(data)
+    ]
+    return "\n".join([*lines, f"{len(data):07}\n"])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_many_rows_of_numbers(size: int) -> None:
+    data = DATA * 30
+    assert count(decode(od(data, size), 500)[0]) == {"CONNECT": 30, "SEND": 30}
+    with pytest.raises(DamagedCapture, match="line 280: the address is 0000a00, unlike those before it"):
+        decode(od(data, size) + "0000a00 00\n")

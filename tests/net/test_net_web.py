@@ -293,7 +293,9 @@ def test_refusals(status: int, body: bytes, code: str) -> None:
     run(whole())
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"brokerUrl": 7}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"brokerUrl": 7}', b'{"brokerUrl": "\\ud800"}', b"[" * 100_000]
+)
 def test_answers_that_name_no_broker(body: bytes) -> None:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=body)

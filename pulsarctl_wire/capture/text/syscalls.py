@@ -10,7 +10,6 @@ A descriptor is a connection from connect() or accept() to close(). Descriptors 
 import re
 from collections.abc import Iterable, Iterator
 from itertools import combinations, pairwise
-from math import comb
 from typing import Final
 
 from pulsarctl_wire.capture.text.dumped import Dumped, Flow
@@ -86,6 +85,7 @@ class _Calls:
     def __init__(self) -> None:
         self._flows: dict[str, Flow | None] = {}  # by descriptor; None: a file
         self._unfinished: dict[str, str] = {}  # by thread: what its line begins with
+        self._rereader = _Rereader()
         self._generation = 0
 
     def take(self, number: int, line: str) -> Iterator[Dumped]:
@@ -114,7 +114,7 @@ class _Calls:
         result = _RESULT.search(line, match.start("rest"))
         if result is None:
             return
-        value = int(result[1], 0)
+        value = int(result[1], 16 if "x" in result[1] else 10)
         fd = match["fd"] or ""
         rest = line[match.start("rest") : result.start()]
         time_ns = time_in(stamp) if ":" in stamp or _EPOCH.match(stamp) else None
@@ -123,9 +123,8 @@ class _Calls:
             if flow is not None and value >= 0:
                 if call.endswith("mmsg"):  # which returns the number of messages
                     value = sum(map(int, _MESSAGE_LENGTH.findall(rest)))
-                yield from _transfer(
-                    rest, value, call, Dumped(b"", time_ns, flow=flow, is_inbound=call in _IN, line=number)
-                )
+                record = Dumped(b"", time_ns, flow=flow, is_inbound=call in _IN, line=number)
+                yield from _transfer(rest, value, call, record, self._rereader)
         elif call == "close":
             flow = self._flows.pop(fd, None)
             if flow is not None:
@@ -191,7 +190,7 @@ def _address(rest: str) -> str:
     return f"[{name}]:{port[1]}" if ":" in name else f"{name}:{port[1]}"
 
 
-def _transfer(rest: str, size: int, call: str, record: Dumped) -> Iterator[Dumped]:
+def _transfer(rest: str, size: int, call: str, record: Dumped, rereader: "_Rereader") -> Iterator[Dumped]:
     """Yield the bytes of a call that returned `size`."""
     if not size:
         if call in _IN:
@@ -206,7 +205,7 @@ def _transfer(rest: str, size: int, call: str, record: Dumped) -> Iterator[Dumpe
         whole = min(int(length[1]) if length else left, left)
         is_only = _STRING.search(rest, position) is None
         if not is_cut and is_only and len(data) < left:
-            data = _reread(rest[match.end() : position - 1], left) or data
+            data = rereader.read(rest[match.end() : position - 1], left) or data
         data = data[:left]
         hole = max((left if is_only else whole) - len(data), 0) if is_cut or is_only else 0
         yield _part(record, data, hole)
@@ -223,31 +222,40 @@ def _part(record: Dumped, data: bytes, missing: int, *, is_last: bool = False) -
 
 # ---- Escapes that are ambiguous ----
 
-_MAX_TRIES: Final = 4_096
+MAX_REREAD: Final = 1 << 20
+"""Characters of strings that are read in other ways, of a whole text."""
+
 _OCTAL: Final = re.compile(r"\\(?:([0-7]{1,2})([0-7])|.)", re.DOTALL)
 
 
-def _reread(text: str, size: int) -> bytes | None:
-    r"""Return the `size` bytes of a string that is too short for its call; None if there is no way.
+class _Rereader:
+    r"""Finds the bytes of strings that are too short for their calls.
 
     Unlike strace, some printers do not pad an octal escape that a digit follows: then \62 is \6 and "2". Of
     these readings the one is taken that consists of frames.
     """
-    splits = [match.end(1) for match in _OCTAL.finditer(text) if match[2]]
-    sure = [at for at in splits if 0x20 <= int(text[text.rindex("\\", 0, at) + 1 : at + 1], 8) < 0x7F]
-    doubtful = [at for at in splits if at not in sure]
-    count = size - len(read_escapes(text, 0, '"', 0)[0]) - len(sure)
-    if count < 0 or comb(len(doubtful), count) > _MAX_TRIES:
-        return None
-    fallback = None
-    for choice in combinations(doubtful, count):
-        cuts = [0, *sorted([*sure, *choice]), len(text)]
-        data = b"".join(read_escapes(text[start:end], 0, '"', 0)[0] for start, end in pairwise(cuts))
-        checksums = _checksums(data) if len(data) == size else None
-        if checksums is not None and "absent" not in checksums:
-            return data
-        fallback = fallback or (data if checksums is not None else None)
-    return fallback
+
+    def __init__(self) -> None:
+        self._room = MAX_REREAD
+
+    def read(self, text: str, size: int) -> bytes | None:
+        """Return the `size` bytes of a string; None if there is no way."""
+        splits = [match.end(1) for match in _OCTAL.finditer(text) if match[2]]
+        sure = {at for at in splits if 0x20 <= int(text[text.rindex("\\", 0, at) + 1 : at + 1], 8) < 0x7F}
+        doubtful = [at for at in splits if at not in sure]
+        count = size - len(read_escapes(text, 0, '"', 0)[0]) - len(sure)
+        fallback = None
+        for choice in combinations(doubtful, count) if count >= 0 else ():
+            self._room -= len(text) + 100
+            if self._room < 0:
+                break
+            cuts = [0, *sorted([*sure, *choice]), len(text)]
+            data = b"".join(read_escapes(text[start:end], 0, '"', 0)[0] for start, end in pairwise(cuts))
+            checksums = _checksums(data) if len(data) == size else None
+            if checksums is not None and "absent" not in checksums:
+                return data
+            fallback = fallback or (data if checksums is not None else None)
+        return fallback
 
 
 def _checksums(data: bytes) -> set[str | None] | None:

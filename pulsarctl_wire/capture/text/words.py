@@ -9,7 +9,7 @@ The tool's options are not in the text: the layout is the first one in which all
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Final, Literal, NamedTuple
 
 from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
@@ -64,7 +64,7 @@ def parse_big(lines: Iterable[Line]) -> Iterator[Dumped]:
 
 def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dumped]:
     rows = _read_rows(lines)
-    sample = [row for row, _ in zip(rows, range(_SAMPLED), strict=False)]
+    sample = list(islice(rows, _SAMPLED))
     layout = _detect(sample)
     if layout is None:
         bodies = [row.body.split() for row in sample if row.body]
@@ -79,8 +79,8 @@ def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dumped]:
     row = next(everything)
     for following in everything:
         assert row is not None
-        address = int(row.address, layout.address_base)
-        after = None if following is None else int(following.address, layout.address_base)
+        address = _address(row, layout)
+        after = None if following is None else _address(following, layout)
         length = after - address if after is not None and after > address else None
         if expected not in (None, address):
             if address and not row.address.startswith("0x"):
@@ -104,6 +104,15 @@ def _parse_words(lines: Iterable[Line], order: Order) -> Iterator[Dumped]:
             data.clear()
         row = following
     yield Dumped(bytes(data), None, line=first)
+
+
+def _address(row: _Row, layout: _Layout) -> int:
+    try:
+        return int(row.address, layout.address_base)
+    except ValueError as error:
+        raise CaptureError(
+            f"line {row.line}: the address is {row.address}, unlike those before it"
+        ) from error
 
 
 def _read_rows(lines: Iterable[Line]) -> Iterator[_Row]:

@@ -181,6 +181,8 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
         (LOOKUP, tell(200, b" " * MAX_BODY + b"{}"), 200, {}),
         (LOOKUP, tell(200, b"[" * 50_000), 200, {}),
         (LOOKUP, tell(200, {"brokerUrl": ["x"], "partitions": 2**60, "version": True}), 200, {}),
+        (LOOKUP, tell(200, b'{"brokerUrl": "\\ud800"}'), 200, {}),
+        (LOOKUP, tell(200, b'{"brokerUrl": "\\u00e4"}'), 200, {"brokerUrl": "ä"}),
         (LOOKUP, tell(200, b"1" * 10_000), 200, {}),
         (LOOKUP, b"HTTP/1.1 100 Continue\r\n\r\n" + tell(), 200,
          {"brokerUrl": "pulsar://b:6650", "httpUrl": "http://b:8080"}),
