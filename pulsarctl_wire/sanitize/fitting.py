@@ -7,6 +7,7 @@ how many stretches they come and which ones they are is varied, too.
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.sanitize.noise import Noise
@@ -18,6 +19,8 @@ _FILLS: Final = {True: b"xqzjkvwbdfghlmnprstcy", False: bytes(range(256))}
 """Whether a content is text -> bytes of which one fills what is not random: one that was not there before."""
 _NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
 _VARIANTS: Final = 4
+_EFFORT: Final = 1 << 30  # bytes that are compressed for a payload, at most
+_MIN_ATTEMPTS: Final = 40  # of a content of any size
 _LARGE: Final = 1024 * 1024  # bytes of a content for which fewer variants are tried
 _MAX_PADDING: Final = 16  # bytes
 _SHORT_LITERAL: Final = 59  # a larger number in the tag of a literal says how many bytes its size has
@@ -44,12 +47,30 @@ def fit(content: Content, size: int, encoders: list[Encode]) -> tuple[bytes, byt
 
     The first encoder is the usual one; later ones compress better, for a content that is too large otherwise.
     """
-    for is_printable in dict.fromkeys((content.is_printable, False)):
-        for encode in encoders:
-            variant = _search(_Variants(content._replace(is_printable=is_printable)), size, encode)
-            if variant is not None:
-                return variant
+    attempts = iter(range(max(_EFFORT // (len(content.data) + 1), _MIN_ATTEMPTS)))
+    with suppress(_Exhausted):
+        for is_printable in dict.fromkeys((content.is_printable, False)):
+            variants = _Variants(content._replace(is_printable=is_printable))
+            for encode in encoders:
+                variant = _search(variants, size, _limit(encode, attempts))
+                if variant is not None:
+                    return variant
     return None
+
+
+class _Exhausted(Exception):
+    """All attempts were made."""
+
+
+def _limit(encode: Encode, attempts: Iterator[int]) -> Encode:
+    """Return `encode` with a limit: it raises _Exhausted once there are no more attempts."""
+
+    def encode_once_more(data: bytes) -> bytes:
+        if next(attempts, None) is None:
+            raise _Exhausted
+        return encode(data)
+
+    return encode_once_more
 
 
 class _Variants:

@@ -114,8 +114,11 @@ class _Job:
             opens_tls=bool(options.read.keylogs) or any(map(_may_have_secrets, self.sources)),
         )
         code = self._read(sanitizer)
-        if sanitizer.count == 0 and not code:
-            console.fail("sanitize: there are no packets; it reads captures of packets", console.EXIT_SOURCE)
+        if sanitizer.count == 0:
+            if not code:
+                text = "sanitize: there are no packets; it reads captures of packets"
+                console.fail(text, console.EXIT_SOURCE)
+            return code
         stream.flush()
         if self.map_file is not None:
             self.map_file.flush()
