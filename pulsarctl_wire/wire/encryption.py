@@ -14,7 +14,7 @@ import hmac
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pulsarctl_wire.wire.fields import as_text
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    PrivateKey = RSAPrivateKey | EllipticCurvePrivateKey
+    PrivateKey: TypeAlias = RSAPrivateKey | EllipticCurvePrivateKey
 
 NONCE_SIZE: Final = 12
 """Bytes of a nonce."""
