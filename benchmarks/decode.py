@@ -9,6 +9,7 @@ apache/pulsar-client-cpp). `--only` selects some of these sections:
     decode    decode beside tshark; "frames" shows whether it found all of them
     start-up  commands that should feel immediate
     memory    decode of each input, and of ten copies of it one after another
+    tls       decode -q of the input inside TLS, beside the plain one
     doctor    doctor beside decode -q; its last capture has ten times the frames, and is for memory
 """
 
@@ -30,6 +31,7 @@ from benchmarks.captures import (
     tshark,
 )
 from benchmarks.harness import Captures, Figures, Frames, Goal, Only, Runs, measure, pwire
+from benchmarks.tls import seal_capture
 
 JSON_PACKETS: Final = 100_000
 """Packets that are decoded as JSON: tshark would need minutes for a whole capture."""
@@ -55,6 +57,7 @@ GOALS: Final = (
     *(Goal(f"MTU-sized: {row.name}", "pwire", "frames/s", "≥", row.generated, "tshark") for row in ROWS),
     Goal("start-up", "--help", "s", "≤", 0.25),
     Goal("start-up", "decode", "s", "≤", 0.6),
+    Goal("*: TLS", "TLS", "frames/CPU s", "≥", 0.5, "plain"),
     Goal("*", "doctor", "frames/CPU s", "≥", 0.7, "decode -q"),
     Goal("*", "doctor", "largest MiB", "≤", 150),
 )
@@ -91,6 +94,15 @@ class Bench(CaptureBench):
                 commands[f"{COPIES} copies"] = pwire("decode", *options, copies)
                 figures.compare(f"{source.name}: {' '.join(options)}", commands, runs=1)
 
+    def tls(self, figures: Figures) -> None:
+        """Compare inputs with the same traffic inside TLS."""
+        sealed, keylog = self.scratch / "tls.pcapng", self.scratch / "keys.log"
+        for source in self.sources:
+            seal_capture(Path(source.path), sealed, keylog)
+            commands = {"plain": pwire("decode", "-q", "--jobs", 1, source.path)}
+            commands["TLS"] = pwire("decode", "-q", "--keylog", keylog, sealed)
+            figures.compare(f"{source.name}: TLS", commands, self.runs, source.frames)
+
     def doctor(self, figures: Figures) -> None:
         """Compare doctor with decode."""
         for source in self.sources:
@@ -109,8 +121,8 @@ def main(captures: Captures = None, frames: Frames = 1_000_000, runs: Runs = 3, 
     with TemporaryDirectory() as name:
         bench = Bench(captures or (), frames, runs, Path(name))
         sections = {"decode": bench.decode, "start-up": bench.start_up}
-        sections |= {"memory": bench.memory, "doctor": bench.doctor}
-        measure(sections, only, GOALS, ("tshark", "once", "decode -q"))
+        sections |= {"memory": bench.memory, "tls": bench.tls, "doctor": bench.doctor}
+        measure(sections, only, GOALS, ("tshark", "once", "plain", "decode -q"))
 
 
 if __name__ == "__main__":

@@ -23,13 +23,14 @@ COMMANDS = {
     *("CLOSE_CONSUMER", "CLOSE_PRODUCER", "SUCCESS"),
 }
 VERSIONS = ["tls12", "tls13"]
+TLS_SAMPLES = SAMPLES.parent / "tls"
 
 
 class Recorded:
     """A sample whose packets and secrets have been taken apart."""
 
     def __init__(self, name: str) -> None:
-        data = (SAMPLES / f"{name}.pcapng").read_bytes()
+        data = (TLS_SAMPLES / f"{name}.pcapng").read_bytes()
         self.packets = list(read_packets(data, lambda: b""))
         self.keys = b"".join(body[8:].rstrip(b"\0") for body, _ in find_secrets(data))
 
@@ -58,7 +59,7 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_secrets_inside_the_file_need_no_option(name: str) -> None:
-    seen = commands(SAMPLES / f"{name}.pcapng")
+    seen = commands(TLS_SAMPLES / f"{name}.pcapng")
     assert seen.keys() == COMMANDS
     assert seen["SEND"] == seen["MESSAGE"] == 3
 
@@ -101,7 +102,7 @@ def test_what_is_known_of_closed_connections_is_said(recorded: Recorded, tmp_pat
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_opened_connections_say_whom_they_met(name: str) -> None:
-    for record in pwire("decode", "--connections", "-o", "json", SAMPLES / f"{name}.pcapng").records:
+    for record in pwire("decode", "--connections", "-o", "json", TLS_SAMPLES / f"{name}.pcapng").records:
         assert record["protocol"] == "Pulsar"
         assert record["tls"]["opened"]
         assert record["tls"]["reason"] is None
@@ -194,4 +195,4 @@ def test_expired_certificates_are_found(recorded: Recorded, tmp_path: Path) -> N
     (finding,) = pwire("doctor", "-o", "json", path).records
     assert finding["id"] == "tls_certificate_invalid"
     assert "The broker's certificate has expired on 2027-11-28" in finding["explanation"]
-    assert pwire("doctor", shutil.copy(SAMPLES / "tls13.pcapng", tmp_path)).code == 0
+    assert pwire("doctor", shutil.copy(TLS_SAMPLES / "tls13.pcapng", tmp_path)).code == 0

@@ -30,6 +30,7 @@ from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.commands import NAMES
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.malformed import is_clearly_a_frame
+from pulsarctl_wire.wire.framing.resync import begins_command
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 Parse = Callable[[Iterable[Line]], Iterator[Dumped]]
@@ -187,6 +188,8 @@ def _judge_frames(form: Form, dumps: Iterable[Dumped]) -> int:
     for event in _decode(form, dumps):
         if isinstance(event, Frame) and event.type in NAMES:
             return _DOUBTFUL if has_trouble or event.partial else _CLEAN
+        if isinstance(event, Frame) and event.partial and begins_command(event.raw, 8, None):
+            return _DOUBTFUL
         if isinstance(event, Malformed) and is_clearly_a_frame(event.raw):
             return _DOUBTFUL
         has_trouble = True

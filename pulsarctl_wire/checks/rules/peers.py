@@ -33,7 +33,7 @@ class _WrongBytes(ClientRule):
     def on_lost(self, state: CheckState, event: Event) -> None:
         """Note the client's first bytes."""
         if _is_first(event, to_broker=True) and self.first_bytes.match(event.raw):
-            reason = event.reason.removeprefix("not Pulsar: ")
+            reason = event.reason.removeprefix("not Pulsar: ").partition(" (TLS")[0]
             state.notes[self.id] = locate_bytes(event), f"first bytes: {reason}"
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
