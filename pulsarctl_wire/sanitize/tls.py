@@ -17,6 +17,10 @@ _HELLOS: Final = {1, 2, 6, 8}  # and HelloRetryRequest, EncryptedExtensions
 _HELLO_HEADS: Final = tuple(bytes([number]) for number in _HELLOS)
 _MESSAGE_HEADER: Final = 4
 _CERTIFICATE: Final = 11
+_KEY_EXCHANGE: Final = 12
+_NAMED_CURVE: Final = b"\3"
+_SIZES: Final = {4: 6, 15: 4, 16: 1}
+"""Message (ticket, signature, client's share) -> bytes before what is random: sizes and algorithms."""
 _TYPES: Final = {0, 1, 2, 4, 8, 11, 12, 13, 14, 15, 16, 20}
 _TEXT: Final = re.compile(rb"[A-Za-z0-9.*_-]{4,}")
 _PUBLIC: Final = re.compile(rb"http/1\.[01]|h2|spdy/3")  # ALPN
@@ -24,6 +28,9 @@ _STRINGS: Final = {0x0C, 0x13, 0x14, 0x16, 0x1A, 0x1E, 0x81, 0x82, 0x86}
 """Tags of texts in DER: strings, and alternative names."""
 _OPAQUE: Final = {0x02, 0x03, 0x04, 0x80}
 """Tags of numbers, strings of bits and bytes, and identifiers of keys in DER."""
+_BITS: Final = 0x03
+_STRINGS_OF_BITS: Final = (_BITS, 0x04)
+_SEQUENCE: Final = b"\x30"
 _IP_ADDRESS: Final = 0x87
 _SMALL: Final = 8  # bytes of a number that may stay
 _MAX_DEPTH: Final = 32
@@ -87,8 +94,13 @@ class TlsRewriter:
     def _rewrite_message(self, number: int, body: bytes) -> bytes:
         if number in _HELLOS:
             return _TEXT.sub(self._replace_name, body)
+        if number == _KEY_EXCHANGE and body[:1] == _NAMED_CURVE and len(body) > 4:
+            at = 4 + body[3]  # the signature, behind the server's share
+            share, signature = self._noise.like(body[4:at]), self._noise.like(body[at + 4 :])
+            return b"".join((body[:4], share, body[at : at + 4], signature))
         if number != _CERTIFICATE:
-            return self._noise.like(body)
+            size = _SIZES.get(number, 0)
+            return body[:size] + self._noise.like(body[size:])
         out = bytearray(body)
         at = 3 if body[:1] == b"\0" else 4 + body[0] if body else 0  # TLS 1.3 has a context before them
         while len(body) - at >= 3:
@@ -117,8 +129,8 @@ class TlsRewriter:
                 out[at:end] = self._pseudonyms.replace(Kind.ADDRESSES, value)
             elif tag == _IP_ADDRESS and size in (4, 16):
                 out[at:end] = self._pseudonyms.addresses.replace(value)
-            elif tag in _OPAQUE and value[:1] == b"\x30" and tag == 0x04:
-                self._rewrite_der(data, at, end, out, depth + 1)  # of an extension
+            elif tag in _STRINGS_OF_BITS and value[tag == _BITS :][:1] == _SEQUENCE:
+                self._rewrite_der(data, at + (tag == _BITS), end, out, depth + 1)  # an extension, a key
             elif tag in _OPAQUE and size > _SMALL:
                 out[at + 1 : end] = self._noise.like(value[1:])  # the sign, or unused bits, stay
             elif tag & 0x20:

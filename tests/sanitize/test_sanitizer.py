@@ -25,7 +25,7 @@ from sanitize.sanitized import decode, describe, examine, pcapng, sanitize, sear
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
 NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*") if not has_secrets(str(path)))
-TLS = SAMPLES / "tls13.pcapng"
+TLS = SAMPLES.parent / "tls" / "tls13.pcapng"
 SMALL = [name for name in NAMES if (SAMPLES / name).stat().st_size < 30_000]
 
 
