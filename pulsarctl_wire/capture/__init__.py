@@ -1,6 +1,6 @@
 """Decodes captured traffic: files, hex dumps, pipes and interfaces in, frames out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from os import PathLike, fspath
@@ -15,15 +15,17 @@ __all__ = ["Decoder", "Source", "open_source", "read_events", "read_frames"]
 
 
 def read_events(
-    *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
+    *sources: str | PathLike[str] | BinaryIO,
+    max_frame_size: int | None = None,
+    keylogs: Iterable[str | PathLike[str]] = (),
 ) -> Iterator[Event]:
     """Yield the frames, malformed stretches, gaps and lookups over HTTP of captures, hex dumps or raw frames.
 
     `sources` are paths or binary streams; several are read one after the other or merged, by the times in
-    them (see `series`). Raises CaptureError at once for a source that cannot be read, DamagedCapture for
-    one that breaks off, after all events.
+    them (see `series`). `keylogs` are files with secrets of TLS. Raises CaptureError at once for a source
+    that cannot be read, DamagedCapture for one that breaks off, after all events.
     """
-    decoder = Decoder(Reading(max_frame_size))
+    decoder = Decoder(Reading(max_frame_size, tuple([fspath(path) for path in keylogs])))
     damage: list[DamagedCapture] = []
 
     def problem(error: CaptureError) -> None:
@@ -51,9 +53,11 @@ def read_events(
 
 
 def read_frames(
-    *sources: str | PathLike[str] | BinaryIO, max_frame_size: int | None = None
+    *sources: str | PathLike[str] | BinaryIO,
+    max_frame_size: int | None = None,
+    keylogs: Iterable[str | PathLike[str]] = (),
 ) -> Iterator[Frame]:
     """Yield the frames of captures, hex dumps or raw frames: `read_events` without other events."""
-    for event in read_events(*sources, max_frame_size=max_frame_size):
+    for event in read_events(*sources, max_frame_size=max_frame_size, keylogs=keylogs):
         if isinstance(event, Frame):
             yield event
