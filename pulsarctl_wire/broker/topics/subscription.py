@@ -140,7 +140,7 @@ class Subscription(Source):
         if self.dispatcher is None or self.topic.closed or self.is_throttled or self.blocked:
             return
         if self._has_skipped and any(consumer.is_available for consumer in self.consumers):
-            self._forget_skipped()
+            self._settle_skipped()
         topic, rules = self.topic, self.topic.dispatch_rules
         self._max_total_unacked = rules.max_unacked if self.cursor.durable else 0
         limiters = topic.environment.dispatch_limiter, topic.dispatch_limiter, self._limiter
@@ -335,17 +335,19 @@ class Subscription(Source):
             self._has_skipped = True
             if self.topic.migrated is not None:
                 self.check_end()
+            self.dispatch_soon()
 
-    def _forget_skipped(self) -> None:
-        """Forget that skipped entries are pending, as Pulsar does before it delivers others.
+    def _settle_skipped(self) -> None:
+        """Settle the skipped entries that are pending, once a consumer can get another one.
 
-        Their keys are free then, but their consumers still count them as not acknowledged.
+        Unlike Pulsar, their consumers do not count them as unacknowledged for ever: it may block them.
         """
         assert self.dispatcher is not None
         self._has_skipped = False
         for consumer in self.consumers:
             for index in [pending for pending in consumer.pending if pending < self.cursor.mark]:
-                _, slot = consumer.pending.pop(index)
+                slot = consumer.settle(index)
+                assert slot is not None
                 self.dispatcher.on_settled(consumer, slot)
 
     def find_nth_open(self, number: int) -> int | None:
