@@ -225,12 +225,14 @@ BOUNDS: Final[dict[str, tuple[str, ...]]] = {
         "wire/test_payload.py::test_the_bytes_that_wait_are_bounded",
         "wire/test_payload.py::test_the_messages_that_wait_are_bounded",
     ),
-    "recipients of an encrypted entry": ("wire/test_encryption.py::test_recipients_are_tried_up_to_a_bound",),
+    "recipients of an encrypted entry": (
+        "wire/test_sealed_messages.py::test_recipients_are_tried_up_to_a_bound",
+    ),
     "encrypted data keys that are tried in vain": (
-        "wire/test_encryption.py::test_data_keys_are_tried_in_vain_up_to_a_bound",
+        "wire/test_sealed_messages.py::test_data_keys_are_tried_in_vain_up_to_a_bound",
     ),
     "data keys, and failures to decrypt one, that are remembered": (
-        "wire/test_encryption.py::test_data_keys_are_remembered_up_to_a_bound",
+        "wire/test_sealed_messages.py::test_data_keys_are_remembered_up_to_a_bound",
     ),
     "a preview of a batch in a line": (
         "cli/test_decode_terminal.py::test_a_preview_ends_between_characters",

@@ -243,6 +243,7 @@ class Decoder:
             self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
         reader = file if self._places else None
         secrets, blocks = self.secrets, [] if file is None else file.secrets
+        has_logs = secrets.has_files
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
         if isinstance(file, files.SideBySide):
@@ -262,7 +263,7 @@ class Decoder:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
                     position = number if reader is None or self._sort else place | reader.offset
-                    if secrets.has_files or blocks:
+                    if has_logs or blocks:
                         yield from self._read_secrets(secrets, blocks)
                     events = reassembler.add(segment, time_ns, position)
                     while events:

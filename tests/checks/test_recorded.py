@@ -60,7 +60,9 @@ def carry(packets: Packets, follower: Follower) -> None:
     follower.finish()
 
 
-@pytest.mark.parametrize("expected", EXPECTED, ids=name_of)
+@pytest.mark.parametrize(
+    "expected", [row for row in EXPECTED if row["diagnosis"] != "tls_certificate_invalid"], ids=name_of
+)  # the proxy is an end of TLS: what it records is plain
 def test_live_findings_are_those_of_a_capture_and_of_the_recording(
     expected: dict[str, Any], tmp_path: Path
 ) -> None:
