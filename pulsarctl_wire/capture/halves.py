@@ -34,6 +34,8 @@ PATIENCE: Final = 64
 MAX_HANDSHAKE: Final = 64
 """Packets of a TLS handshake that are remembered."""
 _AT_ONCE: Final = 1_000_000  # ns
+MAX_SPLIT_RECORDS: Final = 4_096
+"""TLS records of a connection whose packets are remembered."""
 EARLY_COST: Final = 256
 """Memory for an early segment, besides its payload, in bytes."""
 MASK: Final = 0xFFFFFFFF
@@ -61,7 +63,7 @@ class Half:
     __slots__ = (
         *("acknowledged", "closed", "early", "early_bytes", "ended", "fin", "held"),
         *("hole_at", "hole_turn", "is_client", "is_opened", "is_plain", "next", "other", "patience"),
-        *("started", "stream"),
+        *("started", "stream", "unfinished"),
         *("syn", "tcp"),
     )
     other: "Half"
@@ -71,6 +73,7 @@ class Half:
         self.stream = stream
         self.is_client = stream.to_broker  # as TLS was told; commands may show the opposite later
         self.is_plain = True  # its bytes are not TLS
+        self.unfinished: list[int] = []  # packets since the last one that completed a TLS record
         self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
         self.next = 0  # the next byte's
@@ -290,7 +293,16 @@ def decrypt(
         tcp.state.connection.tls = tcp.tls.facts
     if not half.is_opened and len(tcp.tls.facts.packets) < MAX_HANDSHAKE:
         tcp.tls.facts.packets.append(packet)
-    yield from open_pieces(tcp, tcp.tls.take(half.is_client, payload, time_ns, packet), events)
+    pieces = tcp.tls.take(half.is_client, payload, time_ns, packet)
+    earlier = tcp.tls.facts.earlier
+    if any(piece[0] is half.is_client and piece[4] == packet for piece in pieces):
+        if half.unfinished:
+            earlier[packet] = half.unfinished
+            if len(earlier) > MAX_SPLIT_RECORDS:
+                del earlier[next(iter(earlier))]
+        half.unfinished = []
+    half.unfinished = [*half.unfinished[1 - MAX_HANDSHAKE :], packet]
+    yield from open_pieces(tcp, pieces, events)
 
 
 def open_pieces(tcp: Tcp, pieces: list[Any], events: list[Event]) -> Iterator[None]:

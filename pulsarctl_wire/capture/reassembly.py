@@ -107,7 +107,7 @@ class Reassembler:
         self.new_state = new_state
         self.knowledge = knowledge
         self._limit = limit
-        self._secrets = secrets
+        self.secrets = secrets
         self._halves: dict[bytes, Half] = {}
         self._ended: deque[Tcp | None] = deque()
         self._on_end = on_end
@@ -316,9 +316,9 @@ class Reassembler:
         streams = (half.stream, peer.stream) if to_broker else (peer.stream, half.stream)
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
-        half.is_plain = peer.is_plain = self._secrets is None
-        if self._secrets is not None:
-            tcp.new_tls = self._secrets.new_tls
+        half.is_plain = peer.is_plain = self.secrets is None
+        if self.secrets is not None:
+            tcp.new_tls = self.secrets.new_tls
         self._halves[key], self._halves[back] = half, peer
         return tcp
 
@@ -433,8 +433,8 @@ class Reassembler:
         """End a stream. If both sides speak the same other protocol, the connection is only counted."""
         tls = half.tcp.tls
         if tls is not None:
-            if self._secrets is not None and tls.held_bytes:
-                self._secrets.search()
+            if self.secrets is not None and tls.held_bytes:
+                self.secrets.search()
             yield from open_pieces(half.tcp, tls.end(), events)
         yield from settle(half, events)
         last_events = half.stream.close()

@@ -1,7 +1,7 @@
 """Keeps the TLS secrets for a capture: from key logs, which may grow, and from blocks of pcapng files.
 
-A block with secrets may stand before or after the packets that it opens. Records wait for a secret as long as
-their connection is open; at its end, the rest of its file is searched for one.
+A block with secrets may stand before or after the packets that it opens: files are searched as a whole when
+the first TLS connection is met. In pipes and live, records wait for a secret until their connection ends.
 """
 
 import mmap
@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pulsarctl_wire.capture.files import SecretsBlock, find_secrets, is_capture
+from pulsarctl_wire.capture.tls.keylog import KeyLog, KeyLogFile
 from pulsarctl_wire.errors import CaptureError
 
 NSS: Final = 0x544C534B
@@ -28,33 +29,40 @@ class Secrets:
     """
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
-        from pulsarctl_wire.capture.tls.keylog import KeyLog, KeyLogFile
-
         self.keylog = KeyLog()
-        self.file: str | None = None
-        """The capture file that is read, if it may hold more secrets."""
-        self.is_live = True
-        """Whether secrets may still come that are neither in the key logs nor in the file that is read."""
+        self.is_live = False
+        """Whether secrets may still come that are neither in the key logs nor in the files that are read."""
         self._paths = list(paths)
         self._logs = [KeyLogFile(path, self.keylog) for path in self._paths]
+        self._problems: list[str] = []
+        self._files: list[str] = []  # capture files that were not searched yet
+        self._has_pipe = False  # of a capture that cannot be searched
         self._written: set[bytes] = set()  # client randoms whose secrets `take_used` has returned
-        self._next = 0.0  # when key logs are looked at again
-        self.refresh()
+        for log in self._logs:
+            log.refresh()
+        self._next = time.monotonic() + _EVERY  # when key logs are looked at again
 
     def require_logs(self) -> None:
-        """Note that all packets are there, so that no more secrets come. Raise CaptureError without a log."""
-        self.is_live = False
+        """Raise CaptureError if a key log does not exist."""
         for path in self._paths:
             if not os.path.exists(path):
                 raise CaptureError(f"--keylog {path}: no such file")
 
     def begin_file(self, path: str | None) -> None:
-        """Note which capture file is read; None: it is a pipe, and cannot be searched."""
-        self.file = path
+        """Note a capture file that is read from now on; None: it is a pipe, and cannot be searched."""
         self.keylog.is_complete = False
+        if path is None:
+            self._has_pipe = True
+        else:
+            self._files.append(path)
+
+    def freeze(self) -> None:
+        """Read no more key logs, so that reading the captures again gives the same."""
+        self._logs.clear()
+        self.keylog.restore_effort()
 
     @property
-    def has_files(self) -> bool:
+    def has_logs(self) -> bool:
         """Whether there are key logs to poll."""
         return bool(self._logs)
 
@@ -63,16 +71,28 @@ class Secrets:
         """Grows whenever a new secret comes."""
         return self.keylog.version
 
-    def refresh(self) -> None:
-        """Read what is new in the key logs. Raises CaptureError if one cannot be read."""
-        for file in self._logs:
-            file.refresh()
+    def describe_problems(self) -> list[str]:
+        """Return what is wrong with the key logs, a line for each kind."""
+        return [*self._problems, *self.keylog.describe_problems()]
+
+    def read_logs(self) -> None:
+        """Read what is new in the key logs. One that cannot be read any more is a problem, and left out."""
+        self._logs = [log for log in self._logs if self._read_log(log)]
         self._next = time.monotonic() + _EVERY
 
+    def _read_log(self, log: KeyLogFile) -> bool:
+        """Read what is new in a key log; return whether it can be read."""
+        try:
+            log.refresh()
+        except CaptureError as error:
+            self._problems.append(str(error))
+            return False
+        return True
+
     def poll(self) -> None:
-        """Do the same, but not too often."""
+        """Read what is new in the key logs, if the last look at them was a while ago."""
         if self._logs and time.monotonic() >= self._next:
-            self.refresh()
+            self.read_logs()
 
     def take_blocks(self, blocks: Iterable[SecretsBlock]) -> None:
         """Take the secrets of a capture file's blocks."""
@@ -83,12 +103,14 @@ class Secrets:
                 self.keylog.finish()
 
     def search(self) -> None:
-        """Look for secrets wherever they may be: in key logs, and in the rest of the file that is read."""
-        self.refresh()
-        path, self.file = self.file, None
-        if path is not None:
+        """Look for secrets wherever they may be: in key logs, and in the rest of the files that are read."""
+        self.read_logs()
+        files, self._files = self._files, []
+        for path in files:
             self.take_blocks(_search(path))
-            self.keylog.is_complete = not self.is_live and _is_plain_capture(path)
+            self._has_pipe |= not _is_plain_capture(path)
+        if files:
+            self.keylog.is_complete = not (self.is_live or self._has_pipe)
 
     def list_all(self) -> bytes:
         """Return the lines of all secrets, as in a key log."""
@@ -102,9 +124,9 @@ class Secrets:
         return b"".join(map(self.keylog.lines_of, names))
 
     def take_used(self) -> bytes:
-        """Do the same for the secrets that have opened records since the last call."""
-        names = self.keylog.used.keys() - self._written
-        self._written |= names
+        """Return the lines of the secrets that have opened records since the last call."""
+        names = [name for name in self.keylog.used if name not in self._written]
+        self._written.update(names)
         return b"".join(map(self.keylog.lines_of, names))
 
     def new_tls(self, head: bytes, is_first: bool) -> Any:
@@ -122,9 +144,9 @@ class Secrets:
         return TlsConnection(self.keylog)
 
 
-def has_secrets(path: str) -> bool:
-    """Return whether a file holds secrets of TLS, unless it is compressed."""
-    return next(_search(path), None) is not None
+def may_have_secrets(path: str) -> bool:
+    """Return whether a source holds secrets of TLS, or may hold some, as it cannot be searched."""
+    return not _is_plain_capture(path) or next(_search(path), None) is not None
 
 
 def _is_plain_capture(path: str) -> bool:

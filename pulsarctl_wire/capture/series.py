@@ -280,5 +280,6 @@ def read_all(
 
 def _begin_lane(source: Source, decoder: Decoder) -> tuple[Lane, str]:
     decoder.sources.append(source.name)
+    decoder.secrets.begin_file(source.name if source.size else None)
     with prefix_errors(source.name):
         return open_lane(source.stream, len(decoder.sources) - 1), source.name

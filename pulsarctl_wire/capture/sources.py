@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import BinaryIO, Final, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar, cast
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import COMPRESSED, Counted, Read, Unread, decompress, reader
@@ -183,6 +183,7 @@ class Decoder:
         new_state: NewState = ExchangeState,
         on_end: OnEnd | None = None,
     ) -> None:
+        self._reading = reading
         self.sources: list[str] = []
         """The names of the sources read so far."""
         self.forms: list[str] = []
@@ -218,6 +219,16 @@ class Decoder:
         )
         self.reassembler.copies.keep = reading.keep_duplicates
 
+    def repeat(self, **options: Any) -> "Decoder":
+        """Return a decoder with these options that reads the same sources again.
+
+        It has the secrets of this one, and reads no more of the key logs, so that both find the same.
+        """
+        decoder = Decoder(self._reading._replace(keylogs=()), **options)
+        decoder.secrets = decoder.reassembler.secrets = self.secrets
+        self.secrets.freeze()
+        return decoder
+
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.
 
@@ -243,7 +254,7 @@ class Decoder:
             self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
         reader = file if self._places else None
         secrets, blocks = self.secrets, [] if file is None else file.secrets
-        has_logs = secrets.has_files
+        has_logs = secrets.has_logs
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
         if isinstance(file, files.SideBySide):
@@ -338,10 +349,12 @@ class Decoder:
         dumps = chain(first, later)
         if first[0].flow is not None:
             flows = Flows(self.reassembler)
+            before = self.packets
+            self.numbers.add(before + 1, None, 1)
             for dump in dumps:
                 if dump.time_ns is not None and dump.time_ns > self.last_ns:
                     self.last_ns = dump.time_ns
-                yield from flows.add(dump, self._place | dump.line)
+                yield from flows.add(dump, self._place | before + dump.line)
         elif files.is_capture(first[0].data):  # somebody dumped a capture file
             pieces = (dump.data for dump in chain(first[1:], later))
             yield from self.read_packets(files.read_packets(first[0].data, lambda: next(pieces, b"")))

@@ -173,6 +173,8 @@ class EventWriter:
             self._writer.write_secrets(self.secrets.take_used())
             while tls.packets:
                 self.select(tls.packets.pop(0))
+            for number in tls.earlier.pop(event.packet, ()):
+                self.select(number)
         for number in event.packets or (event.packet,):
             is_known = self.select(number) or number in self._selected or number in self._last_written
             self.lost += number > 0 and not is_known

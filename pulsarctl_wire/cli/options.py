@@ -21,7 +21,8 @@ LOOPBACK: Final = "127.0.0.1"
 SOURCES: Final = partial(
     argument,
     "SOURCE...",
-    "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps, frames; - is stdin.",
+    "As for decode: pcap or pcapng files (also .gz, .zst), directories, hex dumps and other text, frames; "
+    "- is stdin.",
 )
 MAX_FRAME_SIZE: Final = partial(
     option,

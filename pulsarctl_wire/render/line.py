@@ -278,7 +278,7 @@ class LineRenderer:
         return [part[1:] for part in parts]
 
     def _open_encrypted(self, frame: Frame) -> Entry | None:
-        """Open an encrypted entry that is to be shown. None: it is no such, or a chunk."""
+        """Open an encrypted entry that is to be shown; None if it is not encrypted, or is a chunk."""
         metadata = frame.metadata
         if self._open_entry is None or metadata is None or not metadata.encryption_keys:
             return None

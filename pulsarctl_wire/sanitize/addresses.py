@@ -19,9 +19,7 @@ _PUBLIC: Final = (
 """First parts of public IPv4 addresses, by the number of their digits."""
 _GROUPS: Final = (range(1), range(1, 16), range(16, 256), range(256, 4096), range(4096, 65_536))
 """Groups of an IPv6 address, by the number of their digits."""
-_LINK_LOCAL: Final = 0xFE80
 _UNIQUE: Final = range(0xFC00, 0xFE00)
-_MULTICAST: Final = 0xFF00
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 _LOCAL_BIT: Final = 0x02  # of an Ethernet address that no manufacturer has given
 _GROUP_BIT: Final = 0x01

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import shutil
 import struct
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +15,12 @@ from typing import Any
 import pytest
 from pwire_run import SAMPLES, pwire
 
+from pulsarctl_wire import read_frames
 from pulsarctl_wire.capture.files import RawPacket, find_secrets, read_packets
+from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.capture.writer import PcapngWriter
+from pulsarctl_wire.cli.capture import pool
 from pulsarctl_wire.wire.frame import Event, Frame
 
 COMMANDS = {
@@ -122,7 +128,7 @@ def test_secrets_are_never_printed(recorded: Recorded, tmp_path: Path) -> None:
 def test_a_key_log_may_grow_while_packets_come(recorded: Recorded, tmp_path: Path) -> None:
     keys = tmp_path / "keys.log"
     decoder = Decoder(Reading(keylogs=(str(keys),)))
-    decoder.secrets.poll = decoder.secrets.refresh  # type: ignore[method-assign]
+    decoder.secrets.poll = decoder.secrets.read_logs  # type: ignore[method-assign]
 
     def live() -> Iterator[RawPacket]:
         for number, packet in enumerate(recorded.packets):
@@ -196,3 +202,71 @@ def test_expired_certificates_are_found(recorded: Recorded, tmp_path: Path) -> N
     assert finding["id"] == "tls_certificate_invalid"
     assert "The broker's certificate has expired on 2027-11-28" in finding["explanation"]
     assert pwire("doctor", shutil.copy(TLS_SAMPLES / "tls13.pcapng", tmp_path)).code == 0
+
+
+def split(packets: list[RawPacket], size: int) -> list[RawPacket]:
+    """Cut the payload of IPv4 packets with Ethernet headers into segments of this size."""
+    pieces = []
+    for time_ns, link, data, _ in packets:
+        start = 34 + (data[46] >> 4) * 4
+        for offset in range(start, max(len(data), start + 1), size):
+            payload = data[offset : offset + size]
+            sequence = (int.from_bytes(data[38:42], "big") + offset - start) % 2**32
+            total = (start - 14 + len(payload)).to_bytes(2, "big")
+            head = data[:16] + total + data[18:38] + sequence.to_bytes(4, "big") + data[42:start]
+            pieces.append((time_ns, link, head + payload, start + len(payload)))
+    return pieces
+
+
+def test_records_of_several_packets_are_written_whole(recorded: Recorded, tmp_path: Path) -> None:
+    path = recorded.write(tmp_path / "split.pcapng", secrets_after=0, packets=split(recorded.packets, 30))
+    out = tmp_path / "sends.pcapng"
+    assert len(pwire("decode", path, "--command", "SEND,MESSAGE", "-w", out).lines) == 6
+    seen = commands(out)
+    assert (seen["SEND"], seen["MESSAGE"]) == (3, 3)
+
+
+def test_a_second_reading_has_the_same_secrets(recorded: Recorded, tmp_path: Path) -> None:
+    """A pipe can be read once."""
+    plain = recorded.write(tmp_path / "plain.pcapng")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(recorded.keys,))
+    writer.start()
+    run = pwire("decode", "-2", "--keylog", pipe, plain)
+    writer.join()
+    assert len(run.lines) == 31
+
+
+def test_files_side_by_side_are_searched_for_secrets(recorded: Recorded, tmp_path: Path) -> None:
+    last = recorded.write(tmp_path / "a.pcapng", secrets_after=-1)
+    other = [
+        (at, link, data[:12] + b"\x08\x06" + data[14:], size) for at, link, data, size in recorded.packets
+    ]
+    beside = recorded.write(tmp_path / "c.pcapng", packets=other)
+    assert sum(commands(last, beside).values()) == 31
+
+
+def test_large_files_with_secrets_in_another_one_are_read_by_one_process(tmp_path: Path) -> None:
+    packed = tmp_path / "tls.pcapng.gz"
+    packed.write_bytes(gzip.compress((TLS_SAMPLES / "tls13.pcapng").read_bytes()))
+    assert pool.plan_inputs([str(packed)] * 2, 2) == []
+
+
+def test_the_library_takes_key_logs(recorded: Recorded, tmp_path: Path) -> None:
+    plain, keys = recorded.write(tmp_path / "plain.pcapng"), tmp_path / "keys.log"
+    keys.write_bytes(recorded.keys)
+    assert len(list(read_frames(plain, keylogs=[keys]))) == 31
+    assert len(list(read_frames(recorded.write(tmp_path / "end.pcapng", secrets_after=-1)))) == 31
+
+
+def test_a_key_log_that_cannot_be_read_any_more_is_a_problem(recorded: Recorded, tmp_path: Path) -> None:
+    keys, file = tmp_path / "keys.log", tmp_path / "file.log"
+    file.write_bytes(recorded.keys)
+    keys.symlink_to(file)
+    secrets = Secrets([str(keys)])
+    keys.unlink()
+    keys.symlink_to(tmp_path)
+    secrets.read_logs()
+    assert secrets.describe_problems() == [f"{keys}: the key log cannot be read: Is a directory"]
+    assert not secrets.has_logs

@@ -14,7 +14,7 @@ from segments import START_NS, Tcp, build, captured, conversation, ethernet, ipv
 from pulsarctl_wire.capture.compression import reader
 from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.links import RAW_IP
-from pulsarctl_wire.capture.secrets import has_secrets
+from pulsarctl_wire.capture.secrets import may_have_secrets
 from pulsarctl_wire.capture.sources import peel
 from pulsarctl_wire.sanitize import check, sanitizer, streams
 from pulsarctl_wire.sanitize.names import Kind
@@ -24,7 +24,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from sanitize.sanitized import decode, describe, examine, pcapng, sanitize, search
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
-NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*") if not has_secrets(str(path)))
+NAMES = sorted(path.name for path in SAMPLES.glob("*.pcap*") if not may_have_secrets(str(path)))
 TLS = SAMPLES.parent / "tls" / "tls13.pcapng"
 SMALL = [name for name in NAMES if (SAMPLES / name).stat().st_size < 30_000]
 

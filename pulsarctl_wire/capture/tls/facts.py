@@ -85,6 +85,8 @@ class TlsFacts:
     wants_client_certificate: bool = False
     packets: list[int] = field(default_factory=list)
     """The first packets of the connection, up to those with application data."""
+    earlier: dict[int, list[int]] = field(default_factory=dict)
+    """Packet that completes a record -> those before it that hold other parts of it; the newest of them."""
     alerts: list[Alert] = field(default_factory=list)
     """The first `connection.MAX_ALERTS`."""
     client: DirectionFacts = field(default_factory=DirectionFacts)

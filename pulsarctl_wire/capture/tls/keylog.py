@@ -22,6 +22,8 @@ MAX_LABELS: Final = 16
 """Secrets kept for a client random."""
 _SESSION: Final = b"session "
 """Begins the keys of secrets that are known by session ids; client randoms have 32 bytes."""
+MAX_EFFORT: Final = 1 << 30
+"""Record numbers that are tried for all connections."""
 MASTER: Final = "CLIENT_RANDOM"
 """The label of a TLS 1.2 master secret."""
 _USED: Final = re.compile(
@@ -65,7 +67,7 @@ class KeyLog:
         """Client randoms of the connections that were opened, in the order of their first use."""
         self.changed: dict[bytes, None] = {}
         """Client randoms with new secrets; the caller clears this."""
-        self.effort = 1 << 30
+        self.effort = MAX_EFFORT
         """Record numbers that may still be tried for connections joined midway."""
         self._lines = 0
         self._rest = b""  # of a line that has not ended yet
@@ -180,6 +182,10 @@ class KeyLog:
                     for label, secret in labels.items():
                         if "_TRAFFIC_SECRET_" in label:
                             yield client_random, label, secret
+
+    def restore_effort(self) -> None:
+        """Allow as many record numbers to be tried as at first."""
+        self.effort = MAX_EFFORT
 
     @property
     def client_randoms(self) -> list[bytes]:

@@ -106,7 +106,7 @@ def _record(
                 writer.begin()
                 writer.write_secrets(secrets.list_all())
             if _HANDSHAKE.search(packet[2], 0, _HEAD):  # its secrets were logged before it was sent
-                secrets.refresh()
+                secrets.read_logs()
             else:
                 secrets.poll()
             writer.write_secrets(secrets.take_new())
@@ -117,8 +117,12 @@ def _record(
         pass
     except DamagedCapture as error:
         damage = error
-    secrets.refresh()
-    writer.write_secrets(secrets.take_new())
+    if secrets.has_logs:
+        secrets.read_logs()
+        writer.write_secrets(secrets.take_new())
+        problems = secrets.describe_problems()
+        for text in problems if secrets.version else [*problems, "--keylog: no secrets came"]:
+            console.warn(text)
     write_counters()
     stream.flush()
     dropped = "an unknown number" if live.dropped is None else live.dropped

@@ -46,6 +46,7 @@ class DoctorJob:
         self.numbers = PacketNumbers(several=len(options.sources) > 1)
         form = (options.output, paint, self.clock, self._write_out, width)
         self.sayer = FindingPrinter(*form, each=options.each, find_packet=self.numbers.find)
+        self.decoder: Decoder
         self.rules = options.checks.pick_rules()
         self.at_once = options.is_live and options.output in ("text", "json")
         self.doctor = options.checks.make_doctor(
@@ -56,7 +57,7 @@ class DoctorJob:
         """Look at everything; returns the exit code."""
         collect_rarely(every=1_000_000)  # much is remembered for a while
         doctor = self.doctor
-        decoder = Decoder(
+        self.decoder = decoder = Decoder(
             self.options.read.reading,
             join_chunks=False,
             sort=not self.options.is_live,
@@ -106,6 +107,7 @@ class DoctorJob:
             with open_interface(
                 interface, options.capture_filter, options.buffer_bytes, before_wait=self._tick
             ) as live:
+                decoder.secrets.is_live = True
                 yield from decoder.read_packets(live)
         except DamagedCapture as error:
             self.code = console.EXIT_DAMAGED
@@ -121,11 +123,7 @@ class DoctorJob:
 
     def _read_again(self) -> Iterator[Event]:
         """Read the files again; returns their events."""
-        options = self.options
-        decoder = Decoder(
-            options.read.reading,
-            sort=True,
-        )
+        decoder = self.decoder.repeat(sort=True)
         for events in chain(self._sources().read(decoder, say=False), decoder.finish()):
             yield from events
 
@@ -208,7 +206,7 @@ class DoctorJob:
                 writer.see(number, packet)
                 writer.select(number)
 
-        decoder = Decoder(self.options.read.reading, join_chunks=False, sort=True, tee=see)
+        decoder = self.decoder.repeat(join_chunks=False, sort=True, tee=see)
         writer.secrets = decoder.secrets
         for event in chain.from_iterable(chain(self._sources().read(decoder, say=False), decoder.finish())):
             if is_named(event.connection.client, event.connection.server):

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
@@ -114,6 +115,7 @@ class DecodeJob:
         self.live: Live | None = None
         self.code = 0
         self.budget = Budget(options.payload_ratio or Budget.RATIO)
+        self.first_pass: Decoder | None = None
         self.numbers = PacketNumbers(several=len(options.sources) > 1)
         self.keys = read_private_keys(options.display.private_keys)
         recorder = Recorder(
@@ -272,6 +274,7 @@ class DecodeJob:
         )
         for _ in self._batches(decoder, say=False):
             pass
+        self.first_pass = decoder
         if doctor is None:
             for _ in decoder.finish():
                 pass
@@ -314,8 +317,8 @@ class DecodeJob:
 
     def _decode(self) -> None:
         """Decode and show."""
-        decoder = Decoder(
-            self.options.read.reading,
+        make = partial(Decoder, self.options.read.reading)
+        decoder = (make if self.first_pass is None else self.first_pass.repeat)(
             join_chunks=self.join_chunks,
             tee=self._make_tee(),
             sort=self.options.doctor,
@@ -397,6 +400,7 @@ class DecodeJob:
         """Read all sources. Their errors set the exit code, and are printed if `say`."""
         if self.options.interface:
             yield from self._live_batches(decoder, self.options.interface)
+            return
         sources = Sources(
             self.sources,
             self.stack,
@@ -414,6 +418,7 @@ class DecodeJob:
             with open_interface(
                 interface, options.capture_filter, options.buffer_bytes, before_wait=self.out.flush
             ) as self.live:
+                decoder.secrets.is_live = True
                 yield from decoder.read_packets(self.live)
         except DamagedCapture as error:
             self.code = console.EXIT_DAMAGED

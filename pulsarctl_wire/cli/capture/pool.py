@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pulsarctl_wire.capture.secrets import has_secrets
+from pulsarctl_wire.capture.secrets import may_have_secrets
 from pulsarctl_wire.capture.series import spans_of
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.progress import LARGE, JobProgress
@@ -33,7 +33,7 @@ def plan_inputs(paths: list[str], jobs: int | None, keylogs: Sequence[str] = ())
     if not all(map(is_capture, inputs)):  # a text is not cut into splits
         return []
     is_large = sum(len(plan(file, entry, SPLIT)) for file, entry in enumerate(inputs)) > 1
-    return inputs if is_large and not any(map(has_secrets, paths)) else []
+    return inputs if is_large and not any(map(may_have_secrets, paths)) else []
 
 
 class Pool:

@@ -64,7 +64,8 @@ class Sources:
                 console.warn(text)
 
         secrets = decoder.secrets
-        if secrets is not None and "-" not in self.paths:
+        secrets.is_live = "-" in self.paths
+        if not secrets.is_live:
             secrets.require_logs()
         order = arrange(self.paths, spans_of(self.paths))
         for text in order.notes:
@@ -72,7 +73,7 @@ class Sources:
         yield from read_all(
             decoder, order.turns, lambda index: self._open(self.paths[index], say), problem, note
         )
-        for text in [] if secrets is None else secrets.keylog.describe_problems():
+        for text in secrets.describe_problems():
             note(text)
 
     @contextmanager

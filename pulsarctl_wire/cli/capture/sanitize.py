@@ -73,14 +73,6 @@ def _parse_kinds(texts: list[str]) -> frozenset[Kind]:
     return frozenset(kinds)
 
 
-def _may_have_secrets(path: str) -> bool:
-    """Return whether a source holds secrets of TLS, or may hold some as it cannot be searched."""
-    from pulsarctl_wire.capture.secrets import has_secrets
-    from pulsarctl_wire.capture.series import PACKED
-
-    return not os.path.isfile(path) or PACKED.search(path) is not None or has_secrets(path)
-
-
 class _Job:
     """One run."""
 
@@ -99,6 +91,7 @@ class _Job:
 
     def run(self) -> int:
         """Write the capture; returns the exit code."""
+        from pulsarctl_wire.capture.secrets import may_have_secrets
         from pulsarctl_wire.capture.sources import collect_rarely
         from pulsarctl_wire.sanitize.names import Pseudonyms
         from pulsarctl_wire.sanitize.sanitizer import Sanitizer
@@ -111,7 +104,7 @@ class _Job:
             stream,
             Pseudonyms(secret, self.keep, self._note),
             options.read.reading,
-            opens_tls=bool(options.read.keylogs) or any(map(_may_have_secrets, self.sources)),
+            opens_tls=bool(options.read.keylogs) or any(map(may_have_secrets, self.sources)),
         )
         code = self._read(sanitizer)
         if sanitizer.count == 0:

@@ -143,7 +143,8 @@ def _plan(options: ForwardOptions) -> Plan:
     elif options.listen_key or options.client_ca:
         console.fail("--listen-key and --client-ca need --tls or --listen-cert")
     settings = options.make_settings()
-    if options.trust.keylog and context is None and not settings.url.tls:
+    web = (options.http_to or "").startswith("https:")
+    if options.trust.keylog and context is None and not (settings.url.tls or web):
         console.fail("--keylog: neither side uses TLS; see --tls, and pulsar+ssl://")
     return Plan(
         listen,

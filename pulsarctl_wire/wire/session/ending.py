@@ -90,7 +90,7 @@ class EndedConnection(NamedTuple):
 
     @property
     def has_longer_copy(self) -> bool:
-        """Whether a copy goes on though it does not: only one side of NAT was captured to the end."""
+        """Whether a copy has packets long after this connection: one side of NAT was captured longer."""
         last_ns, copied_ns = self.last_ns, self.copied_ns
         return last_ns is not None and copied_ns is not None and copied_ns - last_ns > _LONGER
 
