@@ -25,7 +25,7 @@ RULES: Final[tuple[type[Rule], ...]] = (
     peers.PlainClientOnTlsPort,
     peers.HttpClientOnBinaryPort,
     peers.ProxyHeaderRefused,
-    tls.TlsAlert,
+    tls.TlsHandshakeFailed,
     tls.TlsCertificateInvalid,
     payloads.ResponseOverFrameLimit,
     payloads.MessageOverFrameLimit,

@@ -146,10 +146,10 @@ def require(*libraries: str) -> None:
 
 
 def refuse_source(option: str, path: str, sources: Iterable[str]) -> None:
-    """Exit if the output file that an option names is one of the sources."""
+    """Exit if the output file that an option names is one of the sources, or of other files that are read."""
     for source in sources:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-            fail(f"{option} {path}: that is one of the sources; name another file")
+            fail(f"{option} {path}: that is one of the files to read; name another one")
 
 
 def write_page(path: str | None, page: str, sources: Iterable[str]) -> None:

@@ -172,7 +172,10 @@ def make_tls_context(purpose: ssl.Purpose, ca: str | None, keylog: str | None) -
     path = keylog or os.environ.get("SSLKEYLOGFILE")
     try:
         if path:
-            os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+            number = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+            with open(number, "rb", closefd=True) as file:
+                if b"\0" in file.read(1_024):
+                    raise SettingsError(f"the key log {path} is another file, with binary data")
     except OSError as error:
         raise SettingsError(f"the key log {path} cannot be written: {error.strerror}") from None
     context = ssl.create_default_context(purpose, cafile=ca)

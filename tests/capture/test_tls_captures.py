@@ -270,3 +270,32 @@ def test_a_key_log_that_cannot_be_read_any_more_is_a_problem(recorded: Recorded,
     secrets.read_logs()
     assert secrets.describe_problems() == [f"{keys}: the key log cannot be read: Is a directory"]
     assert not secrets.has_logs
+
+
+def test_a_key_log_is_not_overwritten(recorded: Recorded, tmp_path: Path) -> None:
+    plain, keys = recorded.write(tmp_path / "plain.pcapng"), tmp_path / "keys.log"
+    keys.write_bytes(recorded.keys)
+    for verb in ("decode", "sanitize"):
+        run = pwire(verb, plain, "--keylog", keys, "-w", keys)
+        assert (run.code, keys.read_bytes()) == (2, recorded.keys)
+
+
+def test_a_handshake_that_is_broken_off_is_found(recorded: Recorded, tmp_path: Path) -> None:
+    """The client hangs up after the server's first records."""
+    first = recorded.packets[0][2][26:38]
+    ends = {first, first[4:8] + first[:4] + first[10:12] + first[8:10]}
+    packets = [packet for packet in recorded.packets if packet[2][26:38] in ends]
+    begun = [packet for packet in packets if packet[2][47] & 2 or len(packet[2]) > 66][:4]
+    closing = [packet for packet in packets if packet[2][47] & 1]
+    data = begun[2][2]
+    length = len(data) - 34 - (data[46] >> 4) * 4
+    after = (int.from_bytes(data[38:42], "big") + length) % 2**32
+    closing = [
+        (at, kind, fin[:38] + after.to_bytes(4, "big") + fin[42:], n)
+        if fin[26:38] == data[26:38]
+        else (at, kind, fin, n)
+        for at, kind, fin, n in closing
+    ]
+    path = recorded.write(tmp_path / "broken.pcapng", packets=[*begun, *closing[:1]])
+    (finding,) = pwire("doctor", "-o", "json", path).records
+    assert (finding["id"], finding["certainty"]) == ("tls_handshake_failed", "certain")

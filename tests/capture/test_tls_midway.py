@@ -114,7 +114,7 @@ def test_without_the_secret_it_is_said_what_was_tried() -> None:
     assert "keys fits the record numbers below" in connection.facts.reason
     connection = TlsConnection(log_of(b""))
     assert not opened(connection, talk.wire)
-    assert connection.facts.reason == "joined midway: the key log has no secrets of TLS 1.3 that may fit"
+    assert connection.facts.reason == "joined midway: no secrets of TLS 1.3 are known that may fit"
     assert connection.facts.client.closed_records + connection.facts.server.closed_records == len(talk.wire)
 
 

@@ -86,7 +86,7 @@ def test_what_is_left_has_its_own_exit_code(tmp_path: Path) -> None:
     [
         (("-w", "x.pcapng", "--keep", "topic"), 2, "sanitize: --keep topic: use some of topics, "),
         (("-w", "-", "--check"), 2, "--check reads the output again: name a file with --write"),
-        (("-w", SAMPLE), 2, "that is one of the sources"),
+        (("-w", SAMPLE), 2, "that is one of the files to read"),
         (("-w", "/nowhere/x.pcapng"), 5, "--write /nowhere/x.pcapng: No such file or directory"),
         (("-w", "x.pcapng", "--map", "/nowhere/map"), 5, "--map /nowhere/map: No such file or directory"),
     ],

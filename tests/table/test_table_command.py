@@ -64,7 +64,7 @@ def test_a_source_is_never_overwritten(tmp_path: Path, arguments: tuple[str, ...
     run = pwire(*command, source, option, source)
     assert (run.code, run.complaints) == (
         2,
-        [f"pwire: {option} {source}: that is one of the sources; name another file"],
+        [f"pwire: {option} {source}: that is one of the files to read; name another one"],
     )
     assert source.read_bytes() == whole
     assert names(tmp_path) == {"a.pcap"}

@@ -443,7 +443,7 @@ class Opening:
 
     def _close_midway(self, side: Side, search: Search) -> None:
         if not search.keys and not search.is_exhausted:
-            reason = "joined midway: the key log has no secrets of TLS 1.3 that may fit"
+            reason = "joined midway: no secrets of TLS 1.3 are known that may fit"
         elif search.is_exhausted:
             reason = "joined midway: too many secrets and records were tried in vain, so no more are"
         else:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from pulsarctl_wire.checks.finding import Sighting
-from pulsarctl_wire.checks.rule import SECOND, ClientRule
+from pulsarctl_wire.checks.rule import CONNECTION, SECOND, ClientRule
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.session.ending import EndedConnection
 
@@ -22,36 +22,48 @@ _HINTS: Final = {
     "bad_record_mac": "a record was changed on its way, or the two sides use different keys",
 }
 """Alert -> what it means, said of its sender."""
+_SIDES: Final = {True: "client", False: "broker"}
 
 
-class TlsAlert(ClientRule):
-    """One side ends TLS with a fatal alert: mostly the handshake failed, because of a certificate or version.
+class TlsHandshakeFailed(ClientRule):
+    """TLS fails: one side sends a fatal alert, or the connection ends before the client has finished.
 
-    Wire: a fatal alert, in clear or in a record that was opened. In TLS 1.3 most alerts are encrypted, and
-    show only with a key log.
+    Wire: a fatal alert, in clear or in a record that was opened; or the server has answered the handshake,
+    and the connection, seen from its beginning, ends before the client sends anything encrypted: mostly the
+    client does not accept the server's certificate. In TLS 1.3 most alerts are encrypted, and show only with
+    a key log.
 
     Advice: The alert says what its sender did not accept: for unknown_ca set tlsTrustCertsFilePath, for
     handshake_failure and protocol_version compare tlsProtocols and tlsCiphers, for certificate_required give
-    the client a certificate.
+    the client a certificate. Without an alert look at the client's log.
 
     Source: RFC 8446 section 6.2, RFC 5246 section 7.2.2.
     """
 
-    id = "tls_alert"
+    id = "tls_handshake_failed"
+    relies_on = CONNECTION
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
-        """Report the first fatal alert."""
-        tls = ending.connection.tls
-        alert = next((alert for alert in tls.alerts if alert.level == "fatal"), None) if tls else None
-        if alert is None:
+        """Report the first fatal alert, or a handshake that was broken off."""
+        connection, tls = ending.connection, ending.connection.tls
+        if tls is None:
             return
-        to_broker = alert.from_client is not ending.connection.flipped
-        sender = "client" if to_broker else "broker"
-        hint = _HINTS.get(alert.description)
-        text = f"The {sender} ends TLS with the fatal alert {alert.description}"
-        text += f": {hint}." if hint else "."
-        place = Sighting(ending.connection, to_broker, time_ns=alert.time_ns or 0, packet=alert.packet)
-        self.report_failure(state, [(place, f"alert {alert.description}, {tls.describe()}")], text)
+        for alert in tls.alerts:
+            if alert.level == "fatal":
+                to_broker = alert.from_client is not connection.flipped
+                hint = _HINTS.get(alert.description)
+                text = f"The {_SIDES[to_broker]} ends TLS with the fatal alert {alert.description}"
+                text += f": {hint}." if hint else "."
+                place = Sighting(connection, to_broker, time_ns=alert.time_ns or 0, packet=alert.packet)
+                self.report_failure(state, [(place, f"alert {alert.description}, {tls.describe()}")], text)
+                return
+        client = tls.server if connection.flipped else tls.client
+        has_finished = client.records or client.closed_records or tls.is_midway or ending.joined
+        if ending.by_broker is None or not tls.version or has_finished or not self.can_judge(state):
+            return
+        text = f"The {_SIDES[not ending.by_broker]} ends the connection before the TLS handshake is finished."
+        place = Sighting(connection, not ending.by_broker, time_ns=ending.end_ns or 0)
+        self.report_failure(state, [(place, f"the end of the connection, {tls.describe()}")], text)
 
 
 class TlsCertificateInvalid(ClientRule):

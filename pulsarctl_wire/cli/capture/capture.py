@@ -52,6 +52,7 @@ def capture(options: CaptureOptions) -> None:
     write = options.write
     if write == "-" and any(turns.values()):
         console.fail("--rotate-… needs --write FILE")
+    console.refuse_source("--write", write, [options.keylog] if options.keylog else [])
     try:
         with ExitStack() as stack:
             stream: BinaryIO = sys.stdout.buffer

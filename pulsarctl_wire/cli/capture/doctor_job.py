@@ -172,7 +172,10 @@ class DoctorJob:
 
     def _write(self, path: str, findings: list[Finding]) -> None:
         """Write the packets of all connections that findings name."""
-        console.refuse_source("--write", path, self.options.sources)
+        options = self.options
+        console.refuse_source(
+            "--write", path, [*options.sources, *options.read.keylogs, *options.private_keys]
+        )
         connections = {str(finding.connection) for finding in findings}
         connections |= {str(entry.sighting.connection) for finding in findings for entry in finding.evidence}
         try:

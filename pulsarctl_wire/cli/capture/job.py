@@ -195,7 +195,9 @@ class DecodeJob:
     def _make_writer(self, path: str) -> EventWriter:
         if path == "-":
             raise FilterError("--write -: stdout shows the frames; name a file")
-        console.refuse_source("--write", path, self.sources)
+        options = self.options
+        keys = [*options.read.keylogs, *options.display.private_keys]
+        console.refuse_source("--write", path, [*self.sources, *keys])
         try:
             stream = self.stack.enter_context(open(path, "ab"))  # noqa: SIM115
         except OSError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -54,9 +56,13 @@ def sanitize(options: SanitizeOptions) -> int:
     from pulsarctl_wire.cli.capture.reading import find_captures
 
     sources = find_captures(options.sources)
+    if options.map == "-":
+        console.fail("sanitize: --map -: stdout is not for secrets; name a file")
     for name, path in (("--write", options.write), ("--map", options.map)):
         if path is not None:
-            console.refuse_source(name, path, sources)
+            console.refuse_source(name, path, [*sources, *options.read.keylogs])
+    if options.map is not None and os.path.abspath(options.map) == os.path.abspath(options.write):
+        console.fail(f"sanitize: --map {options.map}: that is the file of --write; name another file")
     with console.errors_reported(), ExitStack() as stack:
         return _Job(options, sources, keep, stack).run()
 
@@ -98,6 +104,7 @@ class _Job:
 
         collect_rarely()
         options = self.options
+        self.sources = [self._prepare(source) for source in self.sources]
         secret = os.urandom(32) if options.seed is None else options.seed.encode("utf-8", "surrogateescape")
         stream = self._create(options.write)
         sanitizer = Sanitizer(
@@ -117,6 +124,19 @@ class _Job:
             self.map_file.flush()
         self._say(sanitizer)
         return (self._check(self.originals) if options.check else 0) or code
+
+    def _prepare(self, source: str) -> str:
+        """Return the path of a source that can be read; stdin is copied to a file, which can be searched."""
+        from pulsarctl_wire.capture.sources import open_source
+
+        if source != "-":
+            open_source(source).stream.close()
+            return source
+        file = tempfile.NamedTemporaryFile(prefix="pwire-")  # noqa: SIM115
+        self.stack.enter_context(file)
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return file.name
 
     def _read(self, sanitizer: Sanitizer) -> int:
         """Read all sources; returns the exit code for what is wrong with them."""

@@ -45,6 +45,8 @@ class Summary:
         self.without_data = WithoutData()
         self.tls: Counter[str] = Counter()
         """TLS connections by the kind of reason why they were not opened; "": they were."""
+        self.secrets = 0
+        """Secrets of TLS that are known."""
         self.tls_reasons: dict[str, str] = {}
         """The first reason of each kind."""
         self._seen = Numbers()
@@ -99,6 +101,7 @@ class Summary:
         """Copy the counts of a `Decoder` or `CountJob`; `unopened` entries were not opened."""
         self.totals["unopened"] = unopened
         self.forms = decoder.forms
+        self.secrets = decoder.secrets.keylog.secrets if hasattr(decoder, "secrets") else 0
         self.packets = decoder.packets
         self.cut_packets = decoder.cut_packets
         self.skipped = decoder.skipped
@@ -192,7 +195,11 @@ class Summary:
             if kind:
                 texts.append(f"{self.tls_reasons[kind]}{others}")
         if "no secret" in self.tls:
-            texts.append("--keylog FILE names a key log")
+            texts.append(
+                f"the {self.secrets:,} secrets known are of other connections"
+                if self.secrets
+                else "--keylog FILE names a key log"
+            )
         return "; ".join(texts)
 
     def _damage(self) -> Iterator[str]:

@@ -56,7 +56,7 @@ class TableJob:
         """Write the tables; returns the exit code."""
         collect_rarely()
         self._options.rows.check_host(self._options.sources)
-        console.refuse_source("--out", self._out, self._options.sources)
+        console.refuse_source("--out", self._out, [*self._options.sources, *self._options.keylogs])
         pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of each batch to the system
         self._tables = tables = {
             name: _Part(self._out if name == "frames" else sibling_path(self._out, name), schema, self._stack)
