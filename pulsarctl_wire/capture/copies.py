@@ -83,7 +83,7 @@ class Copies:
                 if way:
                     key = segment[0] if way > 0 else reverse(segment[0])
                     if key not in tcp.life.also and len(tcp.life.also) < MAX_COPIES:
-                        tcp.life.also.append(key)
+                        tcp.life.also += (key,)
                     self.add(key, tcp)
                     self.add(reverse(key), tcp)
                     return tcp
@@ -92,7 +92,7 @@ class Copies:
     def add(self, key: bytes, tcp: Tcp) -> None:
         """Note that the segments with this key are copies of `tcp`'s."""
         self.originals[key] = tcp
-        tcp.copies.append(key)
+        tcp.copies += (key,)
 
     def count(self, tcp: Tcp, packets: int, last_ns: int | None) -> None:
         """Count packets of a copy of a connection; when the last one was captured, in ns."""
@@ -105,7 +105,7 @@ class Copies:
         for key in tcp.copies:
             if self.originals.get(key) is tcp:
                 del self.originals[key]
-        tcp.copies.clear()
+        tcp.copies = ()
         for mark in (tcp.half.syn, tcp.keys[0]):
             if mark is not None and mark in self._openings and self._openings[mark][1] is tcp:
                 del self._openings[mark]

@@ -6,7 +6,7 @@ list and yield now and then, so that the caller can take the events out.
 
 import heapq
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
@@ -43,11 +43,6 @@ MASK: Final = 0xFFFFFFFF
 HALF: Final = 0x80000000
 """Half of the sequence numbers: a number that is further ahead counts as behind."""
 
-NewTls = Callable[[bytes, bool], Any]
-"""Returns the `TlsConnection` for a connection one of whose directions begins with these bytes; None: it is
-not TLS. The flag: they are the first ones that were sent.
-"""
-
 Early = tuple[Unwrapped, Place, Place, bytes, UInt32, Nanoseconds | None, Wrapped]
 """An early segment: sequence number, turn, packet, payload, missing, time in ns, acknowledgement number (-1:
 none), which is wrapped.
@@ -73,7 +68,7 @@ class Half:
         self.stream = stream
         self.is_client = stream.to_broker  # as TLS was told; commands may show the opposite later
         self.is_plain = True  # its bytes are not TLS
-        self.unfinished: list[int] = []  # packets since the last one that completed a TLS record
+        self.unfinished: tuple[int, ...] = ()  # packets since the last one that completed a TLS record
         self.is_opened = False  # its stream gets what was in TLS records, not the records
         self.started = False  # `next` is known
         self.next = 0  # the next byte's
@@ -87,7 +82,7 @@ class Half:
         self.syn: int | None = None
         self.closed = False  # no more bytes are taken
         self.ended = False  # its stream was closed
-        self.held: list[Event] = []  # its last events, until the other half shows whether to report them
+        self.held: Sequence[Event] = ()  # its last events, until the other half shows whether to report them
 
     def unwrap(self, sequence: int) -> int:
         """Return the number nearest to `next` whose lower 32 bits are `sequence`."""
@@ -147,7 +142,7 @@ class Life:
         self.last_ns: int | None = None  # of its last packet, once it has ended
         self.copies = 0  # packets that were captured again
         self.copied_ns: int | None = None  # when the last packet with other addresses was captured again
-        self.also: list[bytes] = []  # the keys that its first half has in copies
+        self.also: tuple[bytes, ...] = ()  # the keys that its first half has in copies
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -156,7 +151,7 @@ class Tcp:
 
     __slots__ = (
         *("certain", "copies", "ended", "half", "is_synced", "keys", "last_ns", "last_packet", "life"),
-        *("mark", "new_tls", "reported", "since_synced", "state", "tls", "waiting"),
+        *("mark", "reported", "secrets", "since_synced", "state", "tls", "waiting"),
     )
 
     def __init__(
@@ -172,11 +167,11 @@ class Tcp:
         self.last_packet, self.last_ns = life.packet, life.time_ns
         self.life = life
         self.reported = 0  # late events of the current packet
-        self.copies: list[bytes] = []  # keys of segments that are copies of its segments
+        self.copies: tuple[bytes, ...] = ()  # keys of segments that are copies of its segments
         self.mark: Any = None  # for the caller's use, and so are the next two
         self.is_synced = False
         self.since_synced = 0  # packets
-        self.new_tls: NewTls | None = None
+        self.secrets: Any = None  # the `Secrets` that open it if it is TLS; None: nobody looks
         self.tls: Any = None  # the `TlsConnection`, if it is one
 
     @property
@@ -285,8 +280,8 @@ def decrypt(
     if stream.spoke and not half.is_opened:
         half.is_plain = True
         return
-    if tcp.tls is None and tcp.new_tls is not None:
-        tcp.tls = tcp.new_tls(payload, tcp.certain)
+    if tcp.tls is None and tcp.secrets is not None:
+        tcp.tls = tcp.secrets.new_tls(payload, tcp.certain)
         if tcp.tls is None:
             half.is_plain = True
             return
@@ -300,8 +295,8 @@ def decrypt(
             earlier[packet] = half.unfinished
             if len(earlier) > MAX_SPLIT_RECORDS:
                 del earlier[next(iter(earlier))]
-        half.unfinished = []
-    half.unfinished = [*half.unfinished[1 - MAX_HANDSHAKE :], packet]
+        half.unfinished = ()
+    half.unfinished = (*half.unfinished[1 - MAX_HANDSHAKE :], packet)
     yield from open_pieces(tcp, pieces, events)
 
 
@@ -423,7 +418,7 @@ def life_state(tcp: Tcp, first: Half) -> LifeState:
     by_second = None if life.by_first is None else life.by_first is not (tcp.half is first)
     last_ns = life.last_ns if tcp.ended else tcp.last_ns
     about = life.syns, life.accepted, life.end, life.end_ns, by_second, life.reset, last_ns
-    return LifeState(*about, life.copies, life.copied_ns, life.also)
+    return LifeState(*about, life.copies, life.copied_ns, list(life.also))
 
 
 def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
@@ -434,7 +429,7 @@ def extend_life(tcp: Tcp, first: Half, later: LifeState) -> None:
     life.reset |= later.reset
     life.copies += later.copies
     life.copied_ns = later.copied_ns if later.copied_ns is not None else life.copied_ns
-    life.also += [key for key in later.also if len(key) == len(tcp.keys[0])]
+    life.also += tuple([key for key in later.also if len(key) == len(tcp.keys[0])])
     tcp.last_ns = later.last_ns
     if life.by_first is None or is_earlier(later.end_ns, life.end_ns):
         life.end, life.end_ns = later.end, later.end_ns

@@ -317,8 +317,7 @@ class Reassembler:
         state = self.new_state(connection, self.knowledge, streams)
         tcp = half.tcp = peer.tcp = Tcp((key, back), state, half, from_start, Life(time_ns, packet))
         half.is_plain = peer.is_plain = self.secrets is None
-        if self.secrets is not None:
-            tcp.new_tls = self.secrets.new_tls
+        tcp.secrets = self.secrets
         self._halves[key], self._halves[back] = half, peer
         return tcp
 
@@ -446,7 +445,7 @@ class Reassembler:
         elif protocol in OTHER_TRAFFIC and half.other.stream.protocol == protocol:
             self.other_traffic[protocol] += 1
         else:
-            events += half.other.held + last_events
+            events += [*half.other.held, *last_events]
         half.ended = True
 
     def _close(self, tcp: Tcp, end: str) -> Iterator[list[Event]]:
