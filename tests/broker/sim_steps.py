@@ -350,4 +350,6 @@ class Steps(Producing):
                 pass
             else:
                 subscription.ack(ack, position, bits)
+                if subscription.is_pending(position, self.now_ms, answered=False):
+                    subscription.doubt(position)  # transactions have the rest, unless they are refused
         return ack

@@ -48,6 +48,7 @@ def test_further_seeds(first: int) -> None:
         (4110673298, STEPS),  # a transaction is committed between a reset and its answer
         (3758745938, STEPS),  # a consumer is blocked by messages that were skipped
         (1579570974, 400),  # entries are acknowledged in a transaction that is over, and come again
+        (299348603, STEPS),  # transactions have acknowledged the rest of a batch, and one is refused
     ],
 )
 def test_seeds_that_found_something(seed: int, steps: int) -> None:
