@@ -17,10 +17,15 @@ def read_private_keys(paths: Sequence[str]) -> KeyRing | None:
     return KeyRing(map(_read, paths)) if paths else None
 
 
+def read_key_file(path: str) -> bytes:
+    """Return what a file with a key holds, up to a bound. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(_MAX_KEY)
+
+
 def _read(path: str) -> "PrivateKey":
     try:
-        with open(path, "rb") as file:
-            return load_private_key(file.read(_MAX_KEY))
+        return load_private_key(read_key_file(path))
     except OSError as error:
         raise SettingsError(f"--private-key {path}: {error.strerror}") from None
     except ValueError as error:

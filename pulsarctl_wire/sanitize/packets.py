@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from pulsarctl_wire.capture.checksum import sum_words
 from pulsarctl_wire.capture.files import RawPacket
-from pulsarctl_wire.capture.links import BRIDGED, ETHERNET, RAW_IP, next_header
+from pulsarctl_wire.capture.links import BRIDGED, ETHERNET, IP, IP_TYPES, RAW_IP, next_header
 from pulsarctl_wire.capture.packets import ACK, NEXT, Segment
-from pulsarctl_wire.capture.tunnels import inner_header
+from pulsarctl_wire.capture.tunnels import UDP, inner_header
 from pulsarctl_wire.sanitize.addresses import AddressMap
 
 _SLL, _SLL2 = 113, 276
@@ -24,8 +24,7 @@ _TYPE_AT: Final = {ETHERNET: 12, _SLL: 14, _SLL2: 0}
 _HEADERS: Final = {ETHERNET: 14, _SLL: 16, _SLL2: 20, 12: 0, RAW_IP: 0, 228: 0, 229: 0, 0: 4, 108: 4}
 """Link type -> bytes of its header."""
 _TAGS: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
-_IP_TYPES: Final = (0x0800, 0x86DD)
-_TCP, _UDP = 6, 17
+_TCP: Final = 6
 _MAX_HEADERS: Final = 8  # of IP in one another
 _MAX_TUNNEL: Final = 48  # bytes of the header of a tunnel
 _TCP_HEADER, _IPV4_HEADER, _IPV6_HEADER = 20, 20, 40
@@ -111,19 +110,19 @@ class PacketRewriter:
     def _keep_headers(self, kind: int, data: bytes, pos: int, out: bytearray) -> None:
         """Copy the headers from `pos` on, also those in tunnels, with other addresses."""
         for _ in range(_MAX_HEADERS):
-            end = self._ip_end(data, pos) if kind in _IP_TYPES else -1
+            end = self._ip_end(data, pos) if kind in IP_TYPES else -1
             if end < 0:
                 return
             out[pos:end] = data[pos:end]
             self._rewrite_ip(data, pos, end, out)
             protocol = _protocol(data, pos)
-            size = {_UDP: 6, _TCP: _TCP_HEADER}.get(protocol, 0)
+            size = {UDP: 6, _TCP: _TCP_HEADER}.get(protocol, 0)
             out[end : end + size] = data[end : end + size]
             kind, pos = inner_header(protocol, data, end)
             if kind < 0 or pos > end + _MAX_TUNNEL:
                 return
             out[end:pos] = data[end:pos]
-            while kind >= 0 and kind not in _IP_TYPES:
+            while kind >= 0 and kind not in IP_TYPES:
                 start, is_ethernet = pos, kind == BRIDGED
                 kind, pos = next_header(kind, data, pos)
                 if kind < 0 or pos > start + _MAX_TUNNEL:
@@ -142,7 +141,7 @@ class PacketRewriter:
             return True
         if pos < 0 or pos > ip:
             return False
-        if kind in _IP_TYPES:
+        if kind in IP_TYPES:
             pos = self._ip_end(data, pos)
         return 0 <= pos <= ip <= pos + _MAX_TUNNEL
 
@@ -152,7 +151,7 @@ class PacketRewriter:
         pos = _HEADERS.get(link, -1)
         if link not in _TYPE_AT:
             is_ip = 0 <= pos < len(data) and data[pos] >> 4 in (4, 6)
-            return pos, _IP_TYPES[data[pos] >> 4 == 6] if is_ip else -1
+            return pos, IP if is_ip else -1
         at = _TYPE_AT[link]
         kind = int.from_bytes(data[at : at + 2], "big")
         while kind in _TAGS and len(data) >= pos + 4:
@@ -175,7 +174,7 @@ class PacketRewriter:
         """Replace the addresses before the IP header at `ip`."""
         self._rewrite_macs(link, data, out)
         pos, kind = self._link_end(link, data)
-        if pos >= ip or kind not in _IP_TYPES:
+        if pos >= ip or kind not in IP_TYPES:
             return
         end = self._ip_end(data, pos)
         if end > ip:
@@ -183,10 +182,10 @@ class PacketRewriter:
         self._rewrite_ip(data, pos, end, out)
         for at in (ip - 2, ip - 6):  # an inner Ethernet header, maybe with a tag
             kind = int.from_bytes(data[at : at + 2], "big")
-            if kind in (_IP_TYPES if at == ip - 2 else _TAGS) and at - 12 >= end:
+            if kind in (IP_TYPES if at == ip - 2 else _TAGS) and at - 12 >= end:
                 out[at - 12 : at - 6] = self._addresses.replace_mac(data[at - 12 : at - 6])
                 out[at - 6 : at] = self._addresses.replace_mac(data[at - 6 : at])
-        if _protocol(data, pos) == _UDP:
+        if _protocol(data, pos) == UDP:
             out[end + 6 : end + 8] = bytes(2)  # no checksum, as tunnels do
 
     def _rewrite_ip(self, data: bytes, pos: int, end: int, out: bytearray) -> None:

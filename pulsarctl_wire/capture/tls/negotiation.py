@@ -171,8 +171,7 @@ class Negotiation:
             self.facts.client_certificate = certificate
 
     def _finish(self, side: Side) -> None:
-        self._finished |= 1 if side is self.client else 2
-        self.facts.is_established |= self._finished == 3
+        self._note_finished(side)
         if self.is_13:
             side.enter(APPLICATION)
 
@@ -183,8 +182,11 @@ class Negotiation:
         if side.stage == APPLICATION and side.opener is None:
             return  # one more, without a handshake
         side.enter(APPLICATION)
+        self._note_finished(side)  # the message Finished follows, encrypted
+
+    def _note_finished(self, side: Side) -> None:
         self._finished |= 1 if side is self.client else 2
-        self.facts.is_established |= self._finished == 3  # the messages Finished follow, encrypted
+        self.facts.is_established |= self._finished == 3
 
     def find_reason(self) -> str:
         """Return why nothing can be opened, whatever secrets there are; "" if that is not so."""
@@ -210,8 +212,7 @@ class Negotiation:
             is_client = side is self.client
             side.use(open_12(suite, master, self.client_random, self._server_random, is_client=is_client))
             return self._note_use()
-        role = "CLIENT" if side is self.client else "SERVER"
-        handshake_secret = secrets.get(f"{role}_HANDSHAKE_TRAFFIC_SECRET")
+        handshake_secret = secrets.get(self._handshake_label(side))
         secret = self.application_secret(side)
         if side.stage == EARLY:
             if self.is_undecided(side):
@@ -250,9 +251,7 @@ class Negotiation:
             return
         self._tried_version = self._keylog.version
         is_client = side is self.client
-        label = (
-            MASTER if not self.is_13 else f"{'CLIENT' if is_client else 'SERVER'}_HANDSHAKE_TRAFFIC_SECRET"
-        )
+        label = self._handshake_label(side) if self.is_13 else MASTER
         for client_random, secret in islice(self._keylog.find_secrets(label), _MAX_CLIENTS):
             if self.is_13:
                 opener = open_13(self.suite, secret)
@@ -266,8 +265,15 @@ class Negotiation:
 
     def application_secret(self, side: Side) -> bytes | None:
         """Return the first traffic secret of what a side sends after the handshake, in TLS 1.3."""
-        role = "CLIENT" if side is self.client else "SERVER"
-        return self._keylog.secrets_of(self.client_random).get(f"{role}_TRAFFIC_SECRET_0")
+        return self._keylog.secrets_of(self.client_random).get(f"{self._role(side)}_TRAFFIC_SECRET_0")
+
+    def _handshake_label(self, side: Side) -> str:
+        """Return the label of a side's handshake secret in key logs, in TLS 1.3."""
+        return f"{self._role(side)}_HANDSHAKE_TRAFFIC_SECRET"
+
+    def _role(self, side: Side) -> str:
+        """Return what labels of secrets call a side."""
+        return "CLIENT" if side is self.client else "SERVER"
 
     def _note_use(self) -> bool:
         self._keylog.used[self.client_random] = None

@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from pulsarctl_wire.errors import SettingsError
 
 ENCRYPTION_KEY_VALUE: Final = "-ekv --encryption-key-value"
-_MAX_KEY: Final = 1024 * 1024  # bytes of a file that are read
 
 K = TypeVar("K")
 
@@ -44,6 +43,7 @@ def _read_data(uri: str) -> bytes:
 def _read_file(uri: str) -> bytes:
     from urllib.parse import unquote, urlsplit
 
+    from pulsarctl_wire.capture.private_keys import read_key_file
+
     path = unquote(urlsplit(uri).path) if uri[:5].lower() == "file:" else uri
-    with open(path, "rb") as file:
-        return file.read(_MAX_KEY)
+    return read_key_file(path)
