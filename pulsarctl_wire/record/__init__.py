@@ -193,15 +193,18 @@ class Recorder:
     def _place(self, event: Event) -> Record:
         connection = event.connection
         file, number = self.find_packet(event.packet)
-        return {
+        place: Record = {
             "time_ns": event.time_ns,
             "connection": connection.index,
             "to_broker": event.to_broker,
             "packet": event.packet,
-            **{name: value for name, value in (("wireshark", number), ("file", file)) if value is not None},
-            "client": connection.client,
-            "server": connection.server,
         }
+        if number is not None:
+            place["wireshark"] = number
+        if file is not None:
+            place["file"] = file
+        place["client"], place["server"] = connection.client, connection.server
+        return place
 
     def notes(self, frame: Frame) -> Sequence[str]:
         """Return the notes of the frame's record. For most frames this is faster than making the record."""
