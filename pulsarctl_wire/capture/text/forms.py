@@ -53,32 +53,34 @@ class Form(NamedTuple):
     """A form in which texts show bytes.
 
     `is_whole`: all bytes that have this form count, not only those that begin a frame or continue one.
+    `signs`: characters of which a text in this form has at least one; "" if nothing is certain.
     """
 
     name: str
     parse: Parse
     is_whole: bool = False
+    signs: str = ""
 
 
 FORMS: Final = (
-    Form("a log of Netty's LoggingHandler", netty.parse_netty),
-    Form("Wireshark's stream as YAML", follow.parse_follow_yaml),
-    Form("Wireshark's stream as C arrays", follow.parse_follow_arrays),
-    Form("Wireshark's stream as hex", follow.parse_follow_dump),
-    Form("system calls", syscalls.parse_calls),
+    Form("a log of Netty's LoggingHandler", netty.parse_netty, signs="["),
+    Form("Wireshark's stream as YAML", follow.parse_follow_yaml, signs=":"),
+    Form("Wireshark's stream as C arrays", follow.parse_follow_arrays, signs="{"),
+    Form("Wireshark's stream as hex", follow.parse_follow_dump, signs=" "),
+    Form("system calls", syscalls.parse_calls, signs="("),
     Form("a hex dump", rows.parse_rows, True),
     Form("rows of numbers", words.parse_little, True),
     Form("rows of big-endian numbers", words.parse_big, True),
-    Form("bytes literals", strings.parse_bytes_literals),
-    Form("lists of bytes", numbers.parse_lists),
-    Form("lists of hex bytes", numbers.parse_hex_lists),
+    Form("bytes literals", strings.parse_bytes_literals, signs="'\""),
+    Form("lists of bytes", numbers.parse_lists, signs="[({<"),
+    Form("lists of hex bytes", numbers.parse_hex_lists, signs="[({<"),
     Form("hex digits", plain.parse_plain, True),
-    Form("strings with escapes", strings.parse_strings),
+    Form("strings with escapes", strings.parse_strings, signs="'\""),
     Form("decimal numbers", numbers.parse_bare_numbers, True),
     Form("base64", base64_text.parse_base64),
     Form("hex digits in lines", plain.parse_embedded_hex),
     Form("base64 in lines", base64_text.parse_embedded_base64),
-    Form("escapes in lines", strings.parse_unquoted),
+    Form("escapes in lines", strings.parse_unquoted, signs="\\"),
 )
 """All forms, in the order in which they are tried."""
 
@@ -135,8 +137,12 @@ def _choose(window: list[Line], problems: list[str]) -> _Choice:
             if not any("\\" in text for _, text in window):
                 break
             window = list(unescape(window))
+        characters = set[str]().union(*(text for _, text in window))
+        size = sum(len(text) for _, text in window)
         for form in FORMS:
-            choice = _try(form, window, problems)._replace(is_escaped=is_escaped)
+            if form.signs and characters.isdisjoint(form.signs):
+                continue
+            choice = _try(form, window, size, problems)._replace(is_escaped=is_escaped)
             if choice.trust > best.trust:
                 best = choice
             if best.trust == _CLEAN:
@@ -144,8 +150,11 @@ def _choose(window: list[Line], problems: list[str]) -> _Choice:
     return best
 
 
-def _try(form: Form, window: list[Line], problems: list[str]) -> _Choice:
-    """Return how far a form of these lines can be trusted, with `is_whole` if need be; or add the reason."""
+def _try(form: Form, window: list[Line], size: int, problems: list[str]) -> _Choice:
+    """Return how far a form of lines of `size` characters can be trusted, with `is_whole` if need be.
+
+    Adds to `problems` why it cannot be.
+    """
     dumps: list[Dumped] = []
     problem = ""
     try:
@@ -157,10 +166,7 @@ def _try(form: Form, window: list[Line], problems: list[str]) -> _Choice:
     for chosen in (form, form._replace(is_whole=True)):
         if trust := _judge_frames(chosen, dumps):
             return _Choice(chosen, trust)
-    size = sum(len(dumped.data) for dumped in dumps)
-    if not problem and size >= max(
-        _MIN_BYTES, sum(len(text) for _, text in window) // 8
-    ):  # it is most of the text
+    if not problem and sum(len(dumped.data) for dumped in dumps) >= max(_MIN_BYTES, size // 8):  # most of it
         last = dumps[-1].line
         problem = f"looks like {form.name}, but its bytes (last in line {last}) are no Pulsar frames"
     if problem:
