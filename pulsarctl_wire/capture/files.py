@@ -9,7 +9,7 @@ import heapq
 import struct
 import sys
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from mmap import mmap
 from typing import Final
@@ -23,6 +23,8 @@ from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 
 SecretsBlock = tuple[bytes, str]
 """The body of a Decryption Secrets Block, and its byte order: "<" or ">"."""
+
+OnSecrets = Callable[[SecretsBlock], object]
 
 RawPacket = tuple[int | None, int, bytes, int]
 """(time in ns since the epoch or None, link type, captured bytes, length on the wire in bytes)."""
@@ -85,8 +87,8 @@ class PacketReader:
     ) -> None:
         self.dropped = 0
         """Packets that the kernel dropped, by the statistics read so far."""
-        self.secrets: list[SecretsBlock] = []
-        """The blocks with secrets before the last packet; the caller clears this."""
+        self.on_secrets: OnSecrets | None = None
+        """Called with each block that has secrets, before the packets after it are read."""
         self.listeners: dict[tuple[str, str], str] = {}
         """As in `Knowledge`, by the comments of the packets read so far."""
         self._layout = layout
@@ -204,7 +206,8 @@ class PacketReader:
             if len(interfaces) > MAX_INTERFACES:
                 raise IndexError("interfaces without end")
         elif kind == _SECRETS:
-            self.secrets.append((body, order))
+            if self.on_secrets is not None:
+                self.on_secrets((body, order))
         elif kind == _STATISTICS:
             self.dropped += _newly_dropped(body, order, interfaces)
 
@@ -287,15 +290,6 @@ class Lane:
         return self._reader.dropped
 
     @property
-    def secrets(self) -> list[SecretsBlock]:
-        """As in `PacketReader`."""
-        return self._reader.secrets
-
-    @secrets.setter
-    def secrets(self, blocks: list[SecretsBlock]) -> None:
-        self._reader.secrets = blocks
-
-    @property
     def listeners(self) -> dict[tuple[str, str], str]:
         """As in `PacketReader`."""
         return self._reader.listeners
@@ -317,10 +311,6 @@ class SideBySide:
         """As in `PacketReader`."""
         self._lanes = lanes
         self._dropped_before = 0
-        self.secrets = [block for lane, _, _ in lanes for block in lane.secrets]
-        """As in `PacketReader`."""
-        for lane, _, _ in lanes:
-            lane.secrets = self.secrets
 
     @property
     def dropped(self) -> int:

@@ -44,9 +44,7 @@ class Secrets:
 
     def require_logs(self) -> None:
         """Raise CaptureError if a key log does not exist."""
-        for path in self._paths:
-            if not os.path.exists(path):
-                raise CaptureError(f"--keylog {path}: no such file")
+        require_keylogs(self._paths)
 
     def begin_file(self, path: str | None) -> None:
         """Note a capture file that is read from now on; None: it is a pipe, and cannot be searched."""
@@ -144,9 +142,21 @@ class Secrets:
         return TlsConnection(self.keylog)
 
 
+def require_keylogs(paths: Iterable[str]) -> None:
+    """Raise CaptureError if a key log does not exist."""
+    for path in paths:
+        if not os.path.exists(path):
+            raise CaptureError(f"--keylog {path}: no such file")
+
+
 def may_have_secrets(path: str) -> bool:
     """Return whether a source holds secrets of TLS, or may hold some, as it cannot be searched."""
-    return not _is_plain_capture(path) or next(_search(path), None) is not None
+    return not _is_plain_capture(path) or has_secrets(path)
+
+
+def has_secrets(path: str) -> bool:
+    """Return whether a file holds secrets of TLS, as far as it can be searched: it may be compressed."""
+    return next(_search(path), None) is not None
 
 
 def _is_plain_capture(path: str) -> bool:

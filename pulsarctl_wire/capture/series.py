@@ -24,7 +24,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import reader
-from pulsarctl_wire.capture.files import Lane, SideBySide
+from pulsarctl_wire.capture.files import Lane, OnSecrets, SideBySide
 from pulsarctl_wire.capture.sources import Decoder, Source, first_bytes, open_source, peel, prefix_errors
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import PACKET_OFFSET_BITS, Event
@@ -229,13 +229,15 @@ def _notes(overlaps: list[tuple[str, str]], names: Sequence[str], spans: Sequenc
 # -- reading
 
 
-def open_lane(stream: BinaryIO, file: int) -> Lane:
+def open_lane(stream: BinaryIO, file: int, on_secrets: OnSecrets | None = None) -> Lane:
     """Return the capture in `stream`, to be merged; `file` is its number in places (`PACKET_OFFSET_BITS`).
 
-    Raises CaptureError if it is not a capture.
+    `on_secrets` is as in `PacketReader`. Raises CaptureError if it is not a capture.
     """
     peeled, head = peel(stream)
-    return Lane(files.read_packets(head, reader(peeled)), file << PACKET_OFFSET_BITS)
+    packets = files.read_packets(head, reader(peeled))
+    packets.on_secrets = on_secrets
+    return Lane(packets, file << PACKET_OFFSET_BITS)
 
 
 def read_all(
@@ -282,4 +284,5 @@ def _begin_lane(source: Source, decoder: Decoder) -> tuple[Lane, str]:
     decoder.sources.append(source.name)
     decoder.secrets.begin_file(source.name if source.size else None)
     with prefix_errors(source.name):
-        return open_lane(source.stream, len(decoder.sources) - 1), source.name
+        lane = open_lane(source.stream, len(decoder.sources) - 1, decoder.take_secrets)
+    return lane, source.name

@@ -207,6 +207,7 @@ class Decoder:
         self._sort = sort
         self._dissector = Dissector()
         self.secrets = Secrets(reading.keylogs)
+        self._has_new_secrets = False
         self.skipped = self._dissector.skipped
         """Packets without a TCP segment, by reason."""
         self.reassembler = Reassembler(
@@ -225,9 +226,13 @@ class Decoder:
         It has the secrets of this one, and reads no more of the key logs, so that both find the same.
         """
         decoder = Decoder(self._reading._replace(keylogs=()), **options)
-        decoder.secrets = decoder.reassembler.secrets = self.secrets
+        decoder.use_secrets(self.secrets)
         self.secrets.freeze()
         return decoder
+
+    def use_secrets(self, secrets: Secrets) -> None:
+        """Open TLS by these secrets, before anything is read."""
+        self.secrets = self.reassembler.secrets = secrets
 
     def read(self, source: Source) -> Iterator[list[Event]]:
         """Yield the events of `source`, a few at a time; call `finish` after the last source.
@@ -253,8 +258,9 @@ class Decoder:
         if not isinstance(file, files.SideBySide):
             self.numbers.add(self.packets + 1, None if file is None else self.sources[-1], 1)
         reader = file if self._places else None
-        secrets, blocks = self.secrets, [] if file is None else file.secrets
-        has_logs = secrets.has_logs
+        if isinstance(file, files.PacketReader):
+            file.on_secrets = self.take_secrets
+        has_logs = self.secrets.has_logs
         place = 0 if isinstance(file, files.SideBySide) else self._place
         numbered: Iterable[tuple[int, RawPacket]] = enumerate(packets, self.packets + 1)
         if isinstance(file, files.SideBySide):
@@ -274,8 +280,8 @@ class Decoder:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
                     position = number if reader is None or self._sort else place | reader.offset
-                    if has_logs or blocks:
-                        yield from self._read_secrets(secrets, blocks)
+                    if has_logs or self._has_new_secrets:
+                        yield from self._retry_secrets()
                     events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
@@ -284,13 +290,18 @@ class Decoder:
             if file is not None:
                 self.dropped_packets = min(self.dropped_packets + file.dropped, _MAX_DROPPED)
 
-    def _read_secrets(self, secrets: Secrets, blocks: list[SecretsBlock]) -> Iterator[list[Event]]:
-        """Read new secrets, and yield the events in records that waited for them."""
-        version = secrets.version
-        secrets.poll()
-        secrets.take_blocks(blocks)
-        blocks.clear()
-        if secrets.version != version:
+    def take_secrets(self, block: SecretsBlock) -> None:
+        """Take a block with secrets that was read between packets."""
+        version = self.secrets.version
+        self.secrets.take_blocks([block])
+        self._has_new_secrets |= self.secrets.version != version
+
+    def _retry_secrets(self) -> Iterator[list[Event]]:
+        """Read what is new in the key logs, and yield the events in records that waited for new secrets."""
+        version = self.secrets.version
+        self.secrets.poll()
+        if self._has_new_secrets or self.secrets.version != version:
+            self._has_new_secrets = False
             yield from self.reassembler.retry()
 
     def _number_merged(self, packets: files.SideBySide) -> Iterator[tuple[int, RawPacket]]:

@@ -45,6 +45,11 @@ PAYLOAD_RATIO: Final = partial(
     min=1,
     show_default="1024",
 )
+KEYLOG: Final = partial(
+    several,
+    "--keylog FILE",
+    "Read TLS with the keys in this log (SSLKEYLOGFILE). Keys inside a pcapng need no option.",
+)
 PRIVATE_KEY: Final = partial(
     several,
     "--private-key FILE",
@@ -192,10 +197,7 @@ def take_interface(names: list[str]) -> str | None:
 class ReadOptions:
     """How captures are read."""
 
-    keylogs: list[str] = several(
-        "--keylog FILE",
-        "Read TLS with the keys in this log (SSLKEYLOGFILE). Keys inside a pcapng need no option.",
-    )
+    keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
     keep_duplicates: bool = KEEP_DUPLICATES()
 
@@ -235,6 +237,7 @@ class RowOptions:
     )
     hash_keys: bool = flag("--hash-keys", "With --messages: hashes instead of keys.")
     private_keys: list[str] = PRIVATE_KEY()
+    keylogs: list[str] = KEYLOG()
     max_frame_size: int | None = MAX_FRAME_SIZE()
     keep_duplicates: bool = KEEP_DUPLICATES()
 
@@ -273,6 +276,7 @@ class RowOptions:
             host=self.host,
             detail="frames" if has_messages else self.detail,
             keep_duplicates=self.keep_duplicates,
+            keylog=tuple(map(os.path.abspath, self.keylogs)) or None,
         )
 
 

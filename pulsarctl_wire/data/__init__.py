@@ -153,6 +153,7 @@ def tables(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     apart: bool = False,
+    keylogs: Sequence[str] = (),
     say: Callable[[str], object] = lambda note: None,
 ) -> Tables:
     """Open tables, or captures, as one.
@@ -161,7 +162,8 @@ def tables(
     of captures, of which a table is made and kept (`pipeline.cache`): one of all captures, or with `apart`
     one of each source. `engine` runs the queries: DuckDB in this process, or Spark, beside the session
     `spark` (its views are left alone) or in one of `master` with `conf`. The default is DuckDB, except with a
-    `spark`, `master` or `conf`, or for more than `LARGE` rows. `say` gets notes about files.
+    `spark`, `master` or `conf`, or for more than `LARGE` rows. The key logs at `keylogs` open TLS in
+    captures, as do secrets inside these. `say` gets notes about files.
 
     Raises CaptureError if a source cannot be read, QueryError if the engine is unknown,
     MissingLibrary if it is not installed.
@@ -172,7 +174,8 @@ def tables(
         raise CaptureError("no source: name a capture or a table")
     wants_spark = engine == "spark" or (engine is None and bool(spark or master or conf))
     require("pyspark" if wants_spark else "duckdb")
-    paths = _as_tables([os.fspath(source) for source in sources], apart, say)
+    make_table = partial(table_of, say=say, keylogs=keylogs)
+    paths = _as_tables([os.fspath(source) for source in sources], apart, make_table)
     look = partial(_find, paths)
     found = look()
     lacks = frozenset[str]().union(*(table.lacks for table in found))
@@ -216,10 +219,10 @@ def _find(paths: Sequence[str], tries: int = MAX_AGAIN) -> list[Found]:
     return _find(paths, tries - 1)
 
 
-def _as_tables(sources: Sequence[str], apart: bool, say: Callable[[str], object]) -> list[str]:
+def _as_tables(sources: Sequence[str], apart: bool, make_table: Callable[[Sequence[str]], str]) -> list[str]:
     """Return the sources, with a table in place of all captures, or of each."""
     captures = [source for source in sources if not is_table(source)]
     if apart:
-        return [table_of([source], say) if source in captures else source for source in sources]
-    tables = [table_of(captures, say)] if captures else []
+        return [make_table([source]) if source in captures else source for source in sources]
+    tables = [make_table(captures)] if captures else []
     return [*(source for source in sources if source not in captures), *tables]

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pulsarctl_wire import __version__
+from pulsarctl_wire.capture.secrets import has_secrets, may_have_secrets, require_keylogs
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.decoding.counting import SPLIT, cores, pool
 from pulsarctl_wire.pipeline.decoding.edges import Options
-from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.inputs import find_inputs, is_capture
 from pulsarctl_wire.pipeline.files.paths import cache_directory, reason
 from pulsarctl_wire.pipeline.files.splits import Input
 from pulsarctl_wire.pipeline.run import Run
@@ -58,13 +59,20 @@ def table_of(
     *,
     max_frame_size: int | None = None,
     payload: bool = False,
+    keylogs: Sequence[str] = (),
 ) -> str:
     """Return the directory of a table of `captures`, made if need be. `say` gets notes about problems.
 
-    `max_frame_size` is in bytes; with `payload` the table has payloads. Raises CaptureError if nothing of the
-    captures can be read, OSError if the table cannot be written.
+    `max_frame_size` is in bytes; with `payload` the table has payloads. TLS is opened by the `keylogs`, and
+    by secrets in the captures. Raises CaptureError if nothing of the captures can be read, OSError if the
+    table cannot be written.
     """
-    inputs, options = find_inputs(captures, say), Options(SPLIT, max_frame_size, payload)
+    require_keylogs(keylogs)
+    inputs = find_inputs(captures, say)
+    is_small = sum(input_.size for input_ in inputs) <= SPLIT  # one process would decode them anyway
+    holds = may_have_secrets if is_small else has_secrets
+    opens_tls = bool(keylogs) or any(is_capture(input_) and holds(input_.path) for input_ in inputs)
+    options = Options(SPLIT, max_frame_size, payload, keylog=tuple(keylogs) if opens_tls else None)
     table = directory() / _key(inputs, options)
     if (table / _MANIFEST).exists():
         os.utime(table)
@@ -74,6 +82,8 @@ def table_of(
         totals = json.load(file)["totals"]
     for name, problem, _ in totals["problems"]:
         say(f"{name}: {problem}")
+    for note in totals["notes"]:
+        say(note)
     if totals["dropped"]:
         say(f"packets dropped by the kernel while capturing: {totals['dropped']:,}")
     return str(table)
@@ -112,7 +122,8 @@ def _rules_changed_ns() -> int:
 def _key(inputs: Sequence[Input], options: Options) -> str:
     """Return a name for the table that is made so of these captures."""
     files = [[input_.name, input_.path, input_.size, input_.modified_ns, input_.sides] for input_ in inputs]
-    return _name([VERSION, astuple(options), *files])
+    logs = [(os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in options.keylog or ()]
+    return _name([VERSION, astuple(options), logs, *files])
 
 
 def _name(about: list[Any]) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
+from pulsarctl_wire.pipeline.decoding.opened import decode_opened
 from pulsarctl_wire.pipeline.decoding.progress import Progress, Result, Totals, decoded_in_order
 from pulsarctl_wire.pipeline.decoding.rows import Stitched, new_progress
 from pulsarctl_wire.pipeline.files.splits import Input, Split
@@ -80,6 +81,8 @@ class Run:
             futures = workers.submit(decode_to_file, calls, sum(split.size for split in splits))
             return [partial(self._load_decoded, *call) for call in zip(splits, futures, strict=True)]
 
+        if self._settings.options.keylog is not None:
+            self._open_all(finisher, show)
         for decoded in decoded_in_order(progress, submit, workers.room):
             split = decoded.split
             if finisher.is_submitted and time.monotonic() - saved > _SAVED_EVERY:
@@ -93,12 +96,27 @@ class Run:
         progress.file, progress.part, progress.end = len(self.inputs), 0, None
         finisher.save(progress)
         finisher.add("end", progress.stitcher.close())
+        if text := progress.stitcher.tls.describe():
+            progress.totals.notes.append(f"TLS: {text}")
         finisher.wait()
         merge_small(self._store, workers)
         self._store.finish(progress)
         if self.rebuild:
             self._table.replace(self._store)
         return progress.totals
+
+    def _open_all(self, finisher: "Finisher", show: Callable[[Totals], object]) -> None:
+        """Decode all inputs here, with TLS opened, unless an earlier run did."""
+        progress = self._progress
+        if progress.file == len(self.inputs):
+            return
+        first, last = (Split(file, 0, self.inputs[0]) for file in (0, len(self.inputs) - 1))
+        opened = decode_opened(self.inputs, self._settings.options, progress.totals)
+        for part, rows in enumerate(opened):
+            finisher.add(f"{first._replace(part=part).name}..{last.name}", rows)
+            finisher.submit()
+            show(progress.totals)
+        progress.file = len(self.inputs)
 
     def _load_decoded(self, split: Split, future: Future[None]) -> Decoded:
         future.result()

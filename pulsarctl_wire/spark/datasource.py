@@ -33,8 +33,9 @@ class Captures(DataSource):
     """The data source `pwire`.
 
     Options: `path`, like INPUT of `pwire analyze`, or of a stream its table; `table`, such as gaps;
-    `payload` true to keep payloads; `max_frame_size` in bytes; `since` and `until`, to read only rows from a
-    time on and before another (ns since 1970). A schema with some of the columns reads only those.
+    `payload` true to keep payloads; `max_frame_size` in bytes; `keylog`, a file that opens TLS; `since` and
+    `until`, to read only rows from a time on and before another (ns since 1970). A schema with some of the
+    columns reads only those.
     """
 
     @classmethod
@@ -53,6 +54,7 @@ class Captures(DataSource):
         options = {
             "max_frame_size": self._number("max_frame_size"),
             "payload": self.options.get("payload", "false").lower() == "true",
+            "keylogs": [path] if (path := self.options.get("keylog")) else [],
         }
         return _Reader(self._rows(schema), self._paths(), options)
 

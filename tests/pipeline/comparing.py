@@ -114,7 +114,7 @@ def _version(path: str | Path) -> Version | str:
 def _alone(versions: tuple[Version | str, ...], options: Options, by_time: bool) -> Outcome:
     paths = [version if isinstance(version, str) else version.path for version in versions]
     decoder = Decoder(
-        Reading(options.max_frame_size),
+        Reading(options.max_frame_size, options.keylog or ()),
         join_chunks=False,
         places=True,
         new_state=ExchangeState,

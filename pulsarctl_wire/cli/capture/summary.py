@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from pulsarctl_wire.capture.tls.counts import TlsCounts
 from pulsarctl_wire.render.text import Paint, copies_in_words, count_of, human_bytes, skipped_in_words
 from pulsarctl_wire.wire.commands import BODIES, command_name
 from pulsarctl_wire.wire.frame import Event, Frame, HttpMessage, Malformed
@@ -43,12 +44,9 @@ class Summary:
         self.last_ns: int | None = None
         self.copies = self.longer_copies = 0
         self.without_data = WithoutData()
-        self.tls: Counter[str] = Counter()
-        """TLS connections by the kind of reason why they were not opened; "": they were."""
+        self.tls = TlsCounts()
         self.secrets = 0
         """Secrets of TLS that are known."""
-        self.tls_reasons: dict[str, str] = {}
-        """The first reason of each kind."""
         self._seen = Numbers()
 
     def add(self, events: list[Event]) -> None:
@@ -90,12 +88,7 @@ class Summary:
     def end(self, ending: EndedConnection) -> None:
         """Count a connection that has ended."""
         self.without_data.add(ending)
-        tls = ending.connection.tls
-        if tls is not None:
-            reason = "" if tls.is_opened else tls.reason or "no data in it"
-            kind = reason.partition(" for client random ")[0]
-            self.tls[kind] += 1
-            self.tls_reasons.setdefault(kind, reason)
+        self.tls.add(ending)
 
     def finish(self, decoder: Any, unopened: int) -> None:
         """Copy the counts of a `Decoder` or `CountJob`; `unopened` entries were not opened."""
@@ -124,8 +117,7 @@ class Summary:
         self._span([other.first_ns, other.last_ns])
         self._seen.merge(other._seen)
         self.without_data.merge(other.without_data)
-        self.tls.update(other.tls)
-        self.tls_reasons = {**other.tls_reasons, **self.tls_reasons}
+        self.tls.merge(other.tls)
 
     @property
     def frames(self) -> int:
@@ -176,8 +168,8 @@ class Summary:
         without_data = without_data_in_words(self.without_data.records())
         if without_data:
             yield f"  no data    {paint('yellow', without_data)}"
-        if self.tls:
-            yield f"  TLS        {self._describe_tls()}"
+        if tls := self.tls.describe(self.secrets):
+            yield f"  TLS        {tls}"
         if self.copies:
             text = copies_in_words(self.copies, self.longer_copies)
             yield f"  copies     {paint('yellow' if self.longer_copies else '', text)}"
@@ -186,21 +178,6 @@ class Summary:
         damage = ", ".join(self._damage())
         if damage:
             yield f"  damage     {paint('yellow', damage)}"
-
-    def _describe_tls(self) -> str:
-        """Return how many TLS connections were opened, and why others were not."""
-        texts = [f"{self.tls['']} of {count_of(self.tls.total(), 'connection')} opened"]
-        for kind, count in self.tls.most_common():
-            others = "" if count == 1 else f" (and {count - 1} more)"
-            if kind:
-                texts.append(f"{self.tls_reasons[kind]}{others}")
-        if "no secret" in self.tls:
-            texts.append(
-                f"the {self.secrets:,} secrets known are of other connections"
-                if self.secrets
-                else "--keylog FILE names a key log"
-            )
-        return "; ".join(texts)
 
     def _damage(self) -> Iterator[str]:
         totals = self.totals

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from pulsarctl_wire.capture.copies import Copies
 from pulsarctl_wire.capture.sources import Decoder, Reading, collect_rarely
+from pulsarctl_wire.capture.tls.counts import TlsCounts
 from pulsarctl_wire.checks.finding import make_rows
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.examination import Examination, examine_beside
@@ -47,7 +48,9 @@ class TableJob:
         self._options = options
         self._out = out
         self._work: Options = options.rows.make_options(SPLIT_SIZE)
-        self._reading = Reading(self._work.max_frame_size, tuple(options.keylogs), self._work.keep_duplicates)
+        self._reading = Reading(
+            self._work.max_frame_size, tuple(options.rows.keylogs), self._work.keep_duplicates
+        )
         self._stack = stack
         self._code = 0
         self._tables: dict[str, _Part] = {}
@@ -56,7 +59,7 @@ class TableJob:
         """Write the tables; returns the exit code."""
         collect_rarely()
         self._options.rows.check_host(self._options.sources)
-        console.refuse_source("--out", self._out, [*self._options.sources, *self._options.keylogs])
+        console.refuse_source("--out", self._out, [*self._options.sources, *self._reading.keylogs])
         pa.set_memory_pool(pa.system_memory_pool())  # it returns the memory of each batch to the system
         self._tables = tables = {
             name: _Part(self._out if name == "frames" else sibling_path(self._out, name), schema, self._stack)
@@ -65,7 +68,7 @@ class TableJob:
             if name != "messages" or self._work.messages
         }
         findings = self._findings_beside() if self._options.findings else None
-        inputs = plan_inputs(self._options.sources, self._options.jobs, self._options.keylogs)
+        inputs = plan_inputs(self._options.sources, self._options.jobs, self._reading.keylogs)
         for rows in self._shared_batches(inputs) if inputs else self._batches():
             self._write(rows)
         if self._code == console.EXIT_SOURCE and not any(part.rows for part in tables.values()):
@@ -116,7 +119,10 @@ class TableJob:
     def _batches(self) -> Iterator[dict[str, Any]]:
         """Decode in this process; yields batches of rows, by table."""
 
+        tls = TlsCounts()
+
         def end(ending: EndedConnection) -> None:
+            tls.add(ending)
             for rows in builder.end_and_take(ending):
                 self._write(rows)
 
@@ -132,6 +138,7 @@ class TableJob:
         yield from builder.add_all(chain(sources.read(decoder), decoder.finish()))
         self._code = sources.code
         self._say_packets(decoder.dropped_packets, decoder.skipped, decoder.reassembler.copies)
+        _say_tls(tls.describe(decoder.secrets.keylog.secrets))
 
     def _shared_batches(self, inputs: list[Input]) -> Iterator[dict[str, Any]]:
         """Decode in several processes that share the inputs; yields batches of rows, by table."""
@@ -160,11 +167,17 @@ class TableJob:
         self._code = pool.code
         totals, copies = progress.totals, progress.stitcher.reassembler.copies
         self._say_packets(totals.dropped, totals.skipped, copies)
+        _say_tls(progress.stitcher.tls.describe())
 
     def _say_packets(self, dropped: int, skipped: Mapping[str, int], copies: Copies) -> None:
         if dropped:
             console.warn(f"{count_of(dropped, 'packet')} dropped by the kernel while capturing")
         console.warn_of_packets(skipped, copies.total, copies.longer)
+
+
+def _say_tls(text: str) -> None:
+    if text:
+        console.warn(f"TLS: {text}")
 
 
 class _Part:

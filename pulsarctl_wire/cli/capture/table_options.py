@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pulsarctl_wire.cli.options import JOBS, RowOptions
-from pulsarctl_wire.cli.signature import argument, flag, group, option, several
+from pulsarctl_wire.cli.signature import argument, flag, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,5 +36,4 @@ class TableOptions:
         "--findings",
         "Also look for findings, as doctor does: FILE.findings.parquet, for the report findings.",
     )
-    keylogs: list[str] = several("--keylog FILE", "Read TLS with the keys in this log, in one process.")
     jobs: int | None = JOBS()

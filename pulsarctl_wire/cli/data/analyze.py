@@ -65,6 +65,8 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --finish needs --follow")
     if options.metrics and not options.follow:
         console.fail("analyze: --metrics needs --follow")
+    if options.follow and options.rows.keylogs:
+        console.fail("analyze: --keylog cannot be combined with --follow: TLS is opened in one go")
     if options.follow and (options.mirror or options.rebuild):
         name = "--mirror" if options.mirror else "--rebuild"
         console.fail(f"analyze: {name} cannot be combined with --follow")
@@ -78,7 +80,7 @@ def analyze(options: AnalyzeOptions) -> int:
         work = replace(options.rows.make_options(split), partition_by=_partition_by(options, outline))
         if options.follow:
             return _code(_follow(options, work, settings))
-        return _code(_run(options, work, settings, outline.inputs if outline else []))
+        return _code(_run(options, work, settings, outline))
     except WireError as error:
         console.fail(str(error), console.find_code(error))
     except OSError as error:
@@ -92,8 +94,15 @@ def _partition_by(options: AnalyzeOptions, outline: Any) -> tuple[str, ...]:
     return outline.options.partition_by if outline else ()
 
 
-def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], previous: list[Any]) -> Any:
-    """Analyze the inputs, of which the table has `previous` already; returns the totals."""
+def _hold_secrets(inputs: list[Any]) -> bool:
+    """Return whether inputs hold secrets of TLS, if there are few enough to search them."""
+    from pulsarctl_wire.capture.secrets import has_secrets
+
+    return sum(file.size for file in inputs) < _MIDDLING and any(has_secrets(file.path) for file in inputs)
+
+
+def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], outline: Any) -> Any:
+    """Analyze the inputs, some of which an existing table may have already; returns the totals."""
     started = time.monotonic()
     from concurrent.futures import ThreadPoolExecutor
 
@@ -102,8 +111,11 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], previous:
     from pulsarctl_wire.pipeline.storage.tasks import Pool
     from pulsarctl_wire.spark.session import session
 
+    previous = outline.inputs if outline else []
     inputs = find_inputs(options.inputs, console.warn, previous)
     options.rows.check_host(file.name for file in inputs)
+    if work.keylog is None and ((outline and outline.options.keylog is not None) or _hold_secrets(inputs)):
+        work = replace(work, keylog=outline.options.keylog if outline else ())
     if sum(file.size for file in inputs) - sum(file.size for file in previous) >= _SMALL:
         console.require("pyspark")
     with ExitStack() as stack:
@@ -188,12 +200,15 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
 def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) -> None:
     for name, problem, _ in totals.problems:
         console.warn(f"{name}: {problem}")
+    for note in totals.notes:
+        console.warn(note)
     console.warn_of_packets(totals.skipped, totals.copies)
     note = f", {resumed} of them before" if resumed else ""
     rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
     sys.stderr.write(
         f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){note}, "
-        f"{totals.connections:,} connections, {totals.frames:,} frames, {totals.gaps:,} gaps"
+        f"{count_of(totals.connections, 'connection')}, {count_of(totals.frames, 'frame')}, "
+        f"{count_of(totals.gaps, 'gap')}"
         f"{_describe_drops(totals)} in {seconds:.1f} s{rate}\n"
         f"{clean(out)}: {human_bytes(totals.size)}; "
         f"see pwire report summary {clean(out)}\n"

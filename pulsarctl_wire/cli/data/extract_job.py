@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final, NamedTuple, cast
 
 from pulsarctl_wire.capture.files import RawPacket
+from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.errors import CaptureError, QueryError
@@ -25,7 +26,7 @@ _WAY_OUT: Final = "; --captures PATH says where captures are now"
 class Selection(NamedTuple):
     """What to write, and where: the packets of rows of a table, or of their whole connections.
 
-    `sources` are the tables, `captures` where captures are now.
+    `sources` are the tables, `captures` where captures are now, `keylogs` files with secrets of TLS.
     """
 
     sources: list[str]
@@ -33,6 +34,7 @@ class Selection(NamedTuple):
     table: str
     where: str | None
     whole: bool
+    keylogs: list[str]
     write: str
 
 
@@ -43,6 +45,8 @@ class ExtractJob:
         self._options = options
         self._engine = engine
         self._captures = Captures(options.sources, options.captures)
+        self._secrets = Secrets(options.keylogs)
+        self._secrets.require_logs()
         self._read: list[str] = []
         self._copies: list[Copied] = []
         self._connections = 0
@@ -61,10 +65,12 @@ class ExtractJob:
     def _write(self, stream: BinaryIO) -> None:
         path = self._options.write
         if path != "-":
-            console.refuse_source("--write", path, [*self._options.sources, *self._read])
+            console.refuse_source(
+                "--write", path, [*self._options.sources, *self._options.keylogs, *self._read]
+            )
             with suppress(OSError):  # a pipe
                 stream.truncate(0)
-        writer, checker, size = PcapngWriter(stream), Checker(), 0
+        writer, checker, size = PcapngWriter(stream), Checker(self._secrets), 0
 
         def write_packets() -> Iterator[tuple[RawPacket, int]]:
             nonlocal size
@@ -72,6 +78,7 @@ class ExtractJob:
                 writer.write(packet)
                 size += len(packet[2])
                 yield packet, ending
+                writer.write_secrets(self._secrets.take_used())  # what this packet needed
 
         checker.check(write_packets())
         stream.flush()
@@ -159,6 +166,7 @@ class ExtractJob:
             copy(path, self._windows(file), copied, can_seek=False)
         copied.close()
         self._read.append(path)
+        self._secrets.begin_file(path)
         self._copies.append(copied)
         if copied.lost:
             self._lose(copied.lost, f"{path}: {copied.error or 'other packets are in their places'}")

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.data.values import render
-from pulsarctl_wire.cli.options import CONF, ENGINE, MASTER, OUTPUT, EngineName, parse_conf, parse_time
+from pulsarctl_wire.cli.options import (
+    CONF,
+    ENGINE,
+    KEYLOG,
+    MASTER,
+    OUTPUT,
+    EngineName,
+    parse_conf,
+    parse_time,
+)
 from pulsarctl_wire.cli.signature import argument, flag, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, QueryError, SettingsError
 from pulsarctl_wire.render.text import clean, count_of, did_you_mean, human_bytes, narrow
@@ -52,6 +61,7 @@ class SourceOptions:
         "--client ADDRESS", "Only rows of this client: 10.0.0.7, 10.0.0.7:43118, 10.*"
     )
     host: str | None = option("--host NAME", "Only rows that were captured on this host.")
+    keylogs: list[str] = KEYLOG()
     engine: EngineName | None = ENGINE()
     master: str | None = MASTER()
     conf: list[str] = CONF()
@@ -147,6 +157,7 @@ def open_tables(sources: Sequence[str], options: SourceOptions, *, apart: bool =
             master=options.master,
             conf=settings,
             apart=apart,
+            keylogs=options.keylogs,
             say=console.warn,
         ) as tables:
             yield tables

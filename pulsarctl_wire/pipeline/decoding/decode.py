@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from pulsarctl_wire.capture.compression import reader
-from pulsarctl_wire.capture.files import Lane, PacketReader, SideBySide
+from pulsarctl_wire.capture.files import Lane, OnSecrets, PacketReader, SecretsBlock, SideBySide
 from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import IDLE, halves_of, hand_over, sync_point
 from pulsarctl_wire.capture.packets import SYN, Dissector, Waiting, reverse
@@ -44,7 +44,7 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
     end: FilePosition = (split.start, split.layout)
     problems: list[Problem] = []
     dropped = 0
-    for name, base, packets in _turns(split, problems):
+    for name, base, packets in _turns(split, problems, decoder.note_secrets):
         if packets is None:
             begin = None
             continue
@@ -66,6 +66,7 @@ def decode(split: Split, settings: Settings, collect: Callable[[list[Event]], ob
         *(split, begin, end, problems, decoder.packets, decoder.dissector.fragments),
         *(decoder.dissector.waiting, decoder.edges(), decoder.rest, dropped, decoder.cut, frames),
         decoder.dissector.skipped,
+        has_secrets=decoder.has_secrets,
     )
 
 
@@ -86,12 +87,13 @@ def _problem(name: str, error: CaptureError) -> Problem:
 
 
 def _turns(
-    split: Split, problems: list[Problem]
+    split: Split, problems: list[Problem], on_secrets: OnSecrets | None = None
 ) -> Iterator[tuple[str, int, PacketReader | SideBySide | None]]:
     """Return the packets of a split, input by input, each with the input's name.
 
     The number is what to add to their offsets to get their places. None if no record is found. What is wrong
     with a file is added to `problems`, except for errors that are raised while packets are read.
+    `on_secrets` is as in `PacketReader`.
     """
     lanes: dict[int, Lane | None] = {}
     with ExitStack() as stack:
@@ -102,14 +104,17 @@ def _turns(
                 try:
                     with open_input(input_.path, part.start) as stream:
                         source = stream if part.layout is not None else unpack(stream)
-                        yield input_.name, file << PACKET_OFFSET_BITS, read_split(part, reader(source))
+                        packets = read_split(part, reader(source))
+                        if packets is not None:
+                            packets.on_secrets = on_secrets
+                        yield input_.name, file << PACKET_OFFSET_BITS, packets
                 except CaptureError as error:
                     problems.append(_problem(input_.name, error))
                 continue
             for side in input_.sides:
                 if side.file not in lanes:
                     closing[side.file] = stack.enter_context(ExitStack())
-                    lanes[side.file] = _begin_lane(side, closing[side.file], problems)
+                    lanes[side.file] = _begin_lane(side, closing[side.file], problems, on_secrets)
             sides = [(lane, side) for side in input_.sides if (lane := lanes[side.file]) is not None]
             yield input_.name, 0, SideBySide([(lane, side.since, side.until) for lane, side in sides])
             for lane, side in sides:
@@ -119,10 +124,12 @@ def _turns(
                         problems.append(_problem(side.name, lane.error))
 
 
-def _begin_lane(side: Side, stack: ExitStack, problems: list[Problem]) -> Lane | None:
+def _begin_lane(
+    side: Side, stack: ExitStack, problems: list[Problem], on_secrets: OnSecrets | None
+) -> Lane | None:
     """Return the packets of a file that is read side by side; None if it cannot be read."""
     try:
-        return open_lane(stack.enter_context(open_input(side.path)), side.file)
+        return open_lane(stack.enter_context(open_input(side.path)), side.file, on_secrets)
     except CaptureError as error:
         problems.append(_problem(side.name, error))
         return None
@@ -159,6 +166,8 @@ class _SplitDecoder:
 
     def __init__(self, split: Split, settings: Settings, collect: Callable[[list[Event]], object]) -> None:
         self.packets = self.cut = 0
+        self.has_secrets = False
+        """Whether its files hold secrets of TLS."""
         self.rest: int | None = None
         self.dissector = Dissector(split.waiting)
         self.reassembler = settings.reassembler(PartState)
@@ -199,6 +208,10 @@ class _SplitDecoder:
                     if len(self._gathered) >= _GATHERED:
                         self.flush()
                     events = reassembler.take_more()
+
+    def note_secrets(self, block: SecretsBlock) -> None:
+        """Note that there are secrets, which are not used."""
+        self.has_secrets = True
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
         """Return the turn of the current packet."""

@@ -26,7 +26,8 @@ class Options:
     """How to make a table.
 
     Bytes per split, bytes of the largest frame allowed, what the directories of the files are by (see
-    partitions.py), whether copies of connections are kept; the others are those of `TableBuilder`.
+    partitions.py), whether copies of connections are kept; the others are those of `TableBuilder`. `keylog`
+    are files with TLS secrets, besides those in the captures; None: TLS stays closed.
     """
 
     split_size: UInt64 = SPLIT_SIZE
@@ -38,6 +39,7 @@ class Options:
     host: str | None = None
     detail: Detail = ALL
     keep_duplicates: bool = False
+    keylog: tuple[str, ...] | None = None
 
 
 class Settings(NamedTuple):
@@ -121,7 +123,7 @@ class Decoded(NamedTuple):
     incomplete datagrams. Connections without an edge were ignored from turn `rest` on; None if there are
     none. `dropped` counts packets that the kernel dropped, `cut` those cut by a snap length, `frames` all
     frames seen. `skipped` are as in `Dissector`. `counts` are the counts of its events, if these are only
-    counted.
+    counted. `has_secrets`: its files hold secrets of TLS, which it does not use.
     """
 
     split: Split
@@ -138,3 +140,4 @@ class Decoded(NamedTuple):
     frames: Count = 0
     skipped: dict[str, Unwrapped] = {}  # noqa: RUF012 (not changed)
     counts: Any = None
+    has_secrets: bool = False

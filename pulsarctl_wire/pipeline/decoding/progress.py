@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.pipeline.decoding.decode import reread
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, FilePosition, Options, Problem, Settings
 from pulsarctl_wire.pipeline.files.splits import Input, Split, plan, plan_all
 from pulsarctl_wire.wire.ranges import Count, UInt64, Unwrapped
+
+_CLOSED: Final = "captures hold secrets of TLS, which stays closed: --keylog FILE opens it, in one process"
 
 
 class Begun(NamedTuple):
@@ -26,7 +28,7 @@ class Totals:
     `read` counts bytes of inputs, `size` bytes of Parquet, `read_again` connections that were read again,
     `dropped` packets that the kernel dropped, `cut` packets cut by a snap length, `copies` those captured
     again, `skipped` packets without TCP by reason. `frames` are in the table; `seen` are those in what was
-    decoded, about as many.
+    decoded, about as many. `notes` are for the user.
     """
 
     read: Count = 0
@@ -42,6 +44,7 @@ class Totals:
     skipped: dict[str, Unwrapped] = field(default_factory=dict)
     seen: Count = 0
     problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add_problems(self, problems: list[Problem]) -> None:
         """Add those that are new: a file may be read several times."""
@@ -112,6 +115,8 @@ class Progress:
         totals.copies = self.stitcher.reassembler.copies.total
         totals.connections = self.stitcher.reassembler.connections
         totals.read_again += stitched.read_again
+        if decoded.has_secrets and _CLOSED not in totals.notes:
+            totals.notes.append(_CLOSED)
         return stitched
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pulsarctl_wire.capture.tls.counts import TlsCounts
 from pulsarctl_wire.pipeline.decoding.decode import decode
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.progress import Progress
@@ -83,14 +84,15 @@ class _Rows:
     def add(self, events: list[Event]) -> None:
         """Add the rows of `events`."""
         for rows in self._builder.add_and_take(events):
-            self._write(rows)
+            self.write(rows)
 
     def end(self, ending: EndedConnection) -> None:
         """Add the row of a connection that has ended."""
         for rows in self._builder.end_and_take(ending):
-            self._write(rows)
+            self.write(rows)
 
-    def _write(self, rows: dict[str, Any]) -> None:
+    def write(self, rows: dict[str, Any]) -> None:
+        """Add batches of rows, by table."""
         for table, batch in rows.items():
             if batch.num_rows:
                 if table not in self._streams:
@@ -99,9 +101,10 @@ class _Rows:
 
     def close(self) -> None:
         """Write the remaining rows, and close the streams."""
-        self._write(self._builder.take())
+        self.write(self._builder.take())
         for stream in self._streams.values():
             stream.close()
+        self._streams.clear()
 
 
 def _stream(file: Any, schema: Any) -> Any:
@@ -125,9 +128,15 @@ class TableStitcher(Stitcher):
     """Stitches splits, and makes the rows of their edges, and of all connections."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings, lambda ending: self._rows.end(ending))
+        super().__init__(settings, self._record_end)
+        self.tls = TlsCounts()
+        """The TLS connections among those that have ended."""
         self._options = settings.options
         self._rows = self._new_rows()
+
+    def _record_end(self, ending: EndedConnection) -> None:
+        self.tls.add(ending)
+        self._rows.end(ending)
 
     def add(self, decoded: Decoded, reread: Reread) -> Stitched:
         """Stitch the next split."""
@@ -141,19 +150,24 @@ class TableStitcher(Stitcher):
         _, first, numbers, _ = self.end(self._rows.add)
         return Stitched({}, self._rows.number_connections(first, numbers), 0)
 
-    def _new_rows(self) -> "_EdgeRows":
-        return _EdgeRows(new_builder(self._options, self.names))
+    def _new_rows(self) -> "RowsInMemory":
+        return RowsInMemory(new_builder(self._options, self.names))
 
 
-class _EdgeRows(_Rows):
-    """Rows of the edges, kept in memory until their connections are numbered."""
+class RowsInMemory(_Rows):
+    """Rows that are kept in memory: those of edges until their connections are numbered."""
 
     def __init__(self, builder: TableBuilder) -> None:
         self._files: defaultdict[str, io.BytesIO] = defaultdict(io.BytesIO)
         super().__init__(builder, self._files.__getitem__)
 
-    def number_connections(self, first: int, numbers: list[int]) -> dict[str, bytes]:
-        """Return the rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
+    @property
+    def size(self) -> int:
+        """Bytes of the rows, without those that the builder still has."""
+        return sum(file.tell() for file in self._files.values())
+
+    def number_connections(self, first: int = 0, numbers: Sequence[int] = ()) -> dict[str, bytes]:
+        """Take the rows as Arrow streams, by table; connections from `first` on get these `numbers`."""
         self.close()
         final_numbers = np.array(numbers, np.int64)
         tables = [*self._files]

@@ -26,6 +26,7 @@ from pulsarctl_wire.capture.compression import CHUNK, reader
 from pulsarctl_wire.capture.files import PacketReader, RawPacket
 from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, Dissector, Segment, reverse
 from pulsarctl_wire.capture.reassembly import Reassembler
+from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.capture.sources import Decoder, peel
 from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
@@ -164,9 +165,10 @@ def merge(copies: Iterable[Copied]) -> Iterator[tuple[RawPacket, int]]:
 
 
 class Checker:
-    """Decodes what is written, to see that all wanted frames are in it."""
+    """Decodes what is written, to see that all wanted frames are in it. `secrets` open TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
         self.frames = 0
         """Frames so far, wanted or not."""
         self._missing = bytearray()  # for each packet: the frames that end in it
@@ -174,6 +176,7 @@ class Checker:
     def check(self, packets: Iterable[tuple[RawPacket, int]]) -> None:
         """Decode packets, each with how many wanted frames end in it."""
         decoder = Decoder(join_chunks=False, new_state=State)
+        decoder.use_secrets(self._secrets)
         for events in chain(decoder.read_packets(self._note(packets)), decoder.finish()):
             for event in events:
                 if isinstance(event, Frame):

@@ -72,6 +72,8 @@ def _find_furthest(
     for progress in sorted(states.values(), key=place, reverse=True):
         if progress.version == VERSION and progress.options == options:
             together = join_inputs(progress, inputs, any_order=any_order)
+            if options.keylog is not None and together and len(together) > progress.file:
+                continue  # TLS is opened in one go
             if together is not None and (len(together) == len(inputs) or not mirror):
                 progress.inputs = together
                 return progress
@@ -91,6 +93,8 @@ def describe_difference(prior: Progress | None, options: Options) -> str:
     ]
     if prior.options.partition_by != options.partition_by:
         changes.append("which pwire table optimize --partition-by changes without decoding")
+    if not changes and options.keylog is not None:
+        return "the inputs are others than before, and TLS is opened in all of them in one go"
     return ", ".join(changes) or "the inputs are no continuation of those before"
 
 

@@ -25,7 +25,7 @@ from pulsarctl_wire.pipeline.files.splits import Input
 
 T = TypeVar("T")
 
-HEAD: Final = b"pwire progress 17\n"
+HEAD: Final = b"pwire progress 18\n"
 """What saved data begins with. Increase the number when a field changes."""
 
 LARGEST: Final = 1024 * 1024 * 1024

@@ -1,0 +1,76 @@
+"""Decodes all inputs in this process, so that TLS can be opened.
+
+The key and number of a TLS record follow from those before it, which may be in another split or file.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Final
+
+from pulsarctl_wire.capture.series import Span, arrange, read_all
+from pulsarctl_wire.capture.sources import Decoder, Reading, Source
+from pulsarctl_wire.capture.tls.counts import TlsCounts
+from pulsarctl_wire.errors import CaptureError, DamagedCapture
+from pulsarctl_wire.pipeline.decoding.edges import Options
+from pulsarctl_wire.pipeline.decoding.progress import Totals
+from pulsarctl_wire.pipeline.decoding.rows import RowsInMemory, Stitched, new_builder
+from pulsarctl_wire.pipeline.files.splits import Input, open_input
+from pulsarctl_wire.wire.session.ending import EndedConnection
+from pulsarctl_wire.wire.session.exchanges import ExchangeState
+
+_ENOUGH: Final = 32 * 1024 * 1024  # bytes of rows that are passed on at a time
+
+
+def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> Iterator[Stitched]:
+    """Yield the rows of all inputs, some at a time; count them in `totals`, with the key logs of `options`.
+
+    Raises CaptureError if a key log cannot be read.
+    """
+    tls = TlsCounts()
+
+    def end(ending: EndedConnection) -> None:
+        tls.add(ending)
+        rows.end(ending)
+
+    def report(error: CaptureError) -> None:
+        text = str(error)
+        name = next((name for name in decoder.sources if text.startswith(f"{name}: ")), "")
+        totals.add_problems([(name, text.removeprefix(f"{name}: "), isinstance(error, DamagedCapture))])
+
+    @contextmanager
+    def open_file(index: int) -> Iterator[Source]:
+        input_ = inputs[index]
+        with open_input(input_.path) as stream:
+            yield Source(input_.name, stream, input_.size)
+        totals.read += input_.size
+
+    decoder = Decoder(
+        Reading(options.max_frame_size, options.keylog or (), options.keep_duplicates),
+        join_chunks=False,
+        places=True,
+        new_state=ExchangeState,
+        on_end=end,
+    )
+    secrets, reassembler = decoder.secrets, decoder.reassembler
+    secrets.require_logs()
+    rows = RowsInMemory(new_builder(options, decoder.sources))
+    spans = [
+        None if input_.first_ns is None else Span(input_.first_ns, input_.last_ns, input_.mark)
+        for input_ in inputs
+    ]
+    turns = arrange([input_.name for input_ in inputs], spans).turns
+    reading = read_all(decoder, turns, open_file, report, totals.notes.append)
+    for events in chain(reading, decoder.finish()):
+        rows.add(events)
+        if rows.size > _ENOUGH:
+            totals.packets, totals.seen = decoder.packets, decoder.knowledge.frames
+            yield Stitched({}, rows.number_connections(), 0)
+    totals.packets, totals.seen = decoder.packets, decoder.knowledge.frames
+    totals.cut, totals.dropped = decoder.cut_packets, decoder.dropped_packets
+    totals.skipped, totals.copies = dict(decoder.skipped), reassembler.copies.total
+    totals.connections = reassembler.connections
+    totals.notes += secrets.describe_problems()
+    if text := tls.describe(secrets.keylog.secrets):
+        totals.notes.append(f"TLS: {text}")
+    yield Stitched({}, rows.number_connections(), 0)
