@@ -186,8 +186,10 @@ class Decoder:
         self._reading = reading
         self.sources: list[str] = []
         """The names of the sources read so far."""
+        self.without_packets: list[str] = []
+        """Those of them that hold no packets."""
         self.forms: list[str] = []
-        """What the texts among them are, in words."""
+        """What the texts among the sources are, in words."""
         self.packets = 0
         self.cut_packets = 0
         self.dropped_packets = 0
@@ -242,8 +244,11 @@ class Decoder:
         """
         self.sources.append(source.name)
         self.secrets.begin_file(source.name if source.size else None)
+        before = self.packets
         with prefix_errors(source.name):
             yield from self._read(source.stream)
+        if self.packets == before:
+            self.without_packets.append(source.name)
 
     def finish(self) -> Iterator[list[Event]]:
         """End all connections after the last source; yield the events that were waiting for more bytes."""

@@ -280,6 +280,10 @@ FORMS_BY_NAME: dict[str, Callable[[bytes], str]] = {
         f"2026-11-20T10:11:12.345678901Z stdout F {line}"
         for line in f"[id: 0x1c2d3e4f] WRITE: {len(data)}B\n{netty_dump(data)}".split("\n")
     ),
+    "Netty from Docker": lambda data: "\n".join(
+        json.dumps({"log": f"{line}\n", "stream": "stdout", "time": "2026-11-20T10:11:12.345678901Z"})
+        for line in f"[id: 0x1c2d3e4f] WRITE: {len(data)}B\n{netty_dump(data)}".split("\n")
+    ),
     "Netty's dump alone": netty_dump,
     "Go's dump in a log": lambda data: "".join(
         f"2026/11/20 10:11:12 {line}\n" for line in go_dump(data).splitlines()
@@ -391,6 +395,15 @@ def test_channels_that_are_mixed_in_a_log() -> None:
         ("10.0.0.9:7000-10.0.0.2:6650", "SEND", True, 6),
     ]
     assert [frame.packet for frame in frames][:2] == [8, 17]  # the lines
+
+
+def test_a_log_that_docker_keeps() -> None:
+    lines = (netty("00000001", "10:11:12.000", "READ", SEND, ends=SECOND) * 2).split("\n")
+    events, decoder = decode(
+        "\n".join(json.dumps({"log": f"{line}\n", "stream": "stdout"}) for line in lines)
+    )
+    assert decoder.forms == ["a log of Netty's LoggingHandler"]
+    assert [str(event.connection) for event in events] == ["10.0.0.9:7000-10.0.0.2:6650"] * 2
 
 
 def test_addresses_that_are_used_again_are_another_connection() -> None:

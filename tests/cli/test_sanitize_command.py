@@ -108,6 +108,13 @@ def test_frames_without_packets_are_refused(tmp_path: Path) -> None:
     assert run.complaints == ["pwire: sanitize: there are no packets; it reads captures of packets"]
 
 
+def test_a_log_among_captures_is_left_out(tmp_path: Path) -> None:
+    log = Path(__file__).parents[1] / "capture" / "texts" / "netty-hex.txt"
+    run = pwire("sanitize", SAMPLE, log, "-w", tmp_path / "copy.pcapng", "--check")
+    assert run.code == 0
+    assert f"pwire: {log}: left out, as it holds no packets" in run.complaints
+
+
 def test_pipes_work() -> None:
     run = pwire("sanitize", "-", "-w", "-", "--seed", "1", stdin=SAMPLE.read_bytes())
     assert run.code == 0

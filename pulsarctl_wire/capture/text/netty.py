@@ -25,7 +25,7 @@ MAX_CHANNELS: Final = 4_096
 
 _EVENT: Final = re.compile(
     r"\[(?:id: )?(?:0x)?(?P<id>[0-9a-f]{8}(?:[0-9a-f]{8,64})?(?:-[0-9]+)?)(?:, (?P<ends>[^\s,].{0,600}?))?\] "
-    r"(?P<event>READ COMPLETE|[A-Z_]+)\b(?:[:(] ?(?P<rest>.*))?"
+    r"(?P<event>READ COMPLETE|[A-Z_]+)\b(?:[:(] ?(?P<rest>[^\\\"]*))?"  # the line may be JSON
 )
 _ENDS: Final = re.compile(r"(?:L:)?(?P<near>\S+)(?: (?:-|!|=>|:>|<=|<:) (?:R:)?(?P<far>\S+))?")
 _SIZE: Final = re.compile(r"(?:^|[ ,(])([0-9]{1,10})B?\)?$")

@@ -188,6 +188,8 @@ class _Job:
         target = "stdout" if options.write == "-" else options.write
         packets, texts = count_of(sanitizer.count, "packet"), count_of(self.replaced, "text")
         console.warn(f"{packets} written to {target}; {texts} replaced")
+        for name in sanitizer.decoder.without_packets:
+            console.warn(f"{name}: left out, as it holds no packets")
         if self.keep:
             console.warn(f"not replaced: {', '.join(sorted(self.keep))}")
         if sanitizer.blanked:
