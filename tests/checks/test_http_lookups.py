@@ -77,6 +77,15 @@ def test_redirected_in_a_circle_over_http(path: str, is_found: bool) -> None:
         assert findings[0].evidence[0].sighting.to_broker
 
 
+@pytest.mark.parametrize(("refusals", "is_found"), [(2, False), (3, True)])
+def test_lookups_that_are_refused_over_http(refusals: int, is_found: bool) -> None:
+    web = Web()
+    web.ask(1, 1, call("/metrics", 429))
+    for number in range(refusals):
+        web.ask(2 + number / 100, 1, call(f"/lookup/v2/topic/{PATH}", 429, {"reason": "Too many requests"}))
+    assert web.found == [("lookup_throttled", CERTAIN)] * is_found
+
+
 def test_an_answer_ends_a_circle() -> None:
     web = Web()
     for number, (host, target) in enumerate(pairwise("121212121")):

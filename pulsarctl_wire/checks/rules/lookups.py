@@ -20,6 +20,7 @@ from pulsarctl_wire.wire.session.knowledge import bound
 
 _FAILED: Final = FAILED[NUMBERS["PARTITIONED_METADATA_RESPONSE"]]
 _OK: Final = 200
+_TOO_MANY_REQUESTS: Final = 429
 _MIN_REDIRECTS: Final = 4
 _MAX_REDIRECTS: Final = 8  # kept of a lookup
 _MIN_REFUSALS: Final = 3
@@ -340,7 +341,7 @@ class LookupThrottled(Rule):
     """The broker refuses lookups, because too many are in flight.
 
     Wire: at least 3 answers with TooManyRequests on a connection: PARTITIONED_METADATA_RESPONSE,
-    LOOKUP_RESPONSE or ERROR.
+    LOOKUP_RESPONSE or ERROR; or at least 3 with status 429 to a client over HTTP.
 
     Advice: Spread the start of clients, lower their concurrent lookups, or raise maxConcurrentLookupRequest.
 
@@ -353,11 +354,26 @@ class LookupThrottled(Rule):
         ("PARTITIONED_METADATA_RESPONSE", "LOOKUP_RESPONSE", "ERROR"), "on_answer"
     )
 
+    def __init__(self, doctor: Reporter) -> None:
+        super().__init__(doctor)
+        self._over_http: dict[tuple[str, str], _Refusals] = {}
+
     def on_answer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Count a refusal."""
+        if error_of(frame) == ServerError.TooManyRequests:
+            refusals = state.notes.setdefault(self.id, _Refusals(Subject(frame.topic)))
+            self._count(state, refusals, sighting)
+
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Count a refusal over HTTP, where each call may have a connection of its own."""
+        if message.kind in ("lookup", "partitions") and message.status == _TOO_MANY_REQUESTS:
+            key = find_client_host(state.connection), state.connection.server
+            refusals = self._over_http.setdefault(key, _Refusals(Subject(message.topic)))
+            bound(self._over_http, _MAX_LOOKUPS)
+            self._count(state, refusals, locate_bytes(message))
+
+    def _count(self, state: CheckState, refusals: _Refusals, sighting: Sighting) -> None:
         """Count a refusal; report them once they are many."""
-        if error_of(frame) != ServerError.TooManyRequests:
-            return
-        refusals = state.notes.setdefault(self.id, _Refusals(Subject(frame.topic)))
         refusals.count += 1
         refusals.sightings.append(sighting)
         if refusals.count >= _MIN_REFUSALS:
