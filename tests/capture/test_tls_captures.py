@@ -10,13 +10,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pwire_run import SAMPLES, pwire
+from pwire_run import pwire
+from tls_samples import TLS_SAMPLES, Recorded
 
 from pulsarctl_wire import read_frames
-from pulsarctl_wire.capture.files import RawPacket, find_secrets, read_packets
+from pulsarctl_wire.capture.files import RawPacket, read_packets
 from pulsarctl_wire.capture.secrets import Secrets
 from pulsarctl_wire.capture.sources import Decoder, Reading
 from pulsarctl_wire.capture.writer import PcapngWriter
@@ -29,28 +29,6 @@ COMMANDS = {
     *("CLOSE_CONSUMER", "CLOSE_PRODUCER", "SUCCESS"),
 }
 VERSIONS = ["tls12", "tls13"]
-TLS_SAMPLES = SAMPLES.parent / "tls"
-
-
-class Recorded:
-    """A sample whose packets and secrets have been taken apart."""
-
-    def __init__(self, name: str) -> None:
-        data = (TLS_SAMPLES / f"{name}.pcapng").read_bytes()
-        self.packets = list(read_packets(data, lambda: b""))
-        self.keys = b"".join(body[8:].rstrip(b"\0") for body, _ in find_secrets(data))
-
-    def write(self, path: Path, *, secrets_after: int | None = None, packets: Any = None) -> Path:
-        """Write the packets as a capture, with a block of all secrets after so many of them, if any."""
-        with path.open("wb") as stream:
-            writer = PcapngWriter(stream)
-            for number, packet in enumerate(packets or self.packets):
-                if number == secrets_after:
-                    writer.write_secrets(self.keys)
-                writer.write(packet)
-            if secrets_after == -1:
-                writer.write_secrets(self.keys)
-        return path
 
 
 def commands(*args: object) -> Counter[str]:

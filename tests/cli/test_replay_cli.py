@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pwire_run import SAMPLES, Pcap, Run, pwire
 from segments import build, message, receipt
+from tls_samples import TLS_SAMPLES, Recorded
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.capture.reading import Sources
@@ -43,7 +44,7 @@ def recorded(path: Path) -> list[list[Step]]:
     """What there is to be played of a capture, by connection."""
     connections: dict[int, list[Step]] = {}
     with ExitStack() as stack:
-        for event in read_events(Sources([str(path)], stack, bar=False)):
+        for event in read_events(Sources([str(path)], stack, bar=False), []):
             index = event.connection.index
             if isinstance(event, Frame) and event.to_broker:
                 first = event.type == NUMBERS["CONNECT"]
@@ -119,6 +120,16 @@ def test_a_broker_that_answers_as_recorded_differs_in_nothing(name: str) -> None
     [summary] = run.lines
     assert summary.endswith(" exchanges, 0 differ, 0 unanswered")
     assert int(summary.split()[0]) > 0
+
+
+def test_tls_is_opened_with_a_key_log(tmp_path: Path) -> None:
+    sample, keys = Recorded("tls13"), tmp_path / "keys.txt"
+    keys.write_bytes(sample.keys)
+    closed = sample.write(tmp_path / "closed.pcapng")
+    with broker(recorded(TLS_SAMPLES / "tls13.pcapng")) as (url, seen):
+        run = pwire("replay", closed, "--read-keylog", keys, "--to", url)
+    assert (run.code, len(seen)) == (0, 15), run.err
+    assert pwire("replay", closed, "--to", "pulsar://127.0.0.1:1").code == console.EXIT_SOURCE
 
 
 def test_differences_are_lines_and_the_exit_code_is_9() -> None:

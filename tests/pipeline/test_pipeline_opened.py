@@ -10,36 +10,30 @@ import pytest
 import zstandard
 from pipeline.comparing import Now, alone, decoding, rows_in, run, stored, together
 from pipeline.test_pipeline_run import OPTIONS, parts, put
-from pwire_run import SAMPLES, pwire
+from pwire_run import pwire
+from tls_samples import TLS_SAMPLES, Recorded
 
 from pulsarctl_wire import data
-from pulsarctl_wire.capture.files import find_secrets, read_packets
-from pulsarctl_wire.capture.writer import PcapngWriter
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
 
 OPENED = replace(OPTIONS, keylog=())
-TLS_12, TLS_13 = (SAMPLES.parent / "tls" / f"tls{version}.pcapng" for version in (12, 13))
+TLS_12, TLS_13 = (TLS_SAMPLES / f"tls{version}.pcapng" for version in (12, 13))
 FRAMES = 31  # of each
 
 
 def taken_apart(sample: Path, directory: Path) -> tuple[list[str], str]:
     """The packets of a sample in two files without secrets, and its key log."""
-    content = sample.read_bytes()
-    packets = list(read_packets(content, bytes))
+    recorded = Recorded(sample.stem)
     keys = directory / "keys.txt"
-    keys.write_bytes(b"".join(body[8:].rstrip(b"\0") for body, _ in find_secrets(content)))
-    paths = []
-    for number, some in enumerate((packets[:25], packets[25:])):
-        path = directory / f"{number}.pcapng"
-        with path.open("wb") as stream:
-            writer = PcapngWriter(stream)
-            for packet in some:
-                writer.write(packet)
-        paths.append(str(path))
-    return paths, str(keys)
+    keys.write_bytes(recorded.keys)
+    parts = recorded.packets[:25], recorded.packets[25:]
+    paths = [
+        recorded.write(directory / f"{number}.pcapng", packets=part) for number, part in enumerate(parts)
+    ]
+    return list(map(str, paths)), str(keys)
 
 
 def test_secrets_inside_captures(tmp_path: Path) -> None:

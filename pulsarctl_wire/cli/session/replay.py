@@ -53,6 +53,9 @@ class ReplayOptions:
         "SOURCE...", "Captures, as for decode; - is stdin. Several sources are read as one capture."
     )
     to: str | None = option("--to URL", "Service URL of the broker to replay to; required, or --url.")
+    read_keylogs: list[str] = several(
+        "--read-keylog FILE", "Read TLS of the captures with the keys in this log (SSLKEYLOGFILE)."
+    )
     connection: list[str] = several(
         "--connection N|ADDRESS", "Only these connections: a number, a port, or part of an address."
     )
@@ -94,7 +97,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
         thread = ReaderThread(stack)
         paths = find_captures(options.sources)
         read = Sources(paths, stack, bar=False, flush=thread.hand_over, buffered=False)
-        events: Iterator[Event | ConnectionEnded] = read_events(read)
+        events: Iterator[Event | ConnectionEnded] = read_events(read, options.read_keylogs)
         if is_selected is not None:
             events = (event for event in events if is_selected(event))  # type: ignore[arg-type]
         player = Replay(
@@ -218,9 +221,9 @@ class ReaderThread:
         self._turn.release()
 
 
-def read_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
+def read_events(sources: Sources, keylogs: list[str]) -> Iterator[Event | ConnectionEnded]:
     """Yield the events of the sources, and a `ConnectionEnded` where a side closed its connection."""
-    from pulsarctl_wire.capture.sources import Decoder
+    from pulsarctl_wire.capture.sources import Decoder, Reading
     from pulsarctl_wire.net.replay.replay import ConnectionEnded
 
     endings: list[ConnectionEnded] = []
@@ -229,7 +232,7 @@ def read_events(sources: Sources) -> Iterator[Event | ConnectionEnded]:
         if ending.by_broker is not None:
             endings.append(ConnectionEnded(ending.connection, ending.by_broker, ending.last_ns))
 
-    decoder = Decoder(join_chunks=False, on_end=note)
+    decoder = Decoder(Reading(keylogs=tuple(keylogs)), join_chunks=False, on_end=note)
     for events in sources.read(decoder):
         index = events[0].connection.index if events else -1
         yield from (end for end in endings if end.connection.index != index)
