@@ -68,6 +68,20 @@ def test_other_traffic_is_what_it_is_otherwise(tmp_path: Path) -> None:
     assert together(paths, tmp_path / "payloads", large) == alone(paths, large)
 
 
+def test_captures_that_cannot_be_read(tmp_path: Path) -> None:
+    cut, gone = tmp_path / "a: cut.pcapng", tmp_path / "b.pcapng"
+    cut.write_bytes(TLS_12.read_bytes()[:-30])
+    gone.write_bytes(TLS_12.read_bytes())
+    inputs = find_inputs([str(cut), str(gone), str(TLS_13)])
+    gone.unlink()
+    totals = run(inputs, tmp_path / "out", OPENED)
+    problems = {name: (text, is_damaged) for name, text, is_damaged in totals.problems}
+    assert problems.keys() == {str(cut), str(gone)}
+    assert problems[str(gone)] == ("No such file or directory", False)
+    assert problems[str(cut)][1]
+    assert len(stored(tmp_path / "out", "frames")) == 2 * FRAMES
+
+
 def test_nothing_is_decoded_again_until_there_are_other_captures(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run([str(TLS_12)], out, OPENED)

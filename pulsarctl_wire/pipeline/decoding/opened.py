@@ -4,12 +4,12 @@ The key and number of a TLS record follow from those before it, which may be in 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Final
 
 from pulsarctl_wire.capture.series import Span, arrange, read_all
-from pulsarctl_wire.capture.sources import Decoder, Reading, Source
+from pulsarctl_wire.capture.sources import Decoder, Reading, Source, prefix_errors
 from pulsarctl_wire.capture.tls.counts import TlsCounts
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.decoding.edges import Options
@@ -27,6 +27,7 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
 
     Raises CaptureError if a key log cannot be read.
     """
+    names = [input_.name for input_ in inputs]
     tls = TlsCounts()
 
     def end(ending: EndedConnection) -> None:
@@ -35,13 +36,15 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
 
     def report(error: CaptureError) -> None:
         text = str(error)
-        name = next((name for name in decoder.sources if text.startswith(f"{name}: ")), "")
+        name = max((name for name in names if text.startswith(f"{name}: ")), key=len)
         totals.add_problems([(name, text.removeprefix(f"{name}: "), isinstance(error, DamagedCapture))])
 
     @contextmanager
     def open_file(index: int) -> Iterator[Source]:
         input_ = inputs[index]
-        with open_input(input_.path) as stream:
+        with ExitStack() as stack:
+            with prefix_errors(input_.name):
+                stream = stack.enter_context(open_input(input_.path))
             yield Source(input_.name, stream, input_.size)
         totals.read += input_.size
 
@@ -59,7 +62,7 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
         None if input_.first_ns is None else Span(input_.first_ns, input_.last_ns, input_.mark)
         for input_ in inputs
     ]
-    turns = arrange([input_.name for input_ in inputs], spans).turns
+    turns = arrange(names, spans).turns
     reading = read_all(decoder, turns, open_file, report, totals.notes.append)
     for events in chain(reading, decoder.finish()):
         rows.add(events)
