@@ -94,9 +94,9 @@ class Secrets:
 
     def take_blocks(self, blocks: Iterable[SecretsBlock]) -> None:
         """Take the secrets of a capture file's blocks."""
-        for body, order in blocks:
-            kind, size = struct.unpack_from(order + "II", body.ljust(8, b"\0"))
-            if kind == NSS:
+        for body, order in filter(holds_key_log, blocks):
+            (size,) = struct.unpack_from(order + "I", body.ljust(8, b"\0"), 4)
+            if size:
                 self.keylog.feed(body[8 : 8 + size])
                 self.keylog.finish()
 
@@ -147,6 +147,12 @@ def require_keylogs(paths: Iterable[str]) -> None:
     for path in paths:
         if not os.path.exists(path):
             raise CaptureError(f"--keylog {path}: no such file")
+
+
+def holds_key_log(block: SecretsBlock) -> bool:
+    """Return whether a block holds secrets of TLS: there are others."""
+    body, order = block
+    return body[:4] == struct.pack(order + "I", NSS)
 
 
 def may_have_secrets(path: str) -> bool:

@@ -153,7 +153,7 @@ def tables(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     apart: bool = False,
-    keylogs: Sequence[str] = (),
+    keylogs: Sequence[str | os.PathLike[str]] = (),
     say: Callable[[str], object] = lambda note: None,
 ) -> Tables:
     """Open tables, or captures, as one.
@@ -174,7 +174,8 @@ def tables(
         raise CaptureError("no source: name a capture or a table")
     wants_spark = engine == "spark" or (engine is None and bool(spark or master or conf))
     require("pyspark" if wants_spark else "duckdb")
-    make_table = partial(table_of, say=say, keylogs=keylogs)
+    logs = [os.fspath(path) for path in keylogs]
+    make_table = partial(table_of, say=say, keylogs=logs)
     paths = _as_tables([os.fspath(source) for source in sources], apart, make_table)
     look = partial(_find, paths)
     found = look()

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
+from pulsarctl_wire.capture.secrets import require_keylogs
 from pulsarctl_wire.pipeline.decoding.edges import Decoded, Options, Settings
 from pulsarctl_wire.pipeline.decoding.opened import decode_opened
 from pulsarctl_wire.pipeline.decoding.progress import Progress, Result, Totals, decoded_in_order
@@ -55,6 +56,8 @@ class Run:
         self._store = self._table.next_generation() if resumed.rebuild else self._table
         self._settings = resumed.settings
         self._progress = resumed.progress or new_progress(self._settings, inputs)
+        if options.keylog is not None and self._progress.file < len(self._progress.inputs):
+            require_keylogs(options.keylog)
         self.rebuild = resumed.rebuild
         """Why the table is made again, or None."""
         self.notes = resumed.notes
@@ -116,6 +119,7 @@ class Run:
             finisher.add(f"{first._replace(part=part).name}..{last.name}", rows)
             finisher.submit()
             show(progress.totals)
+        finisher.save(progress, is_before_last=True)  # in place of one that a table had before
         progress.file = len(self.inputs)
 
     def _load_decoded(self, split: Split, future: Future[None]) -> Decoded:

@@ -10,12 +10,13 @@ import pytest
 import zstandard
 from pipeline.comparing import Now, alone, decoding, rows_in, run, stored, together
 from pipeline.test_pipeline_run import OPTIONS, parts, put
-from pwire_run import pwire
+from pwire_run import SAMPLES, pwire
 from tls_samples import TLS_SAMPLES, Recorded
 
 from pulsarctl_wire import data
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.pipeline.files.inputs import find_inputs
+from pulsarctl_wire.pipeline.files.splits import NO_CAPTURE
 from pulsarctl_wire.pipeline.run import Run
 from pulsarctl_wire.pipeline.storage.tasks import Pool
 
@@ -115,6 +116,30 @@ def test_splits_say_that_there_are_secrets(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_saved_before_a_rebuild_is_not_believed(tmp_path: Path) -> None:
+    """Otherwise the table could not go on without the captures of before."""
+    paths, keys = taken_apart(TLS_13, tmp_path)
+    out, opened = tmp_path / "out", replace(OPENED, keylog=(keys,))
+    run([*put(tmp_path, parts()), *paths], out, OPTIONS)
+    run(paths, out, opened, rebuild=True)
+    again = Run(find_inputs(paths), str(out), options=opened)
+    assert (again.rebuild, again.resumed) == (None, 2)
+    (out / "progress" / "all").write_bytes(b"garbage")
+    run(paths, out, opened)
+    assert len(stored(out, "frames")) == FRAMES
+    assert len(stored(out, "connections")) == 2
+
+
+def test_texts_are_refused_as_they_are_in_splits(tmp_path: Path) -> None:
+    text, sizes = tmp_path / "text.txt", list[int]()
+    text.write_text(TLS_12.read_bytes().hex())
+    for options in (OPTIONS, OPENED):
+        totals = run([str(text), str(TLS_13)], tmp_path / f"out{len(sizes)}", options)
+        assert [problem for _, problem, _ in totals.problems] == [NO_CAPTURE]
+        sizes.append(totals.read)
+    assert sizes[1] == TLS_13.stat().st_size  # only what was read of captures
+
+
 # ---- Commands ----
 
 
@@ -129,6 +154,17 @@ def test_analyze_opens_tls(tmp_path: Path) -> None:
     assert len(stored(out, "frames")) == FRAMES
     later = pwire("analyze", *paths, "--out", out)  # without the option, it stays as it is
     assert (later.code, "is made again" in later.err, len(stored(out, "frames"))) == (0, False, FRAMES)
+    both = pwire("analyze", *paths, TLS_12, "--out", out)  # as before, with the key log of before
+    assert (both.code, len(stored(out, "frames"))) == (0, 2 * FRAMES)
+    asked = pwire("analyze", *paths, TLS_12, "--out", out, "--rebuild", "--keylog", keys)
+    assert "is made again: --rebuild was given." in asked.err
+    Path(keys).unlink()
+    gone = pwire("analyze", *paths, TLS_12, SAMPLES / "python-simple.pcap", "--out", out)
+    assert gone.complaints == [f"pwire: --keylog {keys}: no such file"]
+    pipe = pwire("analyze", *paths, "--out", out, "--keylog", tmp_path)
+    assert pipe.complaints == [
+        f"pwire: analyze: --keylog {tmp_path}: is no file, which later runs could read, too"
+    ]
     refused = pwire("analyze", tmp_path, "--out", tmp_path / "other", "--follow", "--keylog", keys)
     assert refused.complaints == [
         "pwire: analyze: --keylog cannot be combined with --follow: TLS is opened in one go"
@@ -149,7 +185,7 @@ def test_queries_open_tls(tmp_path: Path) -> None:
     run = pwire("report", "producers", "--keylog", keys, *paths, "-o", "json")
     assert [row["messages"] for row in run.records] == [3]
     assert "TLS: 2 of 2 connections opened" in run.err
-    with data.tables(*paths, keylogs=[keys]) as tables:
+    with data.tables(*paths, keylogs=[Path(keys)]) as tables:
         assert tables.sql(query).rows() == [{"n": FRAMES}]
     with Path(keys).open("a") as stream:
         stream.write("no key\n")  # the table is made again
@@ -158,6 +194,18 @@ def test_queries_open_tls(tmp_path: Path) -> None:
     assert "1 line" in again.err
     missing = pwire("sql", "--keylog", tmp_path / "none", *paths, query)
     assert missing.complaints == [f"pwire: --keylog {tmp_path / 'none'}: no such file"]
+
+
+def test_later_key_logs_are_used_beside_earlier_ones(tmp_path: Path) -> None:
+    days = [tmp_path / "1", tmp_path / "2"]
+    captures: list[str] = []
+    for day, sample in zip(days, (TLS_12, TLS_13), strict=True):
+        day.mkdir()
+        paths, keys = taken_apart(sample, day)
+        captures += paths
+        run = pwire("analyze", *captures, "--out", tmp_path / "out", "--keylog", keys)
+        assert run.code == 0, run.err
+    assert len(stored(tmp_path / "out", "frames")) == 2 * FRAMES
 
 
 def test_queries_open_compressed_captures(tmp_path: Path) -> None:
@@ -182,6 +230,9 @@ def test_extract_writes_the_secrets(tmp_path: Path) -> None:
     assert len(pwire("decode", out).lines) == FRAMES
     closed = pwire("extract", table, *where)
     assert closed.complaints == [f"pwire: {FRAMES} frames cannot be decoded from these packets"]
-    pwire("table", TLS_13, "--out", table)
-    assert pwire("extract", table, *where).complaints == []  # the secrets are in the capture
-    assert len(pwire("decode", out).lines) == FRAMES
+    packed = tmp_path / "packed.pcapng.zst"
+    packed.write_bytes(zstandard.compress(TLS_13.read_bytes(), 19))
+    for capture in (TLS_13, packed):
+        pwire("table", capture, "--out", table)
+        assert pwire("extract", table, *where).complaints == []  # the secrets are in the capture
+        assert len(pwire("decode", out).lines) == FRAMES

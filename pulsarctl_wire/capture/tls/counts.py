@@ -43,9 +43,6 @@ class TlsCounts:
             if kind:
                 texts.append(f"{self._reasons[kind]}{others}")
         if "no secret" in self._counts:
-            texts.append(
-                f"the {secrets:,} secrets known are of other connections"
-                if secrets
-                else "--keylog FILE names a key log"
-            )
+            known = f"{secrets:,} secret{'s' * (secrets != 1)} of other connections known"
+            texts.append(known if secrets else "--keylog FILE names a key log")
         return "; ".join(texts)

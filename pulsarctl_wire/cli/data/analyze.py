@@ -1,5 +1,6 @@
 """`pwire analyze`: turns any amount of captures into one frames table, with Spark."""
 
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -67,6 +68,9 @@ def analyze(options: AnalyzeOptions) -> int:
         console.fail("analyze: --metrics needs --follow")
     if options.follow and options.rows.keylogs:
         console.fail("analyze: --keylog cannot be combined with --follow: TLS is opened in one go")
+    for path in options.rows.keylogs:
+        if path != os.devnull and os.path.exists(path) and not os.path.isfile(path):
+            console.fail(f"analyze: --keylog {path}: is no file, which later runs could read, too")
     if options.follow and (options.mirror or options.rebuild):
         name = "--mirror" if options.mirror else "--rebuild"
         console.fail(f"analyze: {name} cannot be combined with --follow")
@@ -74,8 +78,10 @@ def analyze(options: AnalyzeOptions) -> int:
         reason = "by Spark Connect the server would finish its batches, where nobody sees them"
         console.fail(f"analyze: --follow needs a driver of its own: {reason}")
     try:
+        from pulsarctl_wire.capture.secrets import require_keylogs
         from pulsarctl_wire.pipeline.storage.store import Store
 
+        require_keylogs(options.rows.keylogs)
         outline = Store(options.out).outline()
         work = replace(options.rows.make_options(split), partition_by=_partition_by(options, outline))
         if options.follow:
@@ -114,8 +120,12 @@ def _run(options: AnalyzeOptions, work: Any, settings: dict[str, str], outline: 
     previous = outline.inputs if outline else []
     inputs = find_inputs(options.inputs, console.warn, previous)
     options.rows.check_host(file.name for file in inputs)
-    if work.keylog is None and ((outline and outline.options.keylog is not None) or _hold_secrets(inputs)):
-        work = replace(work, keylog=outline.options.keylog if outline else ())
+    is_new = outline is None or options.rebuild
+    earlier_logs = None if is_new else outline.options.keylog
+    if work.keylog is not None or earlier_logs is not None:
+        work = replace(work, keylog=tuple(dict.fromkeys([*(earlier_logs or ()), *(work.keylog or ())])))
+    elif is_new and _hold_secrets(inputs):
+        work = replace(work, keylog=())
     if sum(file.size for file in inputs) - sum(file.size for file in previous) >= _SMALL:
         console.require("pyspark")
     with ExitStack() as stack:
@@ -165,16 +175,19 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
     """Add files as they become complete; returns the totals."""
     from pulsarctl_wire.spark.session import session
 
-    count = 0
+    count = notes = 0
 
     def show(totals: Any) -> None:
-        nonlocal count
+        nonlocal count, notes
         for name, problem, _ in totals.problems[count:]:
             console.warn(f"{name}: {problem}")
         count = len(totals.problems)
+        for note in totals.notes[notes:]:
+            console.warn(note)
+        notes = len(totals.notes)
         sys.stderr.write(
-            f"{human_bytes(totals.read)}, {totals.packets:,} packets, "
-            f"{totals.connections:,} connections{_describe_drops(totals)}\n"
+            f"{human_bytes(totals.read)}, {count_of(totals.packets, 'packet')}, "
+            f"{count_of(totals.connections, 'connection')}{_describe_drops(totals)}\n"
         )
         sys.stderr.flush()
 

@@ -158,18 +158,22 @@ class ExtractJob:
             yield from self._captures.find_renamed(file, probes[0].at_ns)
 
     def _copy_all(self, file: str, path: str, temporary: str, can_seek: bool) -> None:
-        copied = Copied(temporary)
-        copy(path, self._windows(file), copied, can_seek=can_seek)
+        copied = self._copy_windows(file, path, temporary, can_seek)
         if copied.lost and can_seek and copied.is_odd:
             copied.delete()
-            copied = Copied(temporary)
-            copy(path, self._windows(file), copied, can_seek=False)
+            copied = self._copy_windows(file, path, temporary, False)
         copied.close()
         self._read.append(path)
         self._secrets.begin_file(path)
         self._copies.append(copied)
         if copied.lost:
             self._lose(copied.lost, f"{path}: {copied.error or 'other packets are in their places'}")
+
+    def _copy_windows(self, file: str, path: str, temporary: str, can_seek: bool) -> Copied:
+        copied = Copied(temporary)
+        copied.on_secrets = lambda block: self._secrets.take_blocks([block])
+        copy(path, self._windows(file), copied, can_seek=can_seek)
+        return copied
 
     def _lose(self, frames: int, problem: str) -> None:
         """Say how many frames are lost, and why."""

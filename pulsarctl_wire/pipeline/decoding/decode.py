@@ -16,6 +16,7 @@ from pulsarctl_wire.capture.files import Lane, OnSecrets, PacketReader, SecretsB
 from pulsarctl_wire.capture.halves import Tcp
 from pulsarctl_wire.capture.handover import IDLE, halves_of, hand_over, sync_point
 from pulsarctl_wire.capture.packets import SYN, Dissector, Waiting, reverse
+from pulsarctl_wire.capture.secrets import holds_key_log
 from pulsarctl_wire.capture.series import open_lane
 from pulsarctl_wire.capture.sources import unpack
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -210,8 +211,8 @@ class _SplitDecoder:
                     events = reassembler.take_more()
 
     def note_secrets(self, block: SecretsBlock) -> None:
-        """Note that there are secrets, which are not used."""
-        self.has_secrets = True
+        """Note secrets, which are not used."""
+        self.has_secrets |= holds_key_log(block)
 
     def turn(self, packets: PacketReader | SideBySide) -> int:
         """Return the turn of the current packet."""

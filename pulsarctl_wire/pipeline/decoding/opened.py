@@ -6,8 +6,9 @@ The key and number of a TLS record follow from those before it, which may be in 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import Final
+from typing import BinaryIO, Final, cast
 
+from pulsarctl_wire.capture.compression import Counted
 from pulsarctl_wire.capture.series import Span, arrange, read_all
 from pulsarctl_wire.capture.sources import Decoder, Reading, Source, prefix_errors
 from pulsarctl_wire.capture.tls.counts import TlsCounts
@@ -15,7 +16,8 @@ from pulsarctl_wire.errors import CaptureError, DamagedCapture
 from pulsarctl_wire.pipeline.decoding.edges import Options
 from pulsarctl_wire.pipeline.decoding.progress import Totals
 from pulsarctl_wire.pipeline.decoding.rows import RowsInMemory, Stitched, new_builder
-from pulsarctl_wire.pipeline.files.splits import Input, open_input
+from pulsarctl_wire.pipeline.files.inputs import is_capture
+from pulsarctl_wire.pipeline.files.splits import NO_CAPTURE, Input, open_input
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.exchanges import ExchangeState
 
@@ -28,6 +30,7 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
     Raises CaptureError if a key log cannot be read.
     """
     names = [input_.name for input_ in inputs]
+    counted: list[Counted] = []
     tls = TlsCounts()
 
     def end(ending: EndedConnection) -> None:
@@ -44,9 +47,14 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
         input_ = inputs[index]
         with ExitStack() as stack:
             with prefix_errors(input_.name):
-                stream = stack.enter_context(open_input(input_.path))
-            yield Source(input_.name, stream, input_.size)
-        totals.read += input_.size
+                if input_.size and not is_capture(input_):
+                    raise CaptureError(NO_CAPTURE)
+                counted.append(Counted(stack.enter_context(open_input(input_.path))))
+            yield Source(input_.name, cast(BinaryIO, counted[-1]), input_.size)
+
+    def count() -> None:
+        totals.read = sum(stream.count for stream in counted)
+        totals.packets, totals.seen = decoder.packets, decoder.knowledge.frames
 
     decoder = Decoder(
         Reading(options.max_frame_size, options.keylog or (), options.keep_duplicates),
@@ -56,7 +64,6 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
         on_end=end,
     )
     secrets, reassembler = decoder.secrets, decoder.reassembler
-    secrets.require_logs()
     rows = RowsInMemory(new_builder(options, decoder.sources))
     spans = [
         None if input_.first_ns is None else Span(input_.first_ns, input_.last_ns, input_.mark)
@@ -67,9 +74,9 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
     for events in chain(reading, decoder.finish()):
         rows.add(events)
         if rows.size > _ENOUGH:
-            totals.packets, totals.seen = decoder.packets, decoder.knowledge.frames
+            count()
             yield Stitched({}, rows.number_connections(), 0)
-    totals.packets, totals.seen = decoder.packets, decoder.knowledge.frames
+    count()
     totals.cut, totals.dropped = decoder.cut_packets, decoder.dropped_packets
     totals.skipped, totals.copies = dict(decoder.skipped), reassembler.copies.total
     totals.connections = reassembler.connections

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from pulsarctl_wire.capture import files
 from pulsarctl_wire.capture.compression import CHUNK, reader
-from pulsarctl_wire.capture.files import PacketReader, RawPacket
+from pulsarctl_wire.capture.files import OnSecrets, PacketReader, RawPacket
 from pulsarctl_wire.capture.packets import MAX_DATAGRAMS, Dissector, Segment, reverse
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.capture.secrets import Secrets
@@ -98,6 +98,8 @@ class Copied:
         """Whether packets may be missed unless all are read: it is pcapng, or has fragments of IP packets."""
         self.first_ns = 0
         """The time of the first packet."""
+        self.on_secrets: OnSecrets | None = None
+        """As in `PacketReader`."""
         self._path = path
         self._stream = open(path, "wb")  # noqa: SIM115
         self._writer = PcapngWriter(self._stream)
@@ -241,6 +243,7 @@ def copy(path: str, windows: Iterable[Window], copied: Copied, *, can_seek: bool
             raise CaptureError("not a capture (pcap, pcapng)")
         packets = files.read_packets(head, reader(peeled))
         copied.is_odd = packets.layout.blocks
+        packets.on_secrets = copied.on_secrets
         scan = _Scan(windows, copied, can_seek=can_seek and peeled is stream)
         if scan.can_seek:
             _seek(scan, stream, packets, copied)

@@ -27,6 +27,7 @@ GROUP_SIZE: Final = 16 * 1024 * 1024
 """Bytes of the files of a split that has several inputs."""
 MAX_GROUP: Final = 256
 """How many inputs a split may have: compressed files may be much larger than they look."""
+NO_CAPTURE: Final = "no capture (pcap, pcapng); pwire table reads hex dumps and raw frames"
 END: Final = 10**9
 """Stands for the number of an input where there is none: after all of them."""
 
@@ -224,7 +225,7 @@ def read_split(split: Split, read: Read) -> PacketReader | None:
         if not head:
             raise CaptureError("is empty: no packets, no frames")
         if not files.is_capture(head):
-            raise CaptureError("no capture (pcap, pcapng); pwire table reads hex dumps and raw frames")
+            raise CaptureError(NO_CAPTURE)
         return files.read_packets(head, read, split.stop)
     if split.exact:
         return PacketReader(b"", read, split.layout, split.start, split.stop)

@@ -80,8 +80,8 @@ def _find_furthest(
     return None
 
 
-def describe_difference(prior: Progress | None, options: Options) -> str:
-    """Say why a table cannot go on from `prior`, its progress before."""
+def describe_difference(prior: Progress | None, options: Options, is_asked: bool) -> str:
+    """Say why a table does not go on from `prior`, its progress before. `is_asked`: --rebuild was given."""
     if prior is None:
         return "it cannot be told what the table was made of"
     if prior.version != VERSION:
@@ -93,6 +93,8 @@ def describe_difference(prior: Progress | None, options: Options) -> str:
     ]
     if prior.options.partition_by != options.partition_by:
         changes.append("which pwire table optimize --partition-by changes without decoding")
+    if is_asked and not changes:
+        return "--rebuild was given"
     if not changes and options.keylog is not None:
         return "the inputs are others than before, and TLS is opened in all of them in one go"
     return ", ".join(changes) or "the inputs are no continuation of those before"

@@ -95,7 +95,7 @@ class Store:
             states, damage = self._readable_states()
             progress = None if rebuild else find_furthest(states, inputs, options, mirror)
             if progress is None and (states or damage):
-                return self._resume_rebuild(states, damage, inputs, options, mirror, mirror or rebuild)
+                return self._resume_rebuild(states, damage, inputs, options, mirror, rebuild)
             if progress is not None and not mirror:
                 count = len(list_begun(progress))
                 for earlier in self._list_earlier(states, options):
@@ -114,18 +114,18 @@ class Store:
         inputs: list[Input],
         options: Options,
         mirror: bool,
-        may_lose: bool,
+        rebuild: bool,
     ) -> Resumed:
         """Prepare to make the table again beside itself, or to go on with that."""
         beside = self.next_generation()
         begun_before, _ = beside._readable_states()
         progress = find_furthest(begun_before, inputs, options, mirror)
-        reason = damage[0] if damage and not states else describe_difference(last(states), options)
+        reason = damage[0] if damage and not states else describe_difference(last(states), options, rebuild)
         with suppress(CaptureError):
             if redone := self._load(_REDONE):
                 states = states | {_REDONE: redone}
         earlier = self._list_earlier(states, options)
-        if not may_lose:
+        if not (mirror or rebuild):
             if not earlier:
                 raise CaptureError(f"{reason}; --rebuild makes the table again, of the inputs that are there")
             finished = progress.inputs[: progress.file] if progress else []
