@@ -340,6 +340,13 @@ def test_any_frames_in_any_chunks(write: Callable[[bytes], str], raws: list[byte
     assert count(events).keys().isdisjoint({"Malformed", "Gap", "partial"})
 
 
+def test_a_last_line_of_one_digit() -> None:
+    digits = urlsafe_b64encode(DATA).decode().rstrip("=")
+    text = f"{digits[:-1]}\n{digits[-1]}\n"
+    assert [frame.raw for frame in frames_of(text)] == [CONNECT, SEND]
+    assert [frame.raw for frame in frames_of(f"a\n{text}b\n")] == [CONNECT, SEND]
+
+
 def test_utf_16() -> None:
     text = FORMS_BY_NAME["Format-Hex"](DATA)
     for coding in ("utf-16", "utf-16-be"):

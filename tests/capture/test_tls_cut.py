@@ -118,6 +118,7 @@ def test_a_ccm_record_that_is_cut_stays_closed() -> None:
 @given(
     data=st.binary(max_size=40), holes=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=4)
 )
+@example(data=bytes(2), holes=[(0, 9), (0, 9)])
 def test_parts_lie_between_the_holes(data: bytes, holes: list[tuple[int, int]]) -> None:
     places = sorted((start, start + size) for start, size in holes)
     parts, end = split_parts(data, places, 8)

@@ -9,7 +9,7 @@ from pulsarctl_wire.capture.text.dumped import PIECE, Dumped
 from pulsarctl_wire.capture.text.lines import Line
 from pulsarctl_wire.capture.text.times import time_in
 
-_WHOLE: Final = re.compile(r"\s*[\"']?([A-Za-z0-9+/_-]{2,}={0,2})[\"']?[,;]?\s*(?:\\n)?$")
+_WHOLE: Final = re.compile(r"\s*[\"']?([A-Za-z0-9+/_-]+={0,2})[\"']?[,;]?\s*(?:\\n)?$")
 _TOKEN: Final = re.compile(r"(?<![A-Za-z0-9+/_-])([A-Za-z0-9+/_-]{16,}={0,2})")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
@@ -21,6 +21,8 @@ def parse_base64(lines: Iterable[Line]) -> Iterator[Dumped]:
         match = _WHOLE.match(line)
         text = match[1] if match else ""
         is_next = number == last or (len(text) <= width and not digits.endswith("="))
+        if len(text) == 1 and not (digits and is_next):
+            text = ""  # the last line may have one digit, no first one has
         if digits and not (text and is_next):
             yield Dumped(_decode(digits), None, line=first)
             digits, width = "", 0

@@ -17,12 +17,12 @@ def split_parts(plain: bytes, holes: list[tuple[int, int]], offset: int) -> tupl
     parts: list[Part] = []
     start = missing = 0
     for first, last in holes:
-        first, last = min(max(first - offset, 0), len(plain)), min(max(last - offset, 0), len(plain))
+        first, last = (min(max(place - offset, start), len(plain)) for place in (first, last))
         if first > start:
             parts.append((missing, plain[start:first]))
             missing = 0
         missing += last - first
-        start = max(start, last)
+        start = last
     if start < len(plain):
         parts.append((missing, plain[start:]))
         missing = 0
