@@ -234,9 +234,12 @@ def is_another(half: Half, sequence: int) -> bool:
 
 
 def is_repeated(half: Half, segment: Segment, time_ns: int | None) -> bool:
-    """Return whether a segment repeats the last bytes of its half, sooner than TCP could."""
+    """Return whether a segment repeats the last bytes of its half, sooner than TCP could.
+
+    After the end of the connection none does: then a connection that was saved does not know its last packet.
+    """
     _, sequence, _, flags, payload, missing = segment
-    last_ns = half.tcp.last_ns
+    last_ns = None if half.tcp.ended else half.tcp.last_ns
     if time_ns is None or last_ns is None or not 0 <= time_ns - last_ns <= _AT_ONCE or flags & (SYN | NEXT):
         return False
     size = len(payload) + missing

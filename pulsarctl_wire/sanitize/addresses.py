@@ -17,9 +17,17 @@ _PUBLIC: Final = (
     [part for part in range(101, 224) if part not in (127, 169, 172, 192, 198, 203)],
 )
 """First parts of public IPv4 addresses, by the number of their digits."""
+_PRIVATE: Final = {169: range(254, 255), 172: range(16, 32), 192: range(168, 169)}
+"""First part of an IPv4 address -> second parts of private and link-local ones."""
 _GROUPS: Final = (range(1), range(1, 16), range(16, 256), range(256, 4096), range(4096, 65_536))
 """Groups of an IPv6 address, by the number of their digits."""
-_UNIQUE: Final = range(0xFC00, 0xFE00)
+_KINDS: Final = (
+    range(0x1000, 0x2000),
+    range(0x2000, 0x4000),  # global unicast
+    range(0x4000, 0xFC00),
+    range(0xFC00, 0xFE00),  # unique local
+)
+"""First groups of four digits, by what such addresses are for; those of other kinds stay."""
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 _LOCAL_BIT: Final = 0x02  # of an Ethernet address that no manufacturer has given
 _GROUP_BIT: Final = 0x01
@@ -75,9 +83,14 @@ class AddressMap:
         kept = 1
         if packed[:2] in (b"\xc0\xa8", b"\xa9\xfe"):
             kept = 2
-        elif packed[0] == 172 and 16 <= packed[1] < 32:
+        elif packed[0] == 172 and packed[1] in _PRIVATE[172]:
             other = self._move(packed[1], range(16, 32), packed[:1])
             return bytes((172, other, *self._move_parts(packed, 2)))
+        elif packed[0] in _PRIVATE:
+            choice = _DIGITS[len(str(packed[1])) - 1]
+            public = [part for part in choice if part not in _PRIVATE[packed[0]]]
+            other = self._move(packed[1], public, packed[:1])
+            return bytes((packed[0], other, *self._move_parts(packed, 2)))
         elif packed[0] != 10:
             digits = _PUBLIC[len(str(packed[0])) - 1]
             first = self._move(packed[0], digits, b"") if packed[0] in digits else packed[0]
@@ -100,10 +113,8 @@ class AddressMap:
         for index in range(0, 16, 2):
             group = int.from_bytes(packed[index : index + 2], "big")
             choice = _GROUPS[len(f"{group:x}") if group else 0]
-            if not index and group >= _UNIQUE[0]:
-                choice = _UNIQUE if group in _UNIQUE else range(group, group + 1)
-            elif not index:
-                choice = range(0x2000, 0x4000) if 0x2000 <= group < 0x4000 else choice
+            if not index and group >= 0x1000:
+                choice = next((kind for kind in _KINDS if group in kind), range(group, group + 1))
             out += self._move(group, choice, packed[:index]).to_bytes(2, "big")
         return out
 

@@ -17,6 +17,8 @@ from pulsarctl_wire.wire.varint import read_varint
 
 _FILLS: Final = {True: b"xqzjkvwbdfghlmnprstcy", False: bytes(range(256))}
 """Whether a content is text -> bytes of which one fills what is not random: one that was not there before."""
+_LONG: Final = bytes(byte | 0x90 for byte in range(256))
+"""Bytes of which each takes nine bits in short blocks of zlib (RFC 1951, 3.2.6)."""
 _NEAR: Final = 24  # random bytes more or fewer that are tried once the search is close
 _VARIANTS: Final = 4
 _EFFORT: Final = 1 << 30  # bytes that are compressed for a payload, at most
@@ -90,7 +92,10 @@ class _Variants:
         noise = self._noise.get(number)
         if noise is None:
             key = content.key + bytes([number])
-            noise = self._noise[number] = Noise.draw(key, self.free, content.is_printable, every=True)
+            noise = Noise.draw(key, self.free, content.is_printable, every=True)
+            if number % 2 and not content.is_printable:
+                noise = noise.translate(_LONG)
+            self._noise[number] = noise
         fill = self._fill
         if stretches == 1:
             random = noise[:count] + fill * (self.free - count)
@@ -238,7 +243,8 @@ def _lengthen_snappy(block: bytes, missing: int) -> bytes:
             start = pos + 1 + width
             size = int.from_bytes(block[pos + 1 : start], "little") if width else size
             stop = start + size + 1
-            more = min(missing, _MAX_WIDTH - width)
+            has_four = len(block) - start >= _MAX_WIDTH  # or some decoders take the size for cut
+            more = min(missing, _MAX_WIDTH - width) if has_four else 0
             missing -= more
             width += more
             out.append((_SHORT_LITERAL + width << 2) if width else tag)

@@ -6,9 +6,9 @@
     an address     by another one of its kind, with as many digits; loopback stays
 
 What replaces a character depends on a secret and on the characters before it in its run. So different names
-stay different, the same run of letters is replaced in the same way in all names (the topic NAME-SUB-DLQ still
-has the names of the topic and the subscription), and names with the same beginning keep that in common, as
-compression needs it.
+stay different (but a digit and a letter may become the same one), the same run of letters is replaced in the
+same way in all names (the topic NAME-SUB-DLQ still has the names of the topic and the subscription), and
+names with the same beginning keep that in common, as compression needs it.
 """
 
 import re

@@ -105,6 +105,7 @@ def again(progress: Progress) -> Progress:
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**64 - 1))
 @example(seed=3)  # no connection is open after the first file
+@example(seed=1_408)  # a segment is repeated after its connection has ended
 @example(seed=10_011)  # nor after the first of two that are then read side by side
 def test_progress_and_rows_come_back_as_they_were(seed: int) -> None:
     """Whoever is saved and loaded after every split finds what the one finds that goes on."""

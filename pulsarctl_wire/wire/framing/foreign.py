@@ -32,7 +32,8 @@ def recognise(head: bytes, tls: Any = None) -> tuple[str, str]:
     for signature, name in _SIGNATURES:
         if signature.match(head):
             if name == "TLS":
-                about = "" if tls is None else f" ({tls.describe()})"
+                known = "" if tls is None else tls.describe()
+                about = f" ({known})" if known not in ("", "TLS") else ""
                 return name, f"TLS {_TLS_RECORDS[head[0]]} record{about}"
             line = _QUERY.sub(b"", head.split(b"\n")[0].rstrip(b"\r"))[:80]
             return name, f"{name}: {line.decode('latin-1')}"
