@@ -12,7 +12,7 @@ from pulsarctl_wire.cli.capture.progress import JobProgress
 from pulsarctl_wire.cli.options import CONF, LOCAL, RowOptions, parse_conf, parse_size, partition_by
 from pulsarctl_wire.cli.signature import argument, flag, group, option
 from pulsarctl_wire.errors import TABLE_LIBRARIES, WireError
-from pulsarctl_wire.render.text import clean, count_of, human_bytes
+from pulsarctl_wire.render.text import clean, count_of, human_bytes, noun_of
 from pulsarctl_wire.spark import FOLLOWING
 from pulsarctl_wire.spark.connect import is_connect
 
@@ -186,8 +186,8 @@ def _follow(options: AnalyzeOptions, work: Any, settings: dict[str, str]) -> Any
             console.warn(note)
         notes = len(totals.notes)
         sys.stderr.write(
-            f"{human_bytes(totals.read)}, {count_of(totals.packets, 'packet')}, "
-            f"{count_of(totals.connections, 'connection')}{_describe_drops(totals)}\n"
+            f"{human_bytes(totals.read)}, {_count(totals.packets, 'packet')}, "
+            f"{_count(totals.connections, 'connection')}{_describe_drops(totals)}\n"
         )
         sys.stderr.flush()
 
@@ -220,8 +220,8 @@ def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) ->
     rate = f" ({totals.frames / seconds:,.0f} frames/s)" if not resumed and totals.frames > 100_000 else ""
     sys.stderr.write(
         f"{count_of(inputs, 'file')} ({human_bytes(totals.read)}){note}, "
-        f"{count_of(totals.connections, 'connection')}, {count_of(totals.frames, 'frame')}, "
-        f"{count_of(totals.gaps, 'gap')}"
+        f"{_count(totals.connections, 'connection')}, {_count(totals.frames, 'frame')}, "
+        f"{_count(totals.gaps, 'gap')}"
         f"{_describe_drops(totals)} in {seconds:.1f} s{rate}\n"
         f"{clean(out)}: {human_bytes(totals.size)}; "
         f"see pwire report summary {clean(out)}\n"
@@ -229,8 +229,12 @@ def _report(totals: Any, inputs: int, resumed: int, out: str, seconds: float) ->
 
 
 def _describe_drops(totals: Any) -> str:
-    packets = f"{totals.dropped:,} packet{'s' * (totals.dropped != 1)}"
+    packets = _count(totals.dropped, "packet")
     return f", {packets} dropped by the kernel while capturing" if totals.dropped else ""
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {noun_of(number, name)}"
 
 
 def _code(totals: Any) -> int:
