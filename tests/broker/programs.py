@@ -141,6 +141,9 @@ class _Draft:
     def ack(self) -> None:
         cumulative = self.rarely() or (self.kind in ("Exclusive", "Failover") and self.one(True, False))
         ids = [self.message() for _ in range(1 if cumulative else self.one(1, 1, 2, 3))]
+        if cumulative and isinstance(ids[0], list) and not ids[0][2]:
+            # No client has an ack set of a whole batch. Pulsar 4.0.8 delivers that again, without permits
+            ids = ids[0][:1]
         kind = "Cumulative" if cumulative else "Individual"
         answer = {"answer": True} if self.one(True, False) else {}
         self.of_consumer("ACK", ack_type=kind, message_id=ids, **answer)
