@@ -2,7 +2,7 @@
 
 import random
 import struct
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -42,23 +42,24 @@ def _expand(secret: bytes, label: bytes, size: int) -> bytes:
 def seal_capture(source: Path, target: Path, keylog: Path) -> None:
     """Write the frames of the capture `source` in TLS to `target`, and the secrets to `keylog`.
 
-    Each frame is a record of its own. There are no handshakes.
+    What came in a packet is a record. There are no handshakes.
     """
     rng = random.Random(7)
     lines: list[str] = []
     directions: dict[tuple[int, bool], _Direction] = {}
     with target.open("wb") as stream:
         writer = SessionWriter(stream)
-        for event in read_events(source):
-            if not isinstance(event, Frame):
-                continue
-            key = event.connection.index, event.to_broker
+        frames = (event for event in read_events(source) if isinstance(event, Frame))
+        for _, group in groupby(frames, lambda each: (each.packet, each.connection.index, each.to_broker)):
+            together = list(group)
+            frame = together[0]
+            key = frame.connection.index, frame.to_broker
             if key not in directions:
                 name = rng.randbytes(32).hex()
                 for to_broker, role in ((True, "CLIENT"), (False, "SERVER")):
                     secret = rng.randbytes(48)
                     lines.append(f"{role}_TRAFFIC_SECRET_0 {name} {secret.hex()}\n")
                     directions[key[0], to_broker] = _Direction(secret)
-            sealed = directions[key].seal(event.raw)
-            writer.carried(event.connection, event.to_broker, sealed, event.time_ns or 0)
+            sealed = directions[key].seal(b"".join(each.raw for each in together))
+            writer.carried(frame.connection, frame.to_broker, sealed, frame.time_ns or 0)
     keylog.write_text("".join(lines))

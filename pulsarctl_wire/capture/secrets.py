@@ -73,10 +73,15 @@ class Secrets:
         """Return what is wrong with the key logs, a line for each kind."""
         return [*self._problems, *self.keylog.describe_problems()]
 
-    def read_logs(self) -> None:
-        """Read what is new in the key logs. One that cannot be read any more is a problem, and left out."""
+    def read_logs(self) -> bool:
+        """Read what is new in the key logs; return whether there are new secrets.
+
+        A log that cannot be read any more is a problem, and left out.
+        """
+        version = self.version
         self._logs = [log for log in self._logs if self._read_log(log)]
         self._next = time.monotonic() + _EVERY
+        return self.version != version
 
     def _read_log(self, log: KeyLogFile) -> bool:
         """Read what is new in a key log; return whether it can be read."""
@@ -87,10 +92,9 @@ class Secrets:
             return False
         return True
 
-    def poll(self) -> None:
-        """Read what is new in the key logs, if the last look at them was a while ago."""
-        if self._logs and time.monotonic() >= self._next:
-            self.read_logs()
+    def poll(self) -> bool:
+        """Do the same if the last look at the key logs was a while ago."""
+        return bool(self._logs) and time.monotonic() >= self._next and self.read_logs()
 
     def take_blocks(self, blocks: Iterable[SecretsBlock]) -> None:
         """Take the secrets of a capture file's blocks."""

@@ -285,8 +285,9 @@ class Decoder:
                     if time_ns is not None and time_ns > self.last_ns:
                         self.last_ns = time_ns
                     position = number if reader is None or self._sort else place | reader.offset
-                    if has_logs or self._has_new_secrets:
-                        yield from self._retry_secrets()
+                    if self._has_new_secrets or (has_logs and self.secrets.poll()):
+                        self._has_new_secrets = False
+                        yield from self.reassembler.retry()
                     events = reassembler.add(segment, time_ns, position)
                     while events:
                         yield events
@@ -300,14 +301,6 @@ class Decoder:
         version = self.secrets.version
         self.secrets.take_blocks([block])
         self._has_new_secrets |= self.secrets.version != version
-
-    def _retry_secrets(self) -> Iterator[list[Event]]:
-        """Read what is new in the key logs, and yield the events in records that waited for new secrets."""
-        version = self.secrets.version
-        self.secrets.poll()
-        if self._has_new_secrets or self.secrets.version != version:
-            self._has_new_secrets = False
-            yield from self.reassembler.retry()
 
     def _number_merged(self, packets: files.SideBySide) -> Iterator[tuple[int, RawPacket]]:
         """Yield the packets of several files with their numbers."""
