@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,11 +69,11 @@ def table_of(
     """
     require_keylogs(keylogs)
     inputs = find_inputs(captures, say)
-    is_small = sum(input_.size for input_ in inputs) <= SPLIT  # one process would decode them anyway
-    holds = may_have_secrets if is_small else has_secrets
-    opens_tls = bool(keylogs) or any(is_capture(input_) and holds(input_.path) for input_ in inputs)
-    options = Options(SPLIT, max_frame_size, payload, keylog=tuple(keylogs) if opens_tls else None)
+    options = Options(SPLIT, max_frame_size, payload, keylog=tuple(keylogs) or None)
     table = directory() / _key(inputs, options)
+    if not keylogs and not (table / _MANIFEST).exists() and _hold_secrets(inputs):
+        options = replace(options, keylog=())
+        table = directory() / _key(inputs, options)
     if (table / _MANIFEST).exists():
         os.utime(table)
     else:
@@ -87,6 +87,13 @@ def table_of(
     if totals["dropped"]:
         say(f"packets dropped by the kernel while capturing: {totals['dropped']:,}")
     return str(table)
+
+
+def _hold_secrets(inputs: Sequence[Input]) -> bool:
+    """Return whether captures hold secrets of TLS; if they are small, whether they may."""
+    is_small = sum(input_.size for input_ in inputs) <= SPLIT  # one process would decode them anyway
+    holds = may_have_secrets if is_small else has_secrets
+    return any(holds(input_.path) and is_capture(input_) for input_ in inputs)
 
 
 def findings_in(files: Sequence[str], reading: Sequence[Any], make: Callable[[], pa.Table]) -> pa.Table:
