@@ -96,20 +96,21 @@ class Secrets:
         """Do the same if the last look at the key logs was a while ago."""
         return bool(self._logs) and time.monotonic() >= self._next and self.read_logs()
 
-    def take_blocks(self, blocks: Iterable[SecretsBlock]) -> None:
-        """Take the secrets of a capture file's blocks."""
-        for body, order in filter(holds_key_log, blocks):
-            (size,) = struct.unpack_from(order + "I", body.ljust(8, b"\0"), 4)
-            if size:
-                self.keylog.feed(body[8 : 8 + size])
-                self.keylog.finish()
+    def take_block(self, block: SecretsBlock) -> None:
+        """Take the secrets of a capture file's block."""
+        body, order = block
+        (size,) = struct.unpack_from(order + "I", body.ljust(8, b"\0"), 4)
+        if size and holds_key_log(block):
+            self.keylog.feed(body[8 : 8 + size])
+            self.keylog.finish()
 
     def search(self) -> None:
         """Look for secrets wherever they may be: in key logs, and in the rest of the files that are read."""
         self.read_logs()
         files, self._files = self._files, []
         for path in files:
-            self.take_blocks(_search(path))
+            for block in _search(path):
+                self.take_block(block)
             self._has_pipe |= not _is_plain_capture(path)
         if files:
             self.keylog.is_complete = not (self.is_live or self._has_pipe)

@@ -299,7 +299,7 @@ class Decoder:
     def take_secrets(self, block: SecretsBlock) -> None:
         """Take a block with secrets that was read between packets."""
         version = self.secrets.version
-        self.secrets.take_blocks([block])
+        self.secrets.take_block(block)
         self._has_new_secrets |= self.secrets.version != version
 
     def _number_merged(self, packets: files.SideBySide) -> Iterator[tuple[int, RawPacket]]:

@@ -80,22 +80,16 @@ class AddressMap:
         address = IPv4Address(packed)
         if address.is_loopback or address.is_unspecified or packed[0] >= 224:
             return packed
-        kept = 1
-        if packed[:2] in (b"\xc0\xa8", b"\xa9\xfe"):
-            kept = 2
-        elif packed[0] == 172 and packed[1] in _PRIVATE[172]:
-            other = self._move(packed[1], range(16, 32), packed[:1])
-            return bytes((172, other, *self._move_parts(packed, 2)))
-        elif packed[0] in _PRIVATE:
-            choice = _DIGITS[len(str(packed[1])) - 1]
-            public = [part for part in choice if part not in _PRIVATE[packed[0]]]
-            other = self._move(packed[1], public, packed[:1])
-            return bytes((packed[0], other, *self._move_parts(packed, 2)))
-        elif packed[0] != 10:
-            digits = _PUBLIC[len(str(packed[0])) - 1]
-            first = self._move(packed[0], digits, b"") if packed[0] in digits else packed[0]
-            return bytes((first, *self._move_parts(packed, 1)))
-        return packed[:kept] + bytes(self._move_parts(packed, kept))
+        first, second = packed[:2]
+        private = _PRIVATE.get(first)
+        if private is not None:
+            digits = _DIGITS[len(str(second)) - 1]
+            choice = private if second in private else [part for part in digits if part not in private]
+            return bytes((first, self._move(second, choice, packed[:1]), *self._move_parts(packed, 2)))
+        public = _PUBLIC[len(str(first)) - 1]
+        if first in public:
+            first = self._move(first, public, b"")
+        return bytes((first, *self._move_parts(packed, 1)))
 
     def _move_parts(self, packed: bytes, start: int) -> list[int]:
         return [

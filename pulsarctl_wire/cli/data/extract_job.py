@@ -171,7 +171,7 @@ class ExtractJob:
 
     def _copy_windows(self, file: str, path: str, temporary: str, can_seek: bool) -> Copied:
         copied = Copied(temporary)
-        copied.on_secrets = lambda block: self._secrets.take_blocks([block])
+        copied.on_secrets = self._secrets.take_block
         copy(path, self._windows(file), copied, can_seek=can_seek)
         return copied
 

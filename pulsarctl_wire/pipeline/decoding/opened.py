@@ -9,7 +9,7 @@ from itertools import chain
 from typing import BinaryIO, Final, cast
 
 from pulsarctl_wire.capture.compression import Counted
-from pulsarctl_wire.capture.series import Span, arrange, read_all
+from pulsarctl_wire.capture.series import arrange, read_all
 from pulsarctl_wire.capture.sources import Decoder, Reading, Source, prefix_errors
 from pulsarctl_wire.capture.tls.counts import TlsCounts
 from pulsarctl_wire.errors import CaptureError, DamagedCapture
@@ -65,11 +65,7 @@ def decode_opened(inputs: Sequence[Input], options: Options, totals: Totals) -> 
     )
     secrets, reassembler = decoder.secrets, decoder.reassembler
     rows = RowsInMemory(new_builder(options, decoder.sources))
-    spans = [
-        None if input_.first_ns is None else Span(input_.first_ns, input_.last_ns, input_.mark)
-        for input_ in inputs
-    ]
-    turns = arrange(names, spans).turns
+    turns = arrange(names, [input_.span for input_ in inputs]).turns
     reading = read_all(decoder, turns, open_file, report, totals.notes.append)
     for events in chain(reading, decoder.finish()):
         rows.add(events)

@@ -84,15 +84,14 @@ class _Rows:
     def add(self, events: list[Event]) -> None:
         """Add the rows of `events`."""
         for rows in self._builder.add_and_take(events):
-            self.write(rows)
+            self._write(rows)
 
     def end(self, ending: EndedConnection) -> None:
         """Add the row of a connection that has ended."""
         for rows in self._builder.end_and_take(ending):
-            self.write(rows)
+            self._write(rows)
 
-    def write(self, rows: dict[str, Any]) -> None:
-        """Add batches of rows, by table."""
+    def _write(self, rows: dict[str, Any]) -> None:
         for table, batch in rows.items():
             if batch.num_rows:
                 if table not in self._streams:
@@ -101,7 +100,7 @@ class _Rows:
 
     def close(self) -> None:
         """Write the remaining rows, and close the streams."""
-        self.write(self._builder.take())
+        self._write(self._builder.take())
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()

@@ -34,7 +34,7 @@ def find_inputs(
     among `earlier` inputs are not opened, if they have not changed.
     """
     unchanged = {
-        _identity(input_): Span(input_.first_ns, input_.last_ns, input_.mark)
+        _identity(input_): input_.span
         for input_ in earlier
         if input_.first_ns is not None and input_.modified_ns
     }

@@ -71,6 +71,11 @@ class Input(NamedTuple):
     mark: str = ""
     last_ns: Nanoseconds | None = None
 
+    @property
+    def span(self) -> Span | None:
+        """When its packets were captured; None if it has none."""
+        return None if self.first_ns is None else Span(self.first_ns, self.last_ns, self.mark)
+
 
 class Split(NamedTuple):
     """A part of an input, or several inputs in a row.
