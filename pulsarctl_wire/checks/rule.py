@@ -205,14 +205,19 @@ class ClientRule(Rule):
 
 def read_paragraphs(rule: type[Rule]) -> dict[str, str]:
     """Return the paragraphs of a rule's docstring by label: "" (what it means), Wire, Advice, Source."""
+    return split_paragraphs(rule.__doc__ or "", ("Wire", "Advice", "Source"))
+
+
+def split_paragraphs(text: str, labels: Sequence[str]) -> dict[str, str]:
+    """Return the paragraphs of a docstring that begin with one of `labels` by it, and all others by ""."""
     paragraphs: dict[str, str] = {}
-    for block in inspect.cleandoc(rule.__doc__ or "").split("\n\n"):
-        text = " ".join(block.split())
-        label, colon, sentences = text.partition(": ")
-        if colon and label in ("Wire", "Advice", "Source"):
+    for block in inspect.cleandoc(text).split("\n\n"):
+        words = " ".join(block.split())
+        label, colon, sentences = words.partition(": ")
+        if colon and label in labels:
             paragraphs[label] = sentences
         else:
-            paragraphs[""] = " ".join(filter(None, (paragraphs.get(""), text)))
+            paragraphs[""] = " ".join(filter(None, (paragraphs.get(""), words)))
     return paragraphs
 
 
