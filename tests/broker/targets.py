@@ -81,6 +81,7 @@ class EmbeddedTarget(Target):
             if holds():
                 return True
             await self.advance(STEP if number else MOMENT)
+            await asyncio.sleep(0.001)  # an end of a connection is not among the bytes that are counted
         return bool(holds())
 
     async def _wait(self) -> None:

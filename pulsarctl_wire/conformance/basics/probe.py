@@ -163,8 +163,9 @@ class Probe(FrameSocket):
         what = f"{name} {{{', '.join(f'{key}={show(value)}' for key, value in fields.items())}}}"
         what = what.removesuffix(" {}")
         frame = await self.next(within, what)
-        values = [frame.body.HasField(key) and getattr(frame.body, key) == fields[key] for key in fields]
-        if frame.command != name or not all(values):
+        if frame.command != name or not all(
+            frame.body.HasField(key) and getattr(frame.body, key) == value for key, value in fields.items()
+        ):
             raise Mismatch(what, f"{describe(frame)} came")
         return frame
 

@@ -40,6 +40,25 @@ SETTINGS: Final[dict[str, dict[str, object]]] = {
 }
 """Name of a setting -> the lines of broker.conf that it stands for. "auth" also has tokens."""
 
+MEANINGS: Final = {
+    "admin": "the admin API (--admin-url)",
+    "auth": "authentication by tokens, and the broker's key (--token-key)",
+    "autosplit": "Key_Shared without consistent hashing",
+    "batchack": "acknowledgement of batch indexes",
+    "bem": "broker entry metadata",
+    "dedup": "deduplication",
+    "haproxy": "PROXY headers",
+    "limits": "low limits",
+    "lookups": "a limit of one lookup at a time",
+    "nocreate": "no automatic creation of topics and subscriptions",
+    "subscribing": "restricted subscriptions",
+    "txn": "transactions",
+}
+"""Name of a setting -> what it is, in words."""
+
+VISIBLE: Final = frozenset({"batchack", "bem", "dedup", "nocreate", "txn"})
+"""The settings that the protocol shows. Of the others, the user says which ones the broker has."""
+
 SECONDS: Final = {"keepalive": 30.0, "refresh": 60.0}
 """Times that are set at brokers, in seconds, with their defaults: keepAliveIntervalSeconds, and
 authenticationRefreshCheckSeconds."""

@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 _MESSAGE_ID = {"ledgerId": 1, "entryId": 0}
 
 
-@case(MUST)
+@case(MUST, without=("limits",))
 async def basic(broker: Target) -> None:
     """CONNECT {client_version=probe, protocol_version=21}.
 
@@ -82,7 +82,7 @@ async def missing_client_version(broker: Target) -> None:
     await probe.expect_close(SOON)
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("auth",))
 async def auth_ignored_when_off(broker: Target) -> None:
     """Auth off: CONNECT with auth_method_name=token, auth_data=junk.
 
@@ -220,7 +220,7 @@ async def first_is_ack(broker: Target) -> None:
     await _expect_close_at(broker, make_frame("ACK", consumer_id=1, ack_type=0, message_id=[_MESSAGE_ID]))
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("auth",))
 async def pipelined(broker: Target) -> None:
     """CONNECT and LOOKUP written together, before CONNECTED is read.
 

@@ -173,7 +173,7 @@ async def _ack_partly(broker: Target, ack_set: list[int]) -> None:
     await _expect_batch_left(topic, consumer, 0, ack_set)
 
 
-@case(SHOULD)
+@case(SHOULD, without=("batchack",))
 async def batch_partial_off(broker: Target) -> None:
     """Acknowledgement of batch indexes is off: a batch of 3, ACK Individual with ack_set=[0b101] (index 1
     acknowledged) and request_id.
@@ -197,7 +197,7 @@ async def batch_partial_on(broker: Target) -> None:
     await _ack_partly(broker, [5])
 
 
-@case(SHOULD, needs=("batchack",))
+@case(SHOULD, needs=("batchack",), without=("subscribing",))
 async def batch_all_indexes(broker: Target) -> None:
     """Acknowledgement of batch indexes is on: ACKs with ack_set=[0b110], then [0b101], then [0b011], one
     index each.
@@ -232,7 +232,7 @@ async def batch_cumulative_partial_on(broker: Target) -> None:
     await _ack_cumulatively(broker, [4])
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("batchack",))
 async def batch_cumulative_partial_off(broker: Target) -> None:
     """Acknowledgement of batch indexes is off, Exclusive: entry 0 is a message, entry 1 a batch of 3;
     cumulative ACK of entry 1 with ack_set=[0b100] (indexes 0 and 1 acknowledged).
@@ -263,7 +263,7 @@ async def unacked_limit(broker: Target) -> None:
     await consumer.expect_nothing()
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("txn",))
 async def txn_off(broker: Target) -> None:
     """Transactions off: ACK with txnid and request_id, Individual; Cumulative on Shared.
 
@@ -308,7 +308,7 @@ async def property_twice(broker: Target) -> None:
     await consumer.expect_close()
 
 
-@case(OBSERVED, needs=("batchack",))
+@case(OBSERVED, needs=("batchack",), without=("subscribing",))
 async def redelivery_count_restarts(broker: Target) -> None:
     """Shared: batch of 3, redelivered once; one of its messages acknowledged; redelivered again.
 

@@ -140,7 +140,7 @@ async def only_active_gets(broker: Target) -> None:
         equal(_select(standby, "MESSAGE"), [], "messages of the other")
 
 
-@case(SHOULD, needs=("admin",))
+@case(SHOULD, needs=("admin",), without=("subscribing",))
 async def partition_index(broker: Target) -> None:
     """Partitioned topic of 3; Failover consumers a and b on every partition, equal priority.
 
@@ -164,7 +164,7 @@ async def partition_index(broker: Target) -> None:
     equal([item.body.consumer_id for item in _select(b, "MESSAGE")], [1], "consumer_id")
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), without=("subscribing",))
 async def told_in_order(broker: Target) -> None:
     """Partition 0: consumer 1 (name b) active, then consumer 2 (name a) on the same connection.
 

@@ -55,7 +55,7 @@ async def _expect_owners(
         await consumer.expect_nothing(0.1)
 
 
-@case(MUST)
+@case(MUST, without=("limits", "subscribing"))
 async def one_owner_per_key(broker: Target) -> None:
     """3 Key_Shared consumers, 60 messages over 20 keys.
 
@@ -85,7 +85,7 @@ async def _compare_owners(
     await _expect_owners(consumers, _KEYS, lambda key: owner(names, key))
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("autosplit", "limits", "subscribing"))
 async def consistent_hash_owner(broker: Target) -> None:
     """Default selector, consumers a, b, c, 100 keys k0..k99.
 
@@ -97,7 +97,7 @@ async def consistent_hash_owner(broker: Target) -> None:
     await _compare_owners(broker, "abc", find_consistent_owner)
 
 
-@case(OBSERVED, needs=("autosplit",))
+@case(OBSERVED, needs=("autosplit",), without=("limits", "subscribing"))
 async def auto_split_owner(broker: Target) -> None:
     """subscriptionKeySharedUseConsistentHashing=false, consumers c1, c2, c3, 100 keys.
 
@@ -108,7 +108,7 @@ async def auto_split_owner(broker: Target) -> None:
     await _compare_owners(broker, ("c1", "c2", "c3"), find_split_owner)
 
 
-@case(MUST)
+@case(MUST, without=("limits", "subscribing"))
 async def sticky_ranges(broker: Target) -> None:
     """STICKY: x hashRanges 0-32767, y 32768-65535; 100 keys.
 
@@ -123,7 +123,7 @@ async def sticky_ranges(broker: Target) -> None:
     await _expect_owners({"x": x, "y": y}, _KEYS, lambda key: "x" if find_slot(key) <= 32767 else "y")
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("subscribing",))
 async def sticky_reversed(broker: Target) -> None:
     """STICKY hashRanges 200-100.
 
@@ -137,7 +137,7 @@ async def sticky_reversed(broker: Target) -> None:
     await consumer.expect_error("ConsumerAssignError", "SUBSCRIBE", **fields)
 
 
-@case(SHOULD)
+@case(SHOULD, without=("subscribing",))
 async def uncovered_slot_waits(broker: Target) -> None:
     """STICKY 0-0 only; message whose slot is elsewhere; then a consumer covering the rest.
 
@@ -156,7 +156,7 @@ async def uncovered_slot_waits(broker: Target) -> None:
     await first.expect_nothing(0)
 
 
-@case(SHOULD)
+@case(SHOULD, without=("limits", "subscribing"))
 async def ordering_key_wins(broker: Target) -> None:
     """Two messages: partition_key k1 + ordering_key k2, and partition_key k2.
 
@@ -173,7 +173,7 @@ async def ordering_key_wins(broker: Target) -> None:
     equal(payloads(await consumers["b"].messages(2)), [b"both", b"one"], "payloads")
 
 
-@case(SHOULD)
+@case(SHOULD, without=("autosplit", "limits", "subscribing"))
 async def base64_key(broker: Target) -> None:
     """Binary keys: partition_key = base64 text, partition_key_b64_encoded=true, 30 keys.
 
@@ -192,7 +192,7 @@ async def base64_key(broker: Target) -> None:
     await _expect_owners(consumers, keys, lambda key: find_consistent_owner("abc", key))
 
 
-@case(SHOULD)
+@case(SHOULD, without=("limits", "subscribing"))
 async def batch_follows_first(broker: Target) -> None:
     """Batch of 3 whose single messages have keys of other owners; entry metadata partition_key = key of b.
 
@@ -211,7 +211,7 @@ async def batch_follows_first(broker: Target) -> None:
         await consumers[name].expect_nothing(0.1)
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("autosplit", "limits", "subscribing"))
 async def no_key_sticky(broker: Target) -> None:
     """20 messages without key from one producer, ids differ.
 
@@ -242,7 +242,7 @@ async def _join_late(broker: Target, **fields: Any) -> tuple[Probe, list[Any], P
     return a, ids, b
 
 
-@case(SHOULD)
+@case(SHOULD, without=("subscribing",))
 async def joining_waits_for_acks(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of its keys; b joins; new messages for keys that move to b.
 
@@ -259,7 +259,7 @@ async def joining_waits_for_acks(broker: Target) -> None:
     await a.expect_nothing()
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), without=("subscribing",))
 async def skipped_need_no_acks(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of a key; b joins, whose key it is now; skip_all by the admin
     API, a new message of the key.
@@ -280,7 +280,7 @@ async def skipped_need_no_acks(broker: Target) -> None:
     await a.expect_nothing()
 
 
-@case(SHOULD)
+@case(SHOULD, without=("subscribing",))
 async def out_of_order_allowed(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of its keys; b joins; new messages for keys that move to b;
     both have allowOutOfOrderDelivery=true.
@@ -300,7 +300,7 @@ def _ranges(*pairs: tuple[int, int]) -> dict[str, Any]:
     return {"keySharedMeta": {"keySharedMode": 1, "hashRanges": [{"start": a, "end": b} for a, b in pairs]}}
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("subscribing",))
 async def own_ranges_overlap(broker: Target) -> None:
     """STICKY hashRanges 300-400 and 350-500.
 
@@ -315,7 +315,7 @@ async def own_ranges_overlap(broker: Target) -> None:
     equal(body.message, "Consumer's own ranges conflict: [300,400] overlaps with [350,500]", "message")
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("subscribing",))
 async def range_beyond(broker: Target) -> None:
     """STICKY hashRanges 60000-65536, and -5-10.
 

@@ -86,7 +86,7 @@ async def redeliver_unblocks(broker: Target) -> None:
     await consumer.expect_nothing()
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), without=("subscribing",))
 async def unacked_of_subscription(broker: Target) -> None:
     """Namespace with maxUnackedMessagesPerSubscription=4; Shared and Key_Shared: FLOW 4 on 12 messages, FLOW
     3; acknowledge 2; acknowledge 1.
@@ -117,6 +117,7 @@ async def unacked_of_subscription(broker: Target) -> None:
         "limits",
         "admin",
     ),
+    without=("subscribing",),
 )
 async def unacked_of_skipped(broker: Target) -> None:
     """maxUnackedMessagesPerConsumer=10, Shared and Key_Shared: FLOW 100 on 20 messages; skip_all by the admin

@@ -19,7 +19,7 @@ async def _deliver(broker: Target, kind: str, number: int, permits: int = 10) ->
     return consumer, [id_of(item.body.message_id) for item in messages]
 
 
-@case(MUST)
+@case(MUST, without=("subscribing",))
 async def ids_shared(broker: Target) -> None:
     """Shared, 3 messages delivered; REDELIVER ids=[2nd].
 
@@ -162,7 +162,7 @@ async def epoch_shared(broker: Target) -> None:
     absent(again.body, "consumer_epoch")
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("subscribing",))
 async def key_shared_order(broker: Target) -> None:
     """Key_Shared: 4 messages of two keys in turn, FLOW 4; REDELIVER, FLOW 2.
 

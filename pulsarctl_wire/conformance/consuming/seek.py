@@ -209,7 +209,7 @@ async def nondurable_then_durable(broker: Target) -> None:
     await _seek_nondurable(broker, {"durable": True, **_AT_LATEST})
 
 
-@case(SHOULD)
+@case(SHOULD, without=("subscribing",))
 async def nondurable_closed(broker: Target) -> None:
     """3 messages; durable=false at Latest; SEEK to Earliest; SUBSCRIBE as before; then CLOSE_CONSUMER and
     SUBSCRIBE as before.
@@ -240,7 +240,7 @@ async def before_entry_0(broker: Target) -> None:
     await _expect_again(consumer, topic, b"m0", b"m1")
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), without=("subscribing",))
 async def failover_standby(broker: Target) -> None:
     """Partition 0 of a partitioned topic: Failover consumers a (active) and b; SEEK by b.
 
@@ -263,7 +263,7 @@ async def failover_standby(broker: Target) -> None:
     await standby.expect_nothing()
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("bem",))
 async def time_out_of_order(broker: Target) -> None:
     """Messages published at 5, 1, 7, 2, 9 s by their metadata; SEEK message_publish_time=6 s.
 

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("subscribing",))
 async def key_shared_other_mode(broker: Target) -> None:
     """Key_Shared AUTO_SPLIT consumer live; SUBSCRIBE Key_Shared STICKY.
 
@@ -88,7 +88,7 @@ async def type_failover(broker: Target) -> None:
     await _subscribe_by_type(broker, "Failover")
 
 
-@case(MUST)
+@case(MUST, without=("subscribing",))
 async def type_key_shared(broker: Target) -> None:
     """SUBSCRIBE, Key_Shared at Earliest, to a topic with 3 messages; then FLOW 10.
 
@@ -288,7 +288,7 @@ async def bad_subscription_empty(broker: Target) -> None:
     await consumer.expect_pong()
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("subscribing",))
 async def odd_subscription_names(broker: Target) -> None:
     """Subscription names 'a/b', 'a b', 'ü', '%'.
 

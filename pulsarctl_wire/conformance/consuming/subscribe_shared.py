@@ -51,7 +51,7 @@ async def round_robin_live(broker: Target) -> None:
     equal(results, {tuple(range(0, 20, 2)), tuple(range(1, 20, 2))}, "results")
 
 
-@case(SHOULD)
+@case(SHOULD, without=("limits",))
 async def round_robin_backlog(broker: Target) -> None:
     """Shared, 200 stored messages, a and b with 1000 permits each.
 
@@ -75,7 +75,7 @@ def _expect_short_runs(values: Iterable[object]) -> None:
     require(longest <= 20, "no more than 20 messages in a row for one consumer", longest)
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("limits",))
 async def round_robin_apart(broker: Target) -> None:
     """Shared, 200 stored messages; a and b on connections of their own, with 1000 permits each at about the
     same time.

@@ -199,7 +199,7 @@ async def empty_payload(broker: Target) -> None:
     await _send_payload(broker, 0)
 
 
-@case(MUST)
+@case(MUST, without=("limits",))
 async def max_size(broker: Target) -> None:
     """SEND with payload 5 MiB - 1 KiB (whole frame under 5 MiB).
 
@@ -210,7 +210,7 @@ async def max_size(broker: Target) -> None:
     await _send_payload(broker, MAX_MESSAGE_SIZE - 1024)
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("limits",))
 async def over_max_size(broker: Target) -> None:
     """SEND with payload 5 MiB + 1 KiB (frame still under the 10 KiB padding).
 
@@ -276,7 +276,7 @@ async def lowest_above_highest(broker: Target) -> None:
     require(receipt.body.highest_sequence_id in (0, NO_REQUEST), "highest_sequence_id=0 or -1", receipt.body)
 
 
-@case(MUST)
+@case(MUST, without=("dedup",))
 async def duplicate_without_dedup(broker: Target) -> None:
     """Dedup off: SEND seq=3 twice, then seq=1.
 
@@ -306,7 +306,7 @@ async def message_id_on_plain_topic(broker: Target) -> None:
     await _expect_not_allowed(broker, {"message_id": {"ledgerId": 1, "entryId": 1}})
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("txn",))
 async def txn_ids_txn_off(broker: Target) -> None:
     """Transactions off: SEND with txnid 0/1.
 

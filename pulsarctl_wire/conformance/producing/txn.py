@@ -37,7 +37,7 @@ async def _expect_not_allowed(broker: Target, name: str, fields: dict[str, Any])
     await probe.expect_pong()
 
 
-@case(SHOULD)
+@case(SHOULD, without=("txn",))
 async def off_new_txn(broker: Target) -> None:
     """Transactions off: NEW_TXN.
 
@@ -48,7 +48,7 @@ async def off_new_txn(broker: Target) -> None:
     await _expect_not_allowed(broker, "NEW_TXN", {"tc_id": 0})
 
 
-@case(SHOULD)
+@case(SHOULD, without=("txn",))
 async def off_add_partition_to_txn(broker: Target) -> None:
     """Transactions off: ADD_PARTITION_TO_TXN.
 
@@ -59,7 +59,7 @@ async def off_add_partition_to_txn(broker: Target) -> None:
     await _expect_not_allowed(broker, "ADD_PARTITION_TO_TXN", {"partitions": ["t"]})
 
 
-@case(SHOULD)
+@case(SHOULD, without=("txn",))
 async def off_add_subscription_to_txn(broker: Target) -> None:
     """Transactions off: ADD_SUBSCRIPTION_TO_TXN.
 
@@ -70,7 +70,7 @@ async def off_add_subscription_to_txn(broker: Target) -> None:
     await _expect_not_allowed(broker, "ADD_SUBSCRIPTION_TO_TXN", {"subscription": [_SUBSCRIPTION]})
 
 
-@case(SHOULD)
+@case(SHOULD, without=("txn",))
 async def off_end_txn(broker: Target) -> None:
     """Transactions off: END_TXN.
 

@@ -25,7 +25,7 @@ async def _receive_rest(broker: Target, topic: str) -> list[bytes]:
     return payloads(result)
 
 
-@case(OBSERVED, needs=("txn",))
+@case(OBSERVED, needs=("txn",), without=("subscribing",))
 async def ack_in_txn(broker: Target) -> None:
     """ACK with txnid and request_id inside a transaction; the consumer closes; SUBSCRIBE before COMMIT, and
     after it.
@@ -134,7 +134,7 @@ async def ack_cumulative_hides_nothing(broker: Target) -> None:
     await consumer.expect_nothing()
 
 
-@case(OBSERVED, needs=("txn",))
+@case(OBSERVED, needs=("txn",), without=("subscribing",))
 async def end_on_subscription(broker: Target) -> None:
     """Shared: ACK in a transaction; END_TXN_ON_SUBSCRIPTION ABORT.
 
