@@ -55,12 +55,16 @@ _BROKER: Final = {
     "broker": "Run an embedded Pulsar broker, for tests and development.",
     "demo": "Show a broker, a producer, consumers of two types, and what they send each other.",
 }
+_CONFORM: Final = {
+    "conform": "Check a broker against what the protocol requires, and compare reports of brokers.",
+}
 _PACKAGES: Final = {
     "capture": _CAPTURES,
     "data": _DATA,
     "session": _SESSIONS,
     "proxy": _PROXY,
     "broker": _BROKER,
+    "conform": _CONFORM,
 }
 """Packages -> their verbs, each with its line of help."""
 
@@ -68,7 +72,7 @@ _PANELS: Final = {
     "Captures": ("capture", "data"),
     "Sessions": ("session",),
     "Proxy": ("proxy",),
-    "Broker": ("broker",),
+    "Broker": ("broker", "conform"),
 }
 
 NAMES: Final = [name for verbs in _PACKAGES.values() for name in verbs]

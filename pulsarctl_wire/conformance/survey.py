@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pulsarctl_wire.conformance.basics.checking import Mismatch
 from pulsarctl_wire.conformance.basics.frames import id_of

@@ -11,10 +11,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pulsarctl_wire.conformance.basics.admin import Admin
-from pulsarctl_wire.conformance.basics.probe import Probe
+from pulsarctl_wire.conformance.basics.probe import PATIENCE, Probe
 from pulsarctl_wire.conformance.basics.settings import SECONDS
 from pulsarctl_wire.conformance.basics.tokens import sign
 from pulsarctl_wire.conformance.basics.transcript import Transcript
+from pulsarctl_wire.errors import RequestTimeout
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import TlsContext, explain_failure
 
@@ -84,11 +85,14 @@ class Target:
         return f"{domain}://public/default/{self.name()}"
 
     async def open_connection(self) -> Probe:
-        """Open a TCP connection without CONNECT. Raises Unreachable."""
+        """Open a TCP connection without CONNECT. Raises SessionError."""
         host, port = self.address
         loop, number = asyncio.get_running_loop(), next(self._numbers)
         try:
-            _, probe = await loop.create_connection(lambda: Probe(self, number), host, port, ssl=self.tls)
+            opening = loop.create_connection(lambda: Probe(self, number), host, port, ssl=self.tls)
+            _, probe = await asyncio.wait_for(opening, PATIENCE)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise RequestTimeout(f"{host}:{port}: no connection within {PATIENCE:g} s") from None
         except OSError as error:
             raise explain_failure(Address(host, port), error, has_tls=self.tls is not None) from None
         self._open.push_async_callback(probe.close)
