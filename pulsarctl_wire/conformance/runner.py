@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.conformance.basics.case import Case
-from pulsarctl_wire.conformance.basics.checking import Mismatch
+from pulsarctl_wire.conformance.basics.checking import Inapplicable, Mismatch
 from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.conformance.verdict import ERROR, FAILED, NOT_APPLICABLE, PASSED, Outcome, find_obstacle
 from pulsarctl_wire.errors import WireError
@@ -97,6 +97,8 @@ async def run_case(case: Case, make_target: Callable[[], Target]) -> Outcome:
     except Mismatch as error:
         reason = await _find_end(make_target)
         return make_outcome(ERROR, reason) if reason else make_outcome(FAILED, mismatch=error)
+    except Inapplicable as error:
+        return make_outcome(NOT_APPLICABLE, str(error))
     except WireError as error:
         return make_outcome(ERROR, str(error))
     except (asyncio.TimeoutError, TimeoutError):

@@ -56,7 +56,7 @@ async def _asks_for_credentials(target: Target) -> bool:
 
 async def _has_transactions(target: Target) -> bool:
     probe = await target.connect()
-    probe.start("NEW_TXN", tc_id=0)
+    probe.start("NEW_TXN", tc_id=0, txn_ttl_millis=1)
     return (await probe.next()).command == "NEW_TXN_RESPONSE"
 
 

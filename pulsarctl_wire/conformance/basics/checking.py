@@ -27,6 +27,10 @@ class Mismatch(WireError):
         super().__init__(f"{what}: " * bool(what) + f"expected {expected}, but {actual}")
 
 
+class Inapplicable(WireError):
+    """A case cannot be judged on this broker; the text says why."""
+
+
 def equal(actual: object, expected: object, what: str) -> None:
     """Require that a value, which the text `what` names, is the expected one."""
     if actual != expected:

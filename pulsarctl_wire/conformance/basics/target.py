@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pulsarctl_wire.conformance.basics.admin import Admin
+from pulsarctl_wire.conformance.basics.checking import Inapplicable
 from pulsarctl_wire.conformance.basics.probe import PATIENCE, Probe
 from pulsarctl_wire.conformance.basics.settings import SECONDS
 from pulsarctl_wire.conformance.basics.tokens import sign
@@ -73,6 +74,14 @@ class Target:
 
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
+
+    def require_keepalive(self, seconds: float) -> None:
+        """Require that the broker does not yet end connections that leave its PINGs unanswered for so long.
+
+        Raises Inapplicable.
+        """
+        if 2 * self.seconds["keepalive"] < seconds + 1:
+            raise Inapplicable("needs a longer keepAliveIntervalSeconds (--have keepalive=SECONDS)")
 
     # -- what cases begin with
 

@@ -139,6 +139,7 @@ async def priority_level(broker: Target) -> None:
     topic = broker.topic("non-persistent")
     consumers = [await broker.subscribe(topic, "Shared", 2, priority_level=level) for level in (1, 0)]
     producer = await broker.produce(topic)
+    await broker.settle()
     await producer.publish_all(b"0", b"1", b"2", b"3")
     results = [payloads(await item.messages(2)) for item in consumers]
     equal(results, [[b"0", b"2"], [b"1", b"3"]], "results")

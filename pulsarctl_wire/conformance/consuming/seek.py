@@ -279,7 +279,7 @@ async def time_out_of_order(broker: Target) -> None:
     await _expect_again(consumer, topic, b"7", b"2", b"9")
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), without=("dedup",))
 async def acked_ledger(broker: Target) -> None:
     """2 messages, unload, 2 more; all acknowledged; SEEK to the 2nd.
 

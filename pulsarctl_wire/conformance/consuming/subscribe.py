@@ -161,6 +161,7 @@ async def exclusive_dead_conn(broker: Target) -> None:
 
     Source: Broker: ServerCnx.checkConnectionLiveness.
     """
+    broker.require_keepalive(7)
     first = await broker.subscribe(topic := broker.topic())
     first.answers_pings = False
     second = await broker.connect()
@@ -418,6 +419,7 @@ async def closed_while_opening(broker: Target) -> None:
 
     Source: Broker: ServerCnx.handleSubscribe.
     """
+    broker.require_keepalive(7)
     first = await broker.subscribe(topic := broker.topic())
     first.answers_pings = False
     probe = await broker.connect()

@@ -22,6 +22,7 @@ async def chunks_of_one_message(broker: Target) -> None:
     """
     producer = await broker.produce(topic := broker.topic())
     consumers = [await broker.subscribe(topic, "Shared", 100, consumer_name=name) for name in "ab"]
+    await broker.settle()
     for number, chunk in enumerate((0, None, 1)):
         fields = {} if chunk is None else {"meta_uuid": "u", "meta_chunk_id": chunk, "is_chunk": True}
         if chunk is not None:
@@ -44,6 +45,7 @@ async def round_robin_live(broker: Target) -> None:
     topic = broker.topic()
     consumers = [await broker.subscribe(topic, "Shared", 1000) for _ in "ab"]
     producer = await broker.produce(topic)
+    await broker.settle()  # both have their permits
     for number in range(20):
         await producer.publish_all(b"%d" % number, first=number)
         await broker.advance(0.01)
@@ -123,6 +125,7 @@ async def turn_goes_on(broker: Target) -> None:
     consumers = [await broker.subscribe(topic, "Shared", 10)]
     await consumers[0].messages(3)
     consumers.append(await broker.subscribe(topic, "Shared", 10))
+    await broker.settle()
     producer = await broker.produce(topic)
     await producer.publish_all(b"new")
     equal(payloads(await consumers[1].messages(1)), [b"new"], "payloads")

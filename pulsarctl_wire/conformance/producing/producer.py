@@ -140,6 +140,7 @@ async def name_taken_dead_conn(broker: Target) -> None:
 
     Source: Broker: ServerCnx.checkConnectionLiveness.
     """
+    broker.require_keepalive(7)
     topic = broker.topic()
     dead = await broker.produce(topic, producer_name="p")
     dead.answers_pings = False

@@ -102,6 +102,7 @@ async def nonpersistent_delivery(broker: Target) -> None:
     """
     topic = broker.topic("non-persistent")
     consumer, probe = await broker.subscribe(topic, permits=10), await broker.produce(topic)
+    await broker.settle()
     await probe.publish_all(b"m")
     (message,) = await consumer.messages(1)
     equal(id_of(message.body.message_id), {"ledgerId": 0, "entryId": 0}, "id of")
@@ -171,7 +172,8 @@ async def topic_max_size(broker: Target) -> None:
     await probe.publish_all(b"x" * 50)
     probe.publish(1, b"x" * 500)
     await probe.expect("SEND_ERROR", sequence_id=1, error=_NOT_ALLOWED, message="Exceed maximum message size")
-    probe.publish(2, b"x" * 500, is_chunk=True)
+    chunk = {"meta_uuid": "p-2", "meta_chunk_id": 0, "meta_num_chunks_from_msg": 2}
+    probe.publish(2, b"x" * 500, is_chunk=True, meta_total_chunk_msg_size=1000, **chunk)
     await probe.expect("SEND_RECEIPT", sequence_id=2)
 
 

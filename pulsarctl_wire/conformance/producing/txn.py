@@ -208,10 +208,11 @@ async def end_unknown(broker: Target) -> None:
     Source: PIP-31; broker: ServerCnx (transactions).
     """
     probe = await broker.connect()
-    await begin(broker, probe)
+    txn = await begin(broker, probe)
     body = await probe.request("END_TXN", "END_TXN_RESPONSE", txn_action=_COMMIT, **_UNKNOWN)
     present(body, "error")
     equal(ServerError.Name(body.error), "TransactionNotFound", "error")
+    await end(probe, "ABORT", txn)
 
 
 @case(OBSERVED, needs=("txn",))
