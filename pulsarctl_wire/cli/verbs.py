@@ -19,7 +19,7 @@ _CAPTURES: Final = {
     "sequence": "Draw captured sessions as a sequence diagram: who sent what to whom, and how long it took.",
     "capture": "Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark.",
     "stats": "Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors.",
-    "explain": "Explain a command, field, error, protocol version or rule of doctor, by name or number.",
+    "explain": "Explain a command, field, error, version, rule of doctor or case of conform, by name.",
     "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
     "permits": "Show each consumer's permits, deliveries, acknowledgements and redeliveries over time.",
     "table": "Write captured traffic as Parquet tables: of frames, gaps and connections.",

@@ -39,7 +39,8 @@ def make_plan(
             obstacles.append(Outcome(case, NOT_APPLICABLE, reason=reason))
         else:
             ready.append(case)
-    return Plan(ready, obstacles, jobs)
+    # with this setting, cases that run at once would take each other's lookups
+    return Plan(ready, obstacles, 1 if "lookups" in settings else jobs)
 
 
 async def run_plan(

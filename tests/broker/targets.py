@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from interop.brokers import Standalone
 
 from pulsarctl_wire.broker.basics.settings import parse_settings
-from pulsarctl_wire.broker.shell.server import Server
+from pulsarctl_wire.broker.shell.server import Peer, Server
 from pulsarctl_wire.broker.tenancy.access import Keys
 from pulsarctl_wire.conformance.basics.admin import Admin, RestError, read_answer
 from pulsarctl_wire.conformance.basics.probe import Probe
@@ -93,14 +93,14 @@ class EmbeddedTarget(Target):
     def _is_settled(self) -> bool:
         """Whether both sides of all connections have received what the other side sent."""
         peers = {peer.connection.client: peer for state, peer in self.server.peers.items()}
-        return all(
-            probe.closed.done()
-            if (peer := peers.get(probe.connection.client)) is None
-            else peer.is_open
-            and not probe.closed.done()
-            and (peer.sent, peer.received) == (probe.bytes_received, probe.bytes_sent)
-            for probe in self.probes
-        )
+        return all(self.agrees(probe, peers.get(probe.connection.client)) for probe in self.probes)
+
+    def agrees(self, probe: Probe, peer: Peer | None) -> bool:
+        """Whether both sides of a connection know the same of it."""
+        if peer is None or probe.closed.done():
+            return peer is None and probe.closed.done()
+        sizes = (peer.sent, peer.received) == (probe.bytes_received, probe.bytes_sent)
+        return peer.is_open and sizes
 
     async def advance(self, seconds: float) -> None:
         await self.server.advance(seconds, self._wait)

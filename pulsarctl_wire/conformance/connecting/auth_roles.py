@@ -188,9 +188,11 @@ async def lists_need_rights(broker: Target) -> None:
     fields = {"namespace": topic.partition("://")[2].rpartition("/")[0]}
     reader, probe = await _connect_as(broker, "reader"), await _connect_as(broker, "other")
     await reader.list_topics(**fields)
-    body = await probe.request("GET_TOPICS_OF_NAMESPACE", "ERROR", **fields)
+    body = await probe.expect_error("AuthorizationError", "GET_TOPICS_OF_NAMESPACE", **fields)
     equal(body.message, "Client is not authorized to GetTopicsOfNamespace", "message")
-    body = await probe.request("WATCH_TOPIC_LIST", "ERROR", watcher_id=1, topics_pattern=".*", **fields)
+    body = await probe.expect_error(
+        "AuthorizationError", "WATCH_TOPIC_LIST", watcher_id=1, topics_pattern=".*", **fields
+    )
     equal(body.message, "Proxy Client is not authorized to watchTopicList", "message")
 
 
@@ -207,9 +209,9 @@ async def unknown_tenant_texts(broker: Target) -> None:
     body = await probe.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic)
     equal(body.message, "Exception occurred while trying to authorize lookup", "message")
     exception = "org.apache.pulsar.common.util.RestException: HTTP 404 Not Found"
-    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+    body = await probe.expect_error("AuthorizationError", "PRODUCER", topic=topic, producer_id=1)
     equal((body.error, body.message), (ServerError.AuthorizationError, exception), "error, message")
-    body = await probe.request("SUBSCRIBE", "ERROR", **make_subscription(topic))
+    body = await probe.expect_error("AuthorizationError", "SUBSCRIBE", **make_subscription(topic))
     equal((body.error, body.message), (ServerError.AuthorizationError, exception), "error, message")
 
 
@@ -256,7 +258,7 @@ async def subscription_prefix(broker: Target) -> None:
     await probe.subscribe(topic)
     await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/subscriptionAuthMode", "Prefix")
     await probe.expect("CLOSE_CONSUMER", consumer_id=1)
-    body = await probe.request("SUBSCRIBE", "ERROR", **make_subscription(topic))
+    body = await probe.expect_error("AuthorizationError", "SUBSCRIBE", **make_subscription(topic))
     text = "The subscription name needs to be prefixed by the authentication role, like reader-xxxx"
     equal(body.error, ServerError.AuthorizationError, "error")
     require(text in body.message, f"a message with {text!r}", body.message)

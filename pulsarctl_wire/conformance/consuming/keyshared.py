@@ -311,7 +311,7 @@ async def own_ranges_overlap(broker: Target) -> None:
     probe = await broker.connect()
     await probe.look_up(topic := broker.topic())
     fields = make_subscription(topic, "Key_Shared", **_ranges((300, 400), (350, 500)))
-    body = await probe.request("SUBSCRIBE", "ERROR", **fields)
+    body = await probe.expect_error("ConsumerAssignError", "SUBSCRIBE", **fields)
     equal(body.message, "Consumer's own ranges conflict: [300,400] overlaps with [350,500]", "message")
 
 

@@ -401,7 +401,7 @@ async def other_type_named(broker: Target) -> None:
     await broker.subscribe(topic := broker.topic(), "Shared")
     probe = await broker.connect()
     await probe.look_up(topic)
-    body = await probe.request("SUBSCRIBE", "ERROR", **make_subscription(topic, "Failover"))
+    body = await probe.expect_error("ConsumerBusy", "SUBSCRIBE", **make_subscription(topic, "Failover"))
     equal(
         body.message,
         "Subscription is of different type. Active subscription type of 'Shared' is different "

@@ -34,7 +34,7 @@ async def chunks_of_one_message(broker: Target) -> None:
     equal(sorted(results), [0, 2], "results")
 
 
-@case(OBSERVED)
+@case(OBSERVED, alone=True)
 async def round_robin_live(broker: Target) -> None:
     """Shared, a and b with 1000 permits each; 20 messages published 10 ms apart.
 
@@ -77,7 +77,7 @@ def _expect_short_runs(values: Iterable[object]) -> None:
     require(longest <= 20, "no more than 20 messages in a row for one consumer", longest)
 
 
-@case(OBSERVED, without=("limits",))
+@case(OBSERVED, without=("limits",), alone=True)
 async def round_robin_apart(broker: Target) -> None:
     """Shared, 200 stored messages; a and b on connections of their own, with 1000 permits each at about the
     same time.

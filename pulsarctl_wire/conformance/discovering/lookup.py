@@ -121,7 +121,7 @@ async def blank_listener(broker: Target) -> None:
     equal(body.response, body.Connect, "response")
 
 
-@case(OBSERVED)
+@case(OBSERVED, without=("auth",))
 async def old_name_anywhere(broker: Target) -> None:
     """LOOKUP then PRODUCER on persistent://nobody/nowhere/ns/<name>.
 

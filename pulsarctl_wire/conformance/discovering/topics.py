@@ -223,7 +223,7 @@ async def pattern_error_text(broker: Target) -> None:
         ("a**", "Dangling meta character '*' near index 2\na**\n  ^"),
     ):
         fields = {"namespace": "public/default", "topics_pattern": pattern}
-        body = await probe.request("GET_TOPICS_OF_NAMESPACE", "ERROR", **fields)
+        body = await probe.expect_error("MetadataError", "GET_TOPICS_OF_NAMESPACE", **fields)
         equal(body.message, f"java.util.regex.PatternSyntaxException: {text}", "message")
 
 

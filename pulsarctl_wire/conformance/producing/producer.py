@@ -392,7 +392,7 @@ async def name_taken_text(broker: Target) -> None:
     """
     topic = broker.topic()
     probe = await broker.produce(topic, producer_name="p")
-    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=2, producer_name="p")
+    body = await probe.expect_error("ProducerBusy", "PRODUCER", topic=topic, producer_id=2, producer_name="p")
     text = f"Producer with name 'p' is already connected to topic '{topic}'"
     equal(body.message, f"{_EXCEPTION}NamingException: {text}", "message")
 
@@ -409,7 +409,7 @@ async def bad_topic_blank(broker: Target) -> None:
     text = f"Invalid topic name: Invalid topic name: {topic}. Topic local name must not be blank."
     body = await probe.request("LOOKUP", "LOOKUP_RESPONSE", topic=topic)
     equal((body.error, body.message), (ServerError.InvalidTopicName, text), "error, message")
-    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+    body = await probe.expect_error("InvalidTopicName", "PRODUCER", topic=topic, producer_id=1)
     equal((body.error, body.message), (ServerError.InvalidTopicName, text), "error, message")
 
 
@@ -447,7 +447,7 @@ async def not_served_text(broker: Target) -> None:
         ("non-persistent", f"{_EXCEPTION}ServiceUnitNotReadyException: "),
     ):
         topic = f"{domain}://{namespace}/t"
-        body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+        body = await probe.expect_error("ServiceNotReady", "PRODUCER", topic=topic, producer_id=1)
         bundle = f"{begin}Namespace bundle ({namespace}/0x00000000_0xffffffff)"
         first, last = (
             f"{bundle} for topic ({topic}) not served by this instance:",
@@ -467,6 +467,6 @@ async def internal_topic(broker: Target) -> None:
     """
     topic, probe = f"{broker.topic()}__transaction_pending_ack", await broker.connect()
     await probe.look_up(topic)
-    body = await probe.request("PRODUCER", "ERROR", topic=topic, producer_id=1)
+    body = await probe.expect_error("NotAllowedError", "PRODUCER", topic=topic, producer_id=1)
     equal(body.error, ServerError.NotAllowedError, "error")
     equal(body.message, f"Can not create transaction system topic {topic}", "message")
