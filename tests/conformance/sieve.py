@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from broker.targets import EmbeddedTarget
@@ -34,6 +34,9 @@ from pulsarctl_wire.net.frame_socket import FrameSocket
 from pulsarctl_wire.wire.commands import BODIES, ERROR_FIELDS
 from pulsarctl_wire.wire.frame import Frame, replace_command
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 LONGEST = 1.5
 """Seconds after which what does not come is given up, where it takes no time at all if it comes."""
@@ -97,10 +100,19 @@ class ObservedTarget(EmbeddedTarget):
     def __init__(self, *settings: str, surplus: int = 0, fault: Fault | None = None) -> None:
         super().__init__(*settings)
         self.checks = Checks()
+        self._settings = settings
         self._surplus = surplus
         if fault is not None:
             self.server.faults = Faults(0)
             self.server.faults.add(fault)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self.rest = self.rest if "admin" in self._settings else self._refuse  # type: ignore[method-assign]
+        return self
+
+    async def _refuse(self, method: str, path: str, body: object = None) -> Any:
+        raise AssertionError(f"{method} {path}: the case does not say that it needs the admin API")
 
     async def open_connection(self) -> Probe:
         probe = await super().open_connection()

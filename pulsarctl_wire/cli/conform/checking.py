@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pulsarctl_wire.cli.conform.conform import BrokerOptions
 
 EXIT_FAILED: Final = 1
+_SHORTEST: Final = 2.0
+"""Seconds that --have can give a time: cases look a second before and after it."""
 _MAX_FRAMES: Final = 200  # of a case in a report
 _MAX_REPORT: Final = 256 << 20  # bytes
 
@@ -108,7 +110,7 @@ def _parse_claims(texts: list[str]) -> tuple[frozenset[str], dict[str, float]]:
     names, seconds = set(), dict(SECONDS)
     for text in texts:
         name, equals, value = text.partition("=")
-        if equals and name in SECONDS and value.replace(".", "", 1).isdecimal() and float(value) > 0:
+        if equals and name in SECONDS and value.replace(".", "", 1).isdecimal() and float(value) >= _SHORTEST:
             seconds[name] = float(value)
         elif not equals and name in SETTINGS:
             names.add(name)

@@ -160,7 +160,7 @@ async def proxy_without_version(broker: Target) -> None:
     await broker.connect(**_credentials(broker.tokens["proxy"]), original_principal="client")
 
 
-@case(SHOULD, needs=("auth",))
+@case(SHOULD, needs=("admin", "auth"))
 async def initial_subscription_right(broker: Target) -> None:
     """Role that may only produce: PRODUCER; PRODUCER with initial_subscription_name.
 
@@ -175,7 +175,7 @@ async def initial_subscription_right(broker: Target) -> None:
     await probe.expect_error("AuthorizationError", "PRODUCER", **fields)
 
 
-@case(OBSERVED, needs=("auth",))
+@case(OBSERVED, needs=("admin", "auth"))
 async def lists_need_rights(broker: Target) -> None:
     """GET_TOPICS of a role that may consume; GET_TOPICS and WATCH of one that may run functions.
 
@@ -215,7 +215,7 @@ async def unknown_tenant_texts(broker: Target) -> None:
     equal((body.error, body.message), (ServerError.AuthorizationError, exception), "error, message")
 
 
-@case(SHOULD, needs=("auth",))
+@case(SHOULD, needs=("admin", "auth"))
 async def no_wildcards(broker: Target) -> None:
     """Rights for 'app-*' and '*': LOOKUP by app-1.
 
@@ -227,7 +227,7 @@ async def no_wildcards(broker: Target) -> None:
     await _expect_lookup_failure(await _connect_as(broker, "app-1"), topic)
 
 
-@case(SHOULD, needs=("auth",))
+@case(SHOULD, needs=("admin", "auth"))
 async def subscription_of_roles(broker: Target) -> None:
     """Permission for subscription s granted to role reader: SUBSCRIBE s by another, SUBSCRIBE another by it,
     SUBSCRIBE s by reader.
@@ -245,7 +245,7 @@ async def subscription_of_roles(broker: Target) -> None:
     await (await _connect_as(broker, "reader")).subscribe(topic)
 
 
-@case(SHOULD, needs=("auth",))
+@case(SHOULD, needs=("admin", "auth"))
 async def subscription_prefix(broker: Target) -> None:
     """Consumer of s; subscriptionAuthMode=Prefix; SUBSCRIBE s, SUBSCRIBE reader-s.
 
@@ -265,7 +265,7 @@ async def subscription_prefix(broker: Target) -> None:
     await probe.subscribe(topic, subscription="reader-s")
 
 
-@case(SHOULD, needs=("auth",))
+@case(SHOULD, needs=("admin", "auth"))
 async def revoked(broker: Target) -> None:
     """Producer and consumer live; their role loses its rights; SEND.
 

@@ -111,14 +111,7 @@ async def unacked_of_subscription(broker: Target) -> None:
         await consumer.expect_nothing()
 
 
-@case(
-    OBSERVED,
-    needs=(
-        "limits",
-        "admin",
-    ),
-    without=("subscribing",),
-)
+@case(OBSERVED, needs=("limits", "admin"), without=("subscribing",))
 async def unacked_of_skipped(broker: Target) -> None:
     """maxUnackedMessagesPerConsumer=10, Shared and Key_Shared: FLOW 100 on 20 messages; skip_all by the admin
     API, 5 new messages; acknowledge 4 of the first; acknowledge a 5th.

@@ -160,7 +160,7 @@ async def nondurable_before_entry_0(broker: Target) -> None:
     await _start_nowhere(broker, 2**64 - 1)
 
 
-@case(OBSERVED)
+@case(OBSERVED, needs=("admin",))
 async def nondurable_keeps_ledgers(broker: Target) -> None:
     """Messages in two ledgers, no durable subscription; a consumer with durable=false acknowledgements into
     the second ledger; another one with durable=false at -1:-1.

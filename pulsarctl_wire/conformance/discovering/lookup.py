@@ -133,7 +133,7 @@ async def old_name_anywhere(broker: Target) -> None:
     await probe.create_producer(f"persistent://nobody/nowhere/ns/{broker.name()}")
 
 
-@case(OBSERVED)
+@case(OBSERVED, needs=("admin",))
 async def domain_in_capitals(broker: Target) -> None:
     """LOOKUP PERSISTENT://public/default/<name>, then PRODUCER; GET_TOPICS.
 

@@ -34,13 +34,7 @@ async def subscribe(broker: Target) -> None:
     await probe.expect_error("TopicNotFound", "SUBSCRIBE", **make_subscription(topic))
 
 
-@case(
-    SHOULD,
-    needs=(
-        "nocreate",
-        "admin",
-    ),
-)
+@case(SHOULD, needs=("nocreate", "admin"))
 async def subscription(broker: Target) -> None:
     """The topic exists, allowAutoSubscriptionCreation=false: SUBSCRIBE to a new durable subscription.
 
@@ -54,13 +48,7 @@ async def subscription(broker: Target) -> None:
     await probe.expect_error("SubscriptionNotFound", "SUBSCRIBE", **make_subscription(topic, durable=True))
 
 
-@case(
-    SHOULD,
-    needs=(
-        "nocreate",
-        "admin",
-    ),
-)
+@case(SHOULD, needs=("nocreate", "admin"))
 async def nondurable(broker: Target) -> None:
     """The topic exists, allowAutoSubscriptionCreation=false: SUBSCRIBE with durable=false.
 
