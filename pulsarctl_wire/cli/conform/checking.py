@@ -41,7 +41,7 @@ from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.sinks import Follower, Sink
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.conform.conform import BrokerOptions
+    from pulsarctl_wire.cli.conform.options import BrokerOptions
 
 EXIT_FAILED: Final = 1
 _SHORTEST: Final = 2.0

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from pulsarctl_wire.checks.requirement import OBSERVED, SHOULD
 from pulsarctl_wire.conformance.basics.case import case
-from pulsarctl_wire.conformance.basics.checking import equal, require
+from pulsarctl_wire.conformance.basics.checking import Mismatch, equal, require
 from pulsarctl_wire.conformance.basics.frames import make_frame, payloads
 from pulsarctl_wire.conformance.basics.target import Target
 
@@ -69,12 +69,25 @@ async def round_robin_backlog(broker: Target) -> None:
     messages = sorted(await both.messages(200), key=lambda message: int(message.payload[1:]))
     receivers = [item.body.consumer_id for item in messages]
     require(80 <= receivers.count(1) <= 120, "about half for each", receivers.count(1))
-    _expect_short_runs(receivers)
+    longest = _find_longest_run(receivers)
+    require(longest <= 20, _SHORT_RUNS, longest)
 
 
-def _expect_short_runs(values: Iterable[object]) -> None:
-    longest = max(len(list(run)) for _, run in groupby(values))
-    require(longest <= 20, "no more than 20 messages in a row for one consumer", longest)
+_SHORT_RUNS = "no more than 20 messages in a row for one consumer"
+
+
+def _find_longest_run(values: Iterable[object]) -> int:
+    return max(len(list(run)) for _, run in groupby(values))
+
+
+async def _deliver_apart(broker: Target) -> int:
+    """Deliver 200 messages to two consumers with a connection each; how many of them one got in a row."""
+    topic = await broker.fill(200)
+    both = [await broker.subscribe(topic, "Shared") for _ in range(2)]
+    for probe in both:
+        probe.flow(1000)
+    numbers = [{int(item.payload[1:]) for item in await probe.messages(100)} for probe in both]
+    return _find_longest_run(number in numbers[0] for number in range(200))
 
 
 @case(OBSERVED, without=("limits",), alone=True)
@@ -87,13 +100,12 @@ async def round_robin_apart(broker: Target) -> None:
 
     Source: Broker: PersistentDispatcherMultipleConsumers.
     """
-    topic = await broker.fill(200)
-    both = [await broker.subscribe(topic, "Shared") for _ in range(2)]
-    for probe in both:
-        probe.flow(1000)
-    for probe in both:
-        numbers = {int(item.payload[1:]) for item in await probe.messages(100)}
-        _expect_short_runs([number in numbers for number in range(200)])
+    runs = []
+    for _ in range(3):  # the first FLOW may be so early that what it has read is gone before the second one
+        runs.append(await _deliver_apart(broker))
+        if runs[-1] <= 20:
+            return
+    raise Mismatch(_SHORT_RUNS, f"{runs} in three attempts")
 
 
 @case(SHOULD)
