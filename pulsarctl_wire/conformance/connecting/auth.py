@@ -161,10 +161,10 @@ def _answer(probe: Probe, token: str) -> None:
 
 @case(SHOULD, needs=("auth",), waits=("refresh", 3))
 async def refresh_challenge(broker: Target) -> None:
-    """A token that expires, feature_flags.supports_auth_refresh=true; R is authenticationRefreshCheckSeconds.
+    """A token that expires, feature_flags.supports_auth_refresh=true.
 
     Expected: After expiry AUTH_CHALLENGE {challenge: auth_method_name=token, auth_data='PulsarAuthRefresh'};
-    a valid AUTH_RESPONSE gets no reply and the connection lives on.
+    a valid AUTH_RESPONSE gets no reply and the connection stays open.
 
     Source: PIP-30 follow-up; broker: ServerCnx.refreshAuthenticationCredentials.
     """

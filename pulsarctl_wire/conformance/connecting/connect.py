@@ -16,7 +16,7 @@ _MESSAGE_ID = {"ledgerId": 1, "entryId": 0}
 
 @case(MUST, without=("limits",))
 async def basic(broker: Target) -> None:
-    """CONNECT {client_version=probe, protocol_version=21}.
+    """CONNECT {client_version=…, protocol_version=21}.
 
     Expected: CONNECTED {protocol_version=21, max_message_size=5242880, server_version non-empty,
     feature_flags: topic_watchers, get_partitioned_metadata_without_auto_creation, repl_dedup_by_lid_and_eid}
@@ -44,7 +44,7 @@ async def basic(broker: Target) -> None:
 
 @case(OBSERVED)
 async def no_protocol_version(broker: Target) -> None:
-    """CONNECT {client_version=probe} only.
+    """CONNECT {client_version=…} only.
 
     Expected: CONNECTED.protocol_version=0 (present), max_message_size present.
 
@@ -84,7 +84,7 @@ async def missing_client_version(broker: Target) -> None:
 
 @case(OBSERVED, without=("auth",))
 async def auth_ignored_when_off(broker: Target) -> None:
-    """Auth off: CONNECT with auth_method_name=token, auth_data=junk.
+    """Authentication is off: CONNECT with auth_method_name=token, auth_data=junk.
 
     Expected: CONNECTED.
 
@@ -134,7 +134,7 @@ async def pong_first(broker: Target) -> None:
 
 @case(OBSERVED)
 async def auth_response_first(broker: Target) -> None:
-    """Auth off: AUTH_RESPONSE {none, 'x'} before CONNECT.
+    """Authentication is off: AUTH_RESPONSE {none, 'x'} before CONNECT.
 
     Expected: ERROR {request_id=-1, error=AuthenticationError}; then the broker closes the connection within 1
     s.

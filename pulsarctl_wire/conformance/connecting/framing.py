@@ -287,7 +287,7 @@ async def unknown_field_in_base(broker: Target) -> None:
 
     Expected: PONG (unknown fields ignored).
 
-    Source: protobuf rules; PIP-68 style evolution.
+    Source: Protobuf's rules; PIP-68 style evolution.
     """
     probe = await _send(broker, wrap(_PING + b"\xa0\x1f\x01"))
     await probe.expect("PONG")
@@ -299,7 +299,7 @@ async def unknown_field_in_command(broker: Target) -> None:
 
     Expected: LOOKUP_RESPONSE Connect.
 
-    Source: protobuf rules.
+    Source: Protobuf's rules.
     """
     command = build_command("LOOKUP", topic=broker.topic(), request_id=1, authoritative=False)
     command.lookupTopic.MergeFromString(b"\xd2\x05\x02zz")
@@ -323,7 +323,7 @@ async def trailing_bytes_ping(broker: Target) -> None:
 
 @case(OBSERVED)
 async def trailing_bytes_connect(broker: Target) -> None:
-    """CONNECT {probe,v21} with 8 bytes after the command.
+    """CONNECT with 8 bytes after the command.
 
     Expected: CONNECTED.
 
@@ -376,7 +376,7 @@ async def pipelined_requests(broker: Target) -> None:
 async def half_close(broker: Target) -> None:
     """CONNECT; then the client shuts down its sending side.
 
-    Expected: Broker closes within 1 s.
+    Expected: The broker closes the connection within 1 s.
 
     Source: Netty default (no half-close).
     """

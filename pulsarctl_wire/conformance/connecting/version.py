@@ -55,7 +55,7 @@ async def send_v5_without_checksum(broker: Target) -> None:
 async def close_from_5(broker: Target) -> None:
     """Topic unloaded by the admin API; producer connected as protocol_version=5.
 
-    Expected: CLOSE_PRODUCER, connection stays.
+    Expected: CLOSE_PRODUCER; the connection stays open.
 
     Source: Broker: ServerCnx (from protocol version 5 on).
     """

@@ -265,7 +265,7 @@ async def unacked_limit(broker: Target) -> None:
 
 @case(OBSERVED, without=("txn",))
 async def txn_off(broker: Target) -> None:
-    """Transactions off: ACK with txnid and request_id, Individual; Cumulative on Shared.
+    """Transactions are off: ACK with txnid and request_id, Individual; Cumulative on Shared.
 
     Expected: ACK_RESPONSE {NotAllowedError}; ACK_RESPONSE without error, as of any cumulative one on Shared.
 
@@ -288,7 +288,7 @@ async def beyond_end_first(broker: Target) -> None:
 
     Expected: ACK_RESPONSE without error; nothing is acknowledged.
 
-    Source: managed ledger: ManagedCursorImpl.asyncDelete.
+    Source: Managed ledger: ManagedCursorImpl.asyncDelete.
     """
     topic, consumer, ids = await _deliver(broker, 3)
     await consumer.confirm_ack({"ledgerId": ids[0].ledgerId, "entryId": 70}, ids[1])
@@ -333,7 +333,7 @@ async def cumulative_nothing_open(broker: Target) -> None:
 
     Expected: The 2nd with ack_set=[4]: the other ACK counts only for entries before it.
 
-    Source: managed ledger: ManagedCursorImpl.
+    Source: Managed ledger: ManagedCursorImpl.
     """
     producer = await broker.produce(topic := broker.topic())
     for first in (0, 3):

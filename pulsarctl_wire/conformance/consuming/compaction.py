@@ -156,7 +156,7 @@ async def batch_empty_payload(broker: Target) -> None:
 async def no_key_last(broker: Target) -> None:
     """Messages a=1, one without key; compaction; b=2; compaction; c=3; read_compacted.
 
-    Expected: A, b, c.
+    Expected: The messages with keys a, b and c.
 
     Source: Broker: TwoPhaseCompactor.
     """
@@ -196,8 +196,8 @@ async def deleted_key(broker: Target) -> None:
 
 @case(MUST, needs=("admin",))
 async def seek_to_the_start(broker: Target) -> None:
-    """a=1, b=1; compaction; read_compacted: both acknowledged, unload; SUBSCRIBE read_compacted, SEEK to time
-    0; SUBSCRIBE.
+    """a=1, b=1; compaction; read_compacted: both acknowledged, unload; SUBSCRIBE read_compacted, SEEK to
+    time 0; SUBSCRIBE.
 
     Expected: Both again.
 
@@ -234,7 +234,7 @@ async def acked_again(broker: Target) -> None:
 
     Expected: Both again.
 
-    Source: managed ledger: ManagedCursorImpl.
+    Source: Managed ledger: ManagedCursorImpl.
     """
     topic = await _publish_keys(broker, "a", "b", "a", "b")
     consumer = await _subscribe_compacted(broker, topic)

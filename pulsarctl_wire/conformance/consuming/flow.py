@@ -269,8 +269,8 @@ async def dispatch_rate(broker: Target) -> None:
 
 @case(OBSERVED, needs=("limits",))
 async def while_blocked(broker: Target) -> None:
-    """Shared, maxUnackedMessagesPerConsumer=10: FLOW 100 on 30 messages, FLOW 50, CONSUMER_STATS; acknowledge
-    5, CONSUMER_STATS.
+    """Shared, maxUnackedMessagesPerConsumer=10: FLOW 100 on 30 messages, FLOW 50, CONSUMER_STATS;
+    acknowledge 5, CONSUMER_STATS.
 
     Expected: 10 messages; availablePermits=90; 5 more; availablePermits=135.
 

@@ -246,7 +246,7 @@ async def _join_late(broker: Target, **fields: Any) -> tuple[Probe, list[Any], P
 async def joining_waits_for_acks(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of its keys; b joins; new messages for keys that move to b.
 
-    Expected: B gets them only after a acknowledged its pending ones of that key.
+    Expected: Consumer b gets them only after a has acknowledged its pending ones of that key.
 
     Source: PIP-379; broker: DrainingHashesTracker.
     """
@@ -264,7 +264,7 @@ async def skipped_need_no_acks(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of a key; b joins, whose key it is now; skip_all by the admin
     API, a new message of the key.
 
-    Expected: B gets it, though a has acknowledged nothing.
+    Expected: Consumer b gets it, though a has acknowledged nothing.
 
     Source: Broker: PendingAcksMap.
     """
@@ -285,7 +285,7 @@ async def out_of_order_allowed(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of its keys; b joins; new messages for keys that move to b;
     both have allowOutOfOrderDelivery=true.
 
-    Expected: B gets the new message at once.
+    Expected: Consumer b gets the new message at once.
 
     Source: KeySharedMeta; PIP-379.
     """

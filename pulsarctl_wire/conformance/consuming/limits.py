@@ -71,7 +71,7 @@ async def nonpersistent_consumers(broker: Target) -> None:
     await probe.expect_error("ConsumerBusy", "SUBSCRIBE", **make_subscription(topic, "Shared", 3))
 
 
-@case(OBSERVED, needs=("limits",))
+@case(OBSERVED, needs=("limits",), alone=True)
 async def redeliver_unblocks(broker: Target) -> None:
     """Shared, maxUnackedMessagesPerConsumer=10: FLOW 100 on 30 messages; REDELIVER of 2 ids.
 
@@ -113,8 +113,8 @@ async def unacked_of_subscription(broker: Target) -> None:
 
 @case(OBSERVED, needs=("limits", "admin"), without=("subscribing",))
 async def unacked_of_skipped(broker: Target) -> None:
-    """maxUnackedMessagesPerConsumer=10, Shared and Key_Shared: FLOW 100 on 20 messages; skip_all by the admin
-    API, 5 new messages; acknowledge 4 of the first; acknowledge a 5th.
+    """maxUnackedMessagesPerConsumer=10, Shared and Key_Shared: FLOW 100 on 20 messages; skip_all by the
+    admin API, 5 new messages; acknowledge 4 of the first; acknowledge a 5th.
 
     Expected: 10 MESSAGEs; nothing; nothing; 5 MESSAGEs: what was skipped counts until it is acknowledged.
 

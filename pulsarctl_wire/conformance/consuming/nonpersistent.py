@@ -73,8 +73,8 @@ async def fan_out(broker: Target) -> None:
 async def failover_told(broker: Target) -> None:
     """Non-persistent, Failover: consumer b subscribes, then c, then a; b gets messages until a comes.
 
-    Expected: B is told nothing; c ACTIVE_CONSUMER_CHANGE {false} before SUCCESS; a nothing; then messages go
-    to a.
+    Expected: Consumer b is told nothing; c ACTIVE_CONSUMER_CHANGE {false} before SUCCESS; a nothing; then
+    messages go to a.
 
     Source: Broker: NonPersistentDispatcherSingleActiveConsumer.
     """
@@ -130,9 +130,10 @@ async def waiting_producer(broker: Target) -> None:
 
 @case(OBSERVED)
 async def priority_level(broker: Target) -> None:
-    """Non-persistent, Shared: a with priority_level=1, then b with 0, 2 permits each; SEND x4, one at a time.
+    """Non-persistent, Shared: a with priority_level=1, then b with 0, 2 permits each; SEND x4, one at a
+    time.
 
-    Expected: A, b, a, b: priorities do not count.
+    Expected: The messages go to a, b, a, b: priorities do not count.
 
     Source: Broker: NonPersistentDispatcherMultipleConsumers.
     """

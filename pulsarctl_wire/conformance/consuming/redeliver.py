@@ -130,7 +130,7 @@ async def unknown_consumer(broker: Target) -> None:
 async def disconnect_count(broker: Target) -> None:
     """Shared: A and B; A holds 2 messages (count 0), its connection drops.
 
-    Expected: B gets both at once, redelivery_count absent (a disconnect does not raise it).
+    Expected: Consumer B gets both at once, redelivery_count absent (a disconnect does not raise it).
 
     Source: Broker: InMemoryRedeliveryTracker.
     """

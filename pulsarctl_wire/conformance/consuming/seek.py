@@ -62,7 +62,7 @@ async def _seek_end(broker: Target, message_id: dict[str, int]) -> None:
 async def latest(broker: Target) -> None:
     """SEEK to 2^63-1 twice on unread messages.
 
-    Expected: Nothing old after re-SUBSCRIBE + FLOW.
+    Expected: Nothing old after SUBSCRIBE and FLOW.
 
     Source: Broker: ServerCnx.handleSeek; broker: PersistentSubscription.resetCursor.
     """
@@ -73,7 +73,7 @@ async def latest(broker: Target) -> None:
 async def unknown_ledger(broker: Target) -> None:
     """3 messages unread; SEEK message_id=999999:0 (ledger beyond the topic's).
 
-    Expected: CLOSE_CONSUMER, SUCCESS; after re-SUBSCRIBE nothing old (lands at the end).
+    Expected: CLOSE_CONSUMER, SUCCESS; after SUBSCRIBE again nothing old (lands at the end).
 
     Source: Broker: ServerCnx.handleSeek; broker: PersistentSubscription.resetCursor.
     """
@@ -138,7 +138,7 @@ async def unknown_consumer(broker: Target) -> None:
 async def batch_ack_set(broker: Target) -> None:
     """Acknowledgement of batch indexes is on: a batch of 4 is stored; SEEK message_id with ack_set=[0b1100].
 
-    Expected: After re-SUBSCRIBE MESSAGE.ack_set=[12].
+    Expected: After SUBSCRIBE again MESSAGE.ack_set=[12].
 
     Source: Broker: ServerCnx.handleSeek; broker: PersistentSubscription.resetCursor.
     """
@@ -231,7 +231,7 @@ async def before_entry_0(broker: Target) -> None:
 
     Expected: All messages again.
 
-    Source: managed ledger: ManagedCursorImpl.
+    Source: Managed ledger: ManagedCursorImpl.
     """
     consumer = await broker.subscribe(topic := await broker.fill(2), permits=10)
     ids = [id_of(item.body.message_id) for item in await consumer.messages(2)]
@@ -269,7 +269,7 @@ async def time_out_of_order(broker: Target) -> None:
 
     Expected: From the first on (the middle one is looked at, then the one before).
 
-    Source: managed ledger: OpFindNewest.
+    Source: Managed ledger: OpFindNewest.
     """
     producer = await broker.produce(topic := broker.topic())
     for number, second in enumerate((5, 1, 7, 2, 9)):
@@ -285,7 +285,7 @@ async def acked_ledger(broker: Target) -> None:
 
     Expected: The last two: the first ledger went with the acknowledgement.
 
-    Source: managed ledger: ManagedLedgerImpl.
+    Source: Managed ledger: ManagedLedgerImpl.
     """
     topic = await broker.fill(2)
     await broker.subscribe(topic, subscription="s")

@@ -154,8 +154,8 @@ async def second_exclusive(broker: Target) -> None:
 
 @case(OBSERVED)
 async def exclusive_dead_conn(broker: Target) -> None:
-    """An Exclusive consumer is live, but its client does not answer PING; another connection sends SUBSCRIBE,
-    Exclusive.
+    """An Exclusive consumer is live, but its client does not answer PING; another connection sends
+    SUBSCRIBE, Exclusive.
 
     Expected: The first connection is closed 5 s (±1 s) later; then SUCCESS for the second.
 

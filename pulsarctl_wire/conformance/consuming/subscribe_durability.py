@@ -72,7 +72,7 @@ async def nondurable_latest_earliest(broker: Target) -> None:
 
     Expected: All 3.
 
-    Source: managed ledger: NonDurableCursorImpl.
+    Source: Managed ledger: NonDurableCursorImpl.
     """
     await _start_at(broker, LATEST, _FIVE, CommandSubscribe.Earliest)
 
@@ -144,7 +144,7 @@ async def nondurable_beyond_end(broker: Target) -> None:
 
     Expected: All 3; nothing.
 
-    Source: managed ledger: NonDurableCursorImpl.
+    Source: Managed ledger: NonDurableCursorImpl.
     """
     await _start_nowhere(broker, 50)
 
@@ -155,15 +155,15 @@ async def nondurable_before_entry_0(broker: Target) -> None:
 
     Expected: All 3.
 
-    Source: managed ledger: NonDurableCursorImpl.
+    Source: Managed ledger: NonDurableCursorImpl.
     """
     await _start_nowhere(broker, 2**64 - 1)
 
 
 @case(OBSERVED, needs=("admin",))
 async def nondurable_keeps_ledgers(broker: Target) -> None:
-    """Messages in two ledgers, no durable subscription; a consumer with durable=false acknowledgements into
-    the second ledger; another one with durable=false at -1:-1.
+    """Messages in two ledgers, no durable subscription; a consumer with durable=false acknowledges into the
+    second ledger; another one with durable=false at -1:-1.
 
     Expected: It gets everything: acknowledgements of such consumers delete nothing.
 

@@ -129,7 +129,7 @@ async def priority_level(broker: Target) -> None:
 async def turn_goes_on(broker: Target) -> None:
     """Shared: 3 stored messages, all to a; b joins; another message.
 
-    Expected: B gets it: it is its turn.
+    Expected: Consumer b gets it: it is its turn.
 
     Source: Broker: AbstractDispatcherMultipleConsumers.
     """

@@ -56,7 +56,8 @@ async def same_address(broker: Target) -> None:
 
 @case(SHOULD, needs=("subscribing",))
 async def rate(broker: Target) -> None:
-    """subscribeThrottlingRatePerConsumer=2: SUBSCRIBE and CLOSE_CONSUMER three times; once with another name.
+    """subscribeThrottlingRatePerConsumer=2: SUBSCRIBE and CLOSE_CONSUMER three times; once with another
+    name.
 
     Expected: ERROR NotAllowedError for the third; SUCCESS.
 

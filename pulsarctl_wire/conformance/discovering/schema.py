@@ -190,7 +190,7 @@ async def auto_consume_subscribe(broker: Target) -> None:
 
     Expected: SUCCESS.
 
-    Source: protocol version 21; broker: ServerCnx.
+    Source: Protocol version 21; broker: ServerCnx.
     """
     topic = await _register(broker)
     schema = {"name": "", "type": Schema.AutoConsume, "schema_data": b""}
@@ -214,7 +214,7 @@ async def get_empty_version(broker: Target) -> None:
 async def get_short_version(broker: Target) -> None:
     """GET_SCHEMA with a schema_version of 7 bytes; of 9 bytes that begin with version 0.
 
-    Expected: Close; version 0.
+    Expected: The broker closes the connection; version 0.
 
     Source: Broker: LongSchemaVersion.
     """
@@ -322,8 +322,8 @@ async def incompatible_text(broker: Target) -> None:
 
 @case(OBSERVED)
 async def unreadable(broker: Target) -> None:
-    """PRODUCER, SUBSCRIBE, GET_OR_CREATE_SCHEMA with a schema that has a property twice, or the type External
-    (newer than 4.0).
+    """PRODUCER, SUBSCRIBE, GET_OR_CREATE_SCHEMA with a schema that has a property twice, or the type
+    External (newer than 4.0).
 
     Expected: No frame; the broker closes the connection.
 

@@ -38,7 +38,7 @@ async def _open_with_prefix(broker: Target, *endings: str) -> tuple[Probe, str, 
 async def lists_created(broker: Target) -> None:
     """PRODUCER on two topics, GET_TOPICS_OF_NAMESPACE (no mode).
 
-    Expected: Both listed with full names; mode default = PERSISTENT.
+    Expected: Both listed with full names; the default of mode is PERSISTENT.
 
     Source: Protocol: Topics of namespace; broker: ServerCnx.handleGetTopicsOfNamespace.
     """

@@ -24,7 +24,8 @@ async def producer_refused(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin",))
 async def undecodable_refused(broker: Target) -> None:
-    """A namespace with encryptionRequired=true: SEND with the bytes ff ff ff ff as metadata, and a valid CRC.
+    """A namespace with encryptionRequired=true: SEND with the bytes ff ff ff ff as metadata, and a valid
+    CRC.
 
     Expected: No frame; the broker closes the connection within 1 s.
 

@@ -278,7 +278,7 @@ async def lowest_above_highest(broker: Target) -> None:
 
 @case(MUST, without=("dedup",))
 async def duplicate_without_dedup(broker: Target) -> None:
-    """Dedup off: SEND seq=3 twice, then seq=1.
+    """Deduplication is off: SEND seq=3 twice, then seq=1.
 
     Expected: Three SEND_RECEIPTs with three entries.
 
@@ -308,7 +308,7 @@ async def message_id_on_plain_topic(broker: Target) -> None:
 
 @case(OBSERVED, without=("txn",))
 async def txn_ids_txn_off(broker: Target) -> None:
-    """Transactions off: SEND with txnid 0/1.
+    """Transactions are off: SEND with txnid 0/1.
 
     Expected: SEND_ERROR NotAllowedError.
 

@@ -49,7 +49,7 @@ async def after_broker_close(broker: Target) -> None:
     """Topic unloaded by the admin API (producer got CLOSE_PRODUCER); two more SEND for that producer_id
     within 30 s.
 
-    Expected: Ignored: no reply, stays open.
+    Expected: No frame; the connection stays open.
 
     Source: Broker: ServerCnx (recently closed producers).
     """
@@ -79,7 +79,8 @@ async def unloaded_topic(broker: Target) -> None:
 
 @case(OBSERVED, needs=("admin",))
 async def unloaded_topic_v4(broker: Target) -> None:
-    """The topic is unloaded by the admin API while a producer is open that connected with protocol_version=4.
+    """The topic is unloaded by the admin API while a producer is open that connected with
+    protocol_version=4.
 
     Expected: No CLOSE_PRODUCER; the connection is closed.
 

@@ -39,7 +39,7 @@ async def _expect_not_allowed(broker: Target, name: str, fields: dict[str, Any])
 
 @case(SHOULD, without=("txn",))
 async def off_new_txn(broker: Target) -> None:
-    """Transactions off: NEW_TXN.
+    """Transactions are off: NEW_TXN.
 
     Expected: ERROR {request_id, error=NotAllowedError}; the connection stays open.
 
@@ -50,7 +50,7 @@ async def off_new_txn(broker: Target) -> None:
 
 @case(SHOULD, without=("txn",))
 async def off_add_partition_to_txn(broker: Target) -> None:
-    """Transactions off: ADD_PARTITION_TO_TXN.
+    """Transactions are off: ADD_PARTITION_TO_TXN.
 
     Expected: ERROR {request_id, error=NotAllowedError}; the connection stays open.
 
@@ -61,7 +61,7 @@ async def off_add_partition_to_txn(broker: Target) -> None:
 
 @case(SHOULD, without=("txn",))
 async def off_add_subscription_to_txn(broker: Target) -> None:
-    """Transactions off: ADD_SUBSCRIPTION_TO_TXN.
+    """Transactions are off: ADD_SUBSCRIPTION_TO_TXN.
 
     Expected: ERROR {request_id, error=NotAllowedError}; the connection stays open.
 
@@ -72,7 +72,7 @@ async def off_add_subscription_to_txn(broker: Target) -> None:
 
 @case(SHOULD, without=("txn",))
 async def off_end_txn(broker: Target) -> None:
-    """Transactions off: END_TXN.
+    """Transactions are off: END_TXN.
 
     Expected: ERROR {request_id, error=NotAllowedError}; the connection stays open.
 

@@ -30,7 +30,7 @@ async def ack_in_txn(broker: Target) -> None:
     """ACK with txnid and request_id inside a transaction; the consumer closes; SUBSCRIBE before COMMIT, and
     after it.
 
-    Expected: ACK_RESPONSE {txnid}; before commit pending acknowledgement hides it, after commit gone.
+    Expected: ACK_RESPONSE {txnid}; before the commit the pending acknowledgement hides it, after commit gone.
 
     Source: PIP-31; broker: ServerCnx (transactions).
     """
@@ -60,7 +60,7 @@ async def _deliver(broker: Target, kind: str) -> tuple[Probe, str, Probe, list[d
 
 @case(OBSERVED, needs=("txn",), alone=True)
 async def ack_when_over(broker: Target) -> None:
-    """ACK in a committed transaction; CLOSE_CONSUMER, SUBSCRIBE, FLOW; another transaction acknowledgements
+    """ACK in a committed transaction; CLOSE_CONSUMER, SUBSCRIBE, FLOW; another transaction acknowledges
     there and commits.
 
     Expected: ACK_RESPONSE without error; the message is hidden; redelivered when the other one has ended.
@@ -93,8 +93,7 @@ async def _expect_conflict(consumer: Probe, text: str, *ids: Any, **fields: Any)
 async def ack_conflict_texts(broker: Target) -> None:
     """Shared: ACK in x; ACK of the same in y; plain ACK of another, then in x.
 
-    Expected: ACK_RESPONSE {TransactionConflict}: … in pending acknowledgement status; … already acknowledged
-    before.
+    Expected: ACK_RESPONSE {TransactionConflict}: … in pending ack status; … already acked before.
 
     Source: Broker: PendingAckHandleImpl.
     """
