@@ -220,6 +220,7 @@ async def nondurable_closed(broker: Target) -> None:
     """
     consumer = await broker.subscribe(topic := await broker.fill(3), permits=10, **_READER)
     await _seek(consumer, message_id=EARLIEST)
+    await broker.settle()  # it may still close consumers for a moment
     await consumer.subscribe(topic, **_READER)
     await consumer.resubscribe(topic, **_READER)
     await consumer.expect_nothing()
