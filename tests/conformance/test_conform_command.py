@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from xml.etree import ElementTree
 import pytest
 from pwire_run import pwire
 
+from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.checks.requirement import MUST, SHOULD
-from pulsarctl_wire.conformance.basics.settings import MEANINGS, SETTINGS
+from pulsarctl_wire.conformance.basics.settings import MEANINGS, SECONDS, SETTINGS
 from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
 from pulsarctl_wire.conformance.catalog import CASES, list_requirements
 from pulsarctl_wire.conformance.runner import run_case
@@ -226,3 +228,15 @@ def test_a_case_is_explained() -> None:
     assert run.lines[0].split() == ["subscribe/type_exclusive", "case"]
     assert any(line.split()[:2] == ["level", "must"] for line in run.lines)
     assert pwire("explain", "subscribe/nope").code == 2
+
+
+def test_the_document_is_right() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "conformance.md").read_text()
+    assert f"It has {len(CASES)} cases." in text
+    assert f"by {len(CASES)} cases" in (docs / "clients.md").read_text()
+    settings = text.partition("\n## What cases need\n")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `(\w+)(?:=SECONDS)?` \|", settings, re.MULTILINE)
+    assert set(names) == {*MEANINGS, *SECONDS}
+    for name in re.findall(r"`(\w+)=", settings):
+        assert name in Settings.__dataclass_fields__ or name in SECONDS, name
