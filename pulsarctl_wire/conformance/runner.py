@@ -39,8 +39,7 @@ def make_plan(
             obstacles.append(Outcome(case, NOT_APPLICABLE, reason=reason))
         else:
             ready.append(case)
-    # with this setting, cases that run at once would take each other's lookups
-    return Plan(ready, obstacles, 1 if "lookups" in settings else jobs)
+    return Plan(ready, obstacles, jobs)
 
 
 async def run_plan(

@@ -50,6 +50,8 @@ def find_obstacle(case: Case, settings: frozenset[str], is_named: bool) -> str:
         return f"the broker has {' and '.join(present)}"
     if "nocreate" in settings and case.topic not in _WITHOUT_TOPICS:
         return f"the broker has {MEANINGS['nocreate']}"
+    if "lookups" in settings and "lookups" not in case.needs:  # all others would take each other's
+        return f"the broker has {MEANINGS['lookups']}"
     if case.spoils and not is_named:
         return "leaves something behind that later runs would find: runs only if named"
     return ""
