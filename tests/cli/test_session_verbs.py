@@ -159,7 +159,7 @@ async def test_cluster() -> None:
         broker.always("LOOKUP", lookup)
         done = await pwire("cluster", broker.url)
         assert done.code == 7
-        refused = f"unknown: LOOKUP of {names[3]} refused, AuthorizationError: the test says no"
+        refused = f"unknown: LOOKUP of {names[3]} refused, AuthorizationError: refused on purpose"
         assert done.out == [
             f"{broker.address}: scripted, protocol version 21",
             "2 brokers",

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from net import scripted
 from net.scripted import LEDGER, PATIENCE, ScriptedBroker, build, silence
 
 from pulsarctl_wire.capture import read_events
+from pulsarctl_wire.conformance.clients import scripted
 from pulsarctl_wire.errors import CaptureError
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata, Schema

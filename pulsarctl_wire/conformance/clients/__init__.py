@@ -1,0 +1,1 @@
+"""Cases for clients: brokers that give them something to react to."""
