@@ -86,6 +86,9 @@ class Direction:
         self.last: Sighting | None = None
 
 
+_SILENT: Final = Direction()  # of connections without an event
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CheckState(SightedState):
     """Tracks a connection for the doctor.
@@ -95,6 +98,8 @@ class CheckState(SightedState):
     """
 
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
+    to_client: Direction = _SILENT
+    to_broker: Direction = _SILENT
     limit: int = MAX_FRAME_SIZE
     first_ns: int = 0
     answered_request: Request | None = None
@@ -119,11 +124,12 @@ class CheckState(SightedState):
         super().__init__(connection, knowledge, streams)
         self.doctor, self.facts = doctor, doctor.facts
         self._handles_type = handles_type  # by type of command
-        self.to_client, self.to_broker = Direction(), Direction()
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
         doctor, handles_type, facts = self.doctor, self._handles_type, self.facts
+        if self.to_client is _SILENT:
+            self.to_client, self.to_broker = Direction(), Direction()
         for event in events:
             time_ns = event.time_ns or 0
             if time_ns >= facts.due_ns:
