@@ -85,7 +85,7 @@ def test_a_typo_in_a_rule(flag: str) -> None:
     ("name", "codes"),
     [
         (CORRUPT, {"any": 1, "certain": 1, "error": 1, "never": 0}),
-        (FENCED, {"any": 1, "certain": 0, "error": 1, "never": 0}),
+        (FENCED, {"any": 1, "certain": 1, "error": 1, "never": 0}),
         (CAPTURES / "33-delay-ignored.pcap.gz", {"any": 1, "certain": 1, "error": 0, "never": 0}),
         ("java-simple.pcap", {"any": 0}),
     ],
