@@ -88,6 +88,6 @@ def _adjust_checksum(old: bytes, out: bytearray, parts: FrameLayout, missing: in
     checksum = parts.stored ^ crc32c(tail, crc32c(before)) ^ crc32c(tail, crc32c(after))
     if parts.stored != parts.computed:
         mistakes = zip(compute_mistakes(old, parts), compute_mistakes(bytes(out), parts), strict=True)
-        adjusted = (number for (_, old_number), (_, number) in mistakes if old_number == parts.stored)
-        checksum = next(adjusted, checksum)
+        numbers = (number for (_, old_number), (_, number) in mistakes if old_number == parts.stored)
+        checksum = next(numbers, checksum)
     out[start:stop] = checksum.to_bytes(4, "big")

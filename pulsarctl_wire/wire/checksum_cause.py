@@ -25,19 +25,19 @@ from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
 ChecksumCause = dict[str, Any]
 """A cause: its `kind`, and for some kinds more, as docs/json.md says."""
 
-_COVERED: Final = ("metadata size", "metadata", "payload")
+_RIGHT_RANGE: Final = ("metadata size", "metadata", "payload")
 _ZEROS: Final = "zeros for the checksum"
 _RANGES: Final = (
     ("metadata", "payload"),
     ("payload",),
     ("metadata size", "metadata"),
     ("metadata",),
-    ("magic", *_COVERED),
-    ("magic", _ZEROS, *_COVERED),
-    ("command", *_COVERED),
-    ("command", "magic", *_COVERED),
-    ("command", "magic", _ZEROS, *_COVERED),
-    ("total size", "command size", "command", "magic", _ZEROS, *_COVERED),
+    ("magic", *_RIGHT_RANGE),
+    ("magic", _ZEROS, *_RIGHT_RANGE),
+    ("command", *_RIGHT_RANGE),
+    ("command", "magic", *_RIGHT_RANGE),
+    ("command", "magic", _ZEROS, *_RIGHT_RANGE),
+    ("total size", "command size", "command", "magic", _ZEROS, *_RIGHT_RANGE),
 )
 """What a sender may take for the covered range. Of ranges with the same bytes the first one is named."""
 
@@ -68,15 +68,15 @@ def find_checksum_cause(frame: Frame) -> ChecksumCause | None:
 def compute_mistakes(raw: bytes, parts: FrameLayout) -> Iterator[tuple[ChecksumCause, int]]:
     """Compute the numbers that known mistakes put in place of a frame's checksum, each with its cause."""
     start, stop = parts.checksum
-    covered = memoryview(raw)[stop:]
-    right = crc32c(covered)
+    data = memoryview(raw)[stop:]
+    crc = crc32c(data)
     yield {"kind": "zero"}, 0
-    yield {"kind": "crc32"}, zlib.crc32(covered)
-    yield {"kind": "byte_order"}, int.from_bytes(right.to_bytes(4, "little"), "big")
-    without_first = crc32c(covered, _ALL_ONES)  # the library inverts what it begins with
-    for number in (right ^ _ALL_ONES, without_first, without_first ^ _ALL_ONES):
+    yield {"kind": "crc32"}, zlib.crc32(data)
+    yield {"kind": "byte_order"}, int.from_bytes(crc.to_bytes(4, "little"), "big")
+    without_first = crc32c(data, _ALL_ONES)  # the library inverts what it begins with
+    for number in (crc ^ _ALL_ONES, without_first, without_first ^ _ALL_ONES):
         yield {"kind": "not_inverted"}, number
-    yield {"kind": "masked"}, ((right >> 15 | right << 17) + _MASK_DELTA) & _ALL_ONES
+    yield {"kind": "masked"}, ((crc >> 15 | crc << 17) + _MASK_DELTA) & _ALL_ONES
     metadata_at, payload_at = parts.metadata if not parts.problem else (stop + 4, len(raw))
     command_end = 8 + int.from_bytes(raw[4:8], "big")
     pieces: dict[str, bytes | memoryview] = {
@@ -85,7 +85,7 @@ def compute_mistakes(raw: bytes, parts: FrameLayout) -> Iterator[tuple[ChecksumC
         "command": raw[8:command_end],
         "magic": raw[start - 2 : start],
         _ZEROS: bytes(4),
-        "metadata size": covered[:4],
+        "metadata size": data[:4],
         "metadata": memoryview(raw)[metadata_at:payload_at],
         "payload": memoryview(raw)[payload_at:],
     }
@@ -116,9 +116,9 @@ def _find_flipped_bit(raw: bytes, checksum: tuple[int, int], difference: int) ->
     # bytes count from the checksum's first one, or from the last one that it covers; bits from the highest
     offset = start + power // 8 if power < 32 else len(raw) - 1 - (power - 32) // 8
     bit = 7 - power % 8
-    repaired = bytearray(raw)
-    repaired[offset] ^= 1 << bit
-    proof = locate(bytes(repaired), start - 2)
+    copy = bytearray(raw)
+    copy[offset] ^= 1 << bit
+    proof = locate(bytes(copy), start - 2)
     return {"kind": "bit", "offset": offset, "bit": bit} if proof.stored == proof.computed else None
 
 
@@ -146,7 +146,7 @@ def describe_checksum_cause(cause: ChecksumCause) -> str:
     """Return a cause in plain words, which go on after "the checksum is wrong: "."""
     kind = cause["kind"]
     if kind == "range":
-        return f"it covers {cause['covers']}; right is {_list(_COVERED)}"
+        return f"it covers {cause['covers']}; right is {_list(_RIGHT_RANGE)}"
     if kind == "bit":
         offset = cause["offset"]
         return f"one flipped bit explains it: bit {cause['bit']} of byte {offset} (0x{offset:x})"
