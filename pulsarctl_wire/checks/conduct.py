@@ -78,11 +78,37 @@ class Observer(Protocol):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Direction:
+    """One direction of a connection.
+
+    count            number of complete frames
+    last             the last frame, cut ones included
+    last_heard       number of the last frame up to the first FIN or RST
+    last_heard_ns    the latest time of those frames, ns since the epoch
+    """
+
+    __slots__ = ("count", "last", "last_heard", "last_heard_ns")
+
+    def __init__(self) -> None:
+        self.count = self.last_heard = self.last_heard_ns = 0
+        self.last: Sighting | None = None
+
+
+SILENT: Final = Direction()
+"""Both directions of connections without an event."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ConductState(SightedState):
-    """Tracks the lives of the connection's producers and consumers, and notices mistakes."""
+    """Tracks the lives of the connection's producers and consumers, and notices mistakes.
+
+    to_client, to_broker     both directions
+    """
 
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
     doctor: Observer
+    to_client: Direction = SILENT
+    to_broker: Direction = SILENT
     lives: dict[Owner, OwnerLife] = _NO_LIVES
     mistakes: dict[tuple[str, Subject], Mistake] | None = None
     has_erred: bool = False
@@ -155,8 +181,12 @@ class ConductState(SightedState):
     def record_success(self, owner: Owner, *, is_ready: bool) -> None:
         """Record that a producer or consumer was opened, and may be used if `is_ready`."""
         life = self.lives.get(owner)
-        if life is not None and life.success is None and is_ready:
+        if life is None or life.success is not None:
+            return
+        if is_ready:
             life.success = self.sighting
+        else:
+            life.queued = self.sighting
 
     def _remember_request(self, key: tuple[str, int], asked: Request, body: Any) -> None:
         family, number = key

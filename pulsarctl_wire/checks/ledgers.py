@@ -96,14 +96,16 @@ class OwnerLife:
     """What became of a producer or consumer id: the frames that asked for it, opened it, and ended it.
 
     request    PRODUCER or SUBSCRIBE
+    queued     the answer that a producer has to wait for its turn (WaitForExclusive)
     success    the answer after which it may be used; None so far
     end        CLOSE_PRODUCER, CLOSE_CONSUMER, UNSUBSCRIBE, or the ERROR that refused it; None so far
     """
 
-    __slots__ = ("end", "request", "success")
+    __slots__ = ("end", "queued", "request", "success")
 
     def __init__(self, request: Sighting) -> None:
         self.request = request
+        self.queued: Sighting | None = None
         self.success: Sighting | None = None
         self.end: Sighting | None = None
 

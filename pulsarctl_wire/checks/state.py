@@ -11,7 +11,7 @@ from typing import Any, Final
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.conduct import ConductState, Observer
+from pulsarctl_wire.checks.conduct import SILENT, ConductState, Direction, Observer
 from pulsarctl_wire.checks.facts import NOWHERE, Entry, Send
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import (
@@ -47,36 +47,13 @@ from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Direction:
-    """One direction of a connection.
-
-    count            number of complete frames
-    last             the last frame, cut ones included
-    last_heard       number of the last frame up to the first FIN or RST
-    last_heard_ns    the latest time of those frames, ns since the epoch
-    """
-
-    __slots__ = ("count", "last", "last_heard", "last_heard_ns")
-
-    def __init__(self) -> None:
-        self.count = self.last_heard = self.last_heard_ns = 0
-        self.last: Sighting | None = None
-
-
-_SILENT: Final = Direction()  # of connections without an event
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
 class CheckState(ConductState):
     """Tracks a connection for the doctor.
 
-    to_client, to_broker     both directions
     limit       largest legal frame in bytes, as the broker announced it
     """
 
     # defaults here, not in `__init__`, take no memory: most connections of a flood never send a frame
-    to_client: Direction = _SILENT
-    to_broker: Direction = _SILENT
     limit: int = MAX_FRAME_SIZE
     first_ns: int = 0
     answered_request: Request | None = None
@@ -102,7 +79,7 @@ class CheckState(ConductState):
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
         doctor, handles_type, facts = self.doctor, self._handles_type, self.facts
-        if self.to_client is _SILENT:
+        if self.to_client is SILENT:
             self.to_client, self.to_broker = Direction(), Direction()
         for event in events:
             time_ns = event.time_ns or 0

@@ -88,7 +88,8 @@ class MessageWithoutConsumer(ConductRule):
 
     def on_not_open(self, state: CheckState, frame: Frame, owner: Owner) -> None:
         """Report a MESSAGE to nobody."""
-        if frame.type == _MESSAGE and owner not in state.lives and self.can_judge(state):
+        is_to_client = frame.type == _MESSAGE and not frame.to_broker
+        if is_to_client and owner not in state.lives and self.can_judge(state):
             rows = [(state.sighting, f"consumer {owner[1]} was never opened")]
             self.report_mistake(state, make_owner_subject(frame, owner), rows)
 

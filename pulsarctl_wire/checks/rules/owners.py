@@ -38,7 +38,7 @@ class _NotOpen(ConductRule):
 
     def on_not_open(self, state: CheckState, frame: Frame, owner: Owner) -> None:
         """Report the command, unless it may have been sent before the client knew."""
-        if frame.type != self.command or not self.can_judge(state):
+        if frame.type != self.command or not frame.to_broker or not self.can_judge(state):
             return
         life, kind = state.lives.get(owner), "consumer" if owner[0] else "producer"
         sighting, end = state.sighting, life.end if life is not None else None
@@ -57,9 +57,9 @@ class _NotOpen(ConductRule):
             else:
                 return
             rows.append((end, f"{kind} {owner[1]} {problem.partition(' by ')[0].removeprefix('was ')}"))
-        elif life.success is None and not owner[0]:
-            problem = "is not open yet"
-            rows.append((life.request, "not answered yet"))
+        elif life.success is None and life.queued is not None:
+            problem = "waits for its turn"
+            rows.append((life.queued, "producer_ready is false"))
         else:
             return
         rows.append((sighting, f"{kind} {owner[1]} is not open"))
@@ -73,7 +73,7 @@ class SendWithoutProducer(_NotOpen):
     Must: send messages only for a producer that PRODUCER_SUCCESS has opened on this connection, and nothing
     has closed since.
 
-    Wire: SEND with a producer id that was never opened, was refused by ERROR, waits for PRODUCER_SUCCESS, or
+    Wire: SEND with a producer id that was never opened, was refused by ERROR, waits for exclusive access, or
     was closed by CLOSE_PRODUCER. The broker closes the connection without an ERROR, with all that it carries.
     SENDs up to 5 s after the broker's own CLOSE_PRODUCER may have been on their way: brokers ignore them.
 

@@ -212,7 +212,8 @@ class ProducerFenced(Rule):
             rows.insert(1, (fence, "another producer asks for access with fencing"))
             certainty = CERTAIN if topic.epoch > 0 else SUSPECTED
         subject = producer.subject()
-        self.report(state, subject, rows, certainty=certainty)
+        if certainty == CERTAIN or not state.has_erred:  # a mistake is why it was closed
+            self.report(state, subject, rows, certainty=certainty)
 
 
 class BacklogQuotaExceeded(Rule):
