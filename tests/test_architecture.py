@@ -39,7 +39,7 @@ MAY_IMPORT = {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
         *("net", "faults", "broker", "checks", "manual", "reports", "data", "sanitize"),
     },
-    "testing": {"errors", "faults", "net", "broker", "cli"},
+    "testing": {"errors", "wire", "record", "checks", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
 }
 ROOMS = {
