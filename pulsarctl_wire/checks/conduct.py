@@ -22,9 +22,12 @@ MAX_SKEW_MS: Final = 60_000
 """A publish time that differs by more from the time of the capture is noticed, in ms."""
 REPLICATOR: Final = "pulsar.repl"
 """Prefix of the names of replicating producers: they send what others have numbered, named and timed."""
+MAX_SMALL_FLOWS: Final = 50
+"""FLOWs in a row that grant less than a tenth of the first one, until they are noticed."""
 MAX_MISTAKES: Final = 64
 """Maximum number of mistakes on a connection whose outcome is awaited."""
 
+_LARGE_QUEUE: Final = 20  # permits of a first FLOW: smaller queues may be filled one by one
 _GREETING: Final = 4  # frames from a client that are looked at until CONNECT
 _NO_LIVES: Final[dict[Owner, OwnerLife]] = {}
 _NO_IDS: Final[dict[str, int]] = {}
@@ -252,6 +255,12 @@ class ConductState(SightedState):
             self.notice("not_open", frame, (True, frame.base.flow.consumer_id))  # type: ignore[union-attr]
         elif permits <= 0 or permits > MAX_PERMITS:
             self.notice("odd_flow", frame, consumer, permits)
+        elif consumer.first_grant >= _LARGE_QUEUE and 10 * permits < consumer.first_grant:
+            consumer.small_flows += 1
+            if consumer.small_flows >= MAX_SMALL_FLOWS:
+                self.notice("small_flow", frame, consumer, consumer.small_flows)
+        else:
+            consumer.small_flows = 0
 
     def check_first_delivery(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
         """Notice a MESSAGE that the consumer did not ask for, before it counts."""

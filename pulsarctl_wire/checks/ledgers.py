@@ -159,7 +159,7 @@ class Consumer(ConsumerLedger):
             "flow_count",
         ),
         *("highest_delivered", "kind", "last_flow", "last_message", "active_ns", "redelivered", "request"),
-        *("partial_acks", "success", "subscription_facts", "state"),
+        *("partial_acks", "small_flows", "success", "subscription_facts", "state"),
     )
 
     def __init__(
@@ -175,7 +175,7 @@ class Consumer(ConsumerLedger):
         self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
         self.success: Sighting | None = None  # SUCCESS
         self.active_ns = sighting.time_ns
-        self.deliveries = self.acked_count = self.flow_count = self.first_grant = 0
+        self.deliveries = self.acked_count = self.flow_count = self.first_grant = self.small_flows = 0
         self.first_flow: Sighting | None = None
         self.last_flow: Sighting | None = None
         self.last_message: Sighting | None = None

@@ -74,6 +74,8 @@ MOMENTS: Final = {
     "odd_send": "the numbers, the name or the time of a SEND contradict each other or what came before: "
     "(state, frame, its open producer or None, send)",
     "odd_flow": "a FLOW of no permits or too many: (state, frame, consumer, permits)",
+    "small_flow": "one more FLOW in a row, `MAX_SMALL_FLOWS` or later, that grants much less than the first: "
+    "(state, frame, consumer, how many)",
     "ungranted": "a MESSAGE to a consumer that has sent no FLOW: (state, frame, consumer)",
     "came_back": "an entry again, or one below the highest, that was not asked for, to an Exclusive or "
     "Failover consumer: (state, frame, consumer, entry)",

@@ -260,7 +260,51 @@ def refused_again_and_again(url: str, topic: str) -> None:
     holder.close()
 
 
+def not_looked_up(url: str, topic: str) -> None:
+    client = Bare(url)
+    unknown = topic.replace("public/default", "public/unknown")
+    client.ask("PRODUCER", "ERROR", topic=unknown, producer_id=0, request_id=10, producer_name="p")
+    client.close()
+
+
+def name_not_kept(url: str, topic: str) -> None:
+    for epoch in (0, 1):
+        client = Bare(url)
+        client.look_up(topic)
+        fields = {"topic": topic, "producer_id": 0, "request_id": 10, "epoch": epoch}
+        body = client.ask("PRODUCER", "PRODUCER_SUCCESS", **fields)
+        client.send(epoch, meta_producer_name=body.producer_name)
+        client.close()
+
+
+def flow_for_each(url: str, topic: str, count: int = 60) -> None:
+    client = Bare(url)
+    client.produce(topic, producer_name="p")
+    for number in range(count):
+        client.send(number)
+    client.subscribe(topic, permits=30)
+    for _ in range(count):
+        client.receive()
+        client.command("FLOW", consumer_id=1, messagePermits=1)
+    client.close()
+
+
 # -- near misses
+
+
+def near_name_kept(url: str, topic: str) -> None:
+    name = None
+    for epoch in (0, 1):
+        client = Bare(url)
+        client.look_up(topic)
+        fields = {"topic": topic, "producer_id": 0, "request_id": 10, "epoch": epoch}
+        name = client.ask("PRODUCER", "PRODUCER_SUCCESS", **fields, producer_name=name).producer_name
+        client.send(epoch, meta_producer_name=name)
+        client.close()
+
+
+def near_flow_for_some(url: str, topic: str) -> None:
+    flow_for_each(url, topic, 40)
 
 
 def near_id_free_again(url: str, topic: str) -> None:
@@ -471,6 +515,9 @@ SCENARIOS: Final[dict[str, tuple[str, Callable[[str, str], None]]]] = {
     "send-while-queued": ("send_without_producer", send_while_queued),
     "ack-of-the-future": ("ack_not_delivered", ack_of_the_future),
     "ack-of-a-stranger": ("ack_without_consumer", ack_of_a_stranger),
+    "not-looked-up": ("not_looked_up", not_looked_up),
+    "name-not-kept": ("producer_name_not_kept", name_not_kept),
+    "flow-for-each": ("flow_per_message", flow_for_each),
     "refused-again-and-again": ("request_refused", refused_again_and_again),
     "copies": ("stored_twice", copies),
     **{

@@ -393,6 +393,8 @@ class LookupThrottled(Rule):
 class ProducerOnPartitionedParent(Rule):
     """A producer writes to the plain name of a partitioned topic: consumers of the partitions never see it.
 
+    Must: open a producer for each partition of a partitioned topic, by its name.
+
     Wire: PRODUCER succeeds for a topic that has partitions, according to a PARTITIONED_METADATA_RESPONSE, or
     an answer over HTTP, on any connection.
 

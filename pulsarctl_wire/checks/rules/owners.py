@@ -18,6 +18,8 @@ from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Frame, HttpMessage
 from pulsarctl_wire.wire.names import without_partition
+from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
+from pulsarctl_wire.wire.session.counts import error_of
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import bound
 from pulsarctl_wire.wire.session.state import PRODUCER
@@ -173,6 +175,62 @@ class ConsumerIdInUse(_IdInUse):
 
     id = "consumer_id_in_use"
     is_consumer = True
+
+
+class NotLookedUp(ConductRule):
+    """A client opens a producer or consumer without having looked the topic up, and is refused.
+
+    Must: look a topic up before a producer or consumer is opened.
+
+    Wire: PRODUCER or SUBSCRIBE is answered ServiceNotReady, and the client host has sent no LOOKUP for the
+    topic, nor a lookup over HTTP, since the beginning of the capture. The broker serves a topic only once
+    somebody has looked it up there.
+
+    Advice: Let the client send LOOKUP first, and go to the broker that the answer names.
+
+    Source: Pulsar binary protocol, "Topic lookup".
+    """
+
+    id = "not_looked_up"
+    relies_on = CAPTURE
+    handlers: ClassVar = {"LOOKUP": "on_lookup", "ERROR": "on_error"}
+
+    def __init__(self, doctor: Reporter) -> None:
+        super().__init__(doctor)
+        self._asked: dict[tuple[str, str], None] = {}  # client host and topic
+
+    def on_lookup(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a lookup."""
+        self._note(state, frame.topic)
+
+    def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
+        """Note a lookup over HTTP."""
+        self._note(state, message.topic)
+
+    def _note(self, state: CheckState, topic: str | None) -> None:
+        if topic is not None:
+            self._asked[find_client_host(state.connection), topic] = None
+            bound(self._asked, _MAX_CLOSED)
+
+    def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note a refusal for want of a lookup; what the client does next may be the worse mistake."""
+        request, asked = state.answered_request, state.request_sighting
+        if request is None or asked is None or request.topic is None or not state.is_whole:
+            return
+        if error_of(frame) != ServerError.ServiceNotReady or request.owner is None:
+            return
+        if (find_client_host(state.connection), request.topic) not in self._asked:
+            state.notes[self.id] = asked, sighting, make_owner_subject(frame, request.owner)
+
+    def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
+        """Report a refusal that is the only mistake of its connection."""
+        note = state.notes.get(self.id) if state.has_notes else None
+        if note is None or state.has_erred or not self.can_judge(state):
+            return
+        asked, answer, subject = note
+        is_again = self.doctor.is_explained(self, (asked, answer), subject.topic, ("stale_ownership",))
+        if not is_again and (find_client_host(state.connection), subject.topic) not in self._asked:
+            self.report(state, subject, [(asked, "no LOOKUP before it"), (answer, "refused")])
 
 
 class _Closed(NamedTuple):

@@ -76,6 +76,8 @@ class ResponseOverFrameLimit(Rule):
 class MessageOverFrameLimit(Rule):
     """A message with its metadata is larger than the broker's frame limit, so the broker hangs up.
 
+    Must: send no frame above the size that CONNECTED states, with 10 KiB for the rest of it.
+
     Wire: SEND with TOTAL_SIZE + 4 above max_message_size + 10,240 bytes; the broker closes without an answer.
     The client reconnects and sends it again, with the same producer name and sequence id. Java from 4.0, C++
     and Go refuse such messages before they are sent.
@@ -119,6 +121,8 @@ class ChecksumRule(Rule):
 
 class SendCorruptAtSource(ChecksumRule):
     """The producer sends a wrong checksum, and the same bytes again: it was wrong before it was sent.
+
+    Must: send the CRC32-C of metadata size, metadata and payload with each message, or none.
 
     Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and later the same
     producer name and sequence id with identical bytes.
@@ -281,6 +285,8 @@ class ClientDiscardedMessage(Rule):
 class BadUncompressedSize(Rule):
     """A compressed message carries a missing or wrong uncompressed_size: some clients read it as empty.
 
+    Must: state the size of the payload before compression in uncompressed_size.
+
     Wire: SEND or MESSAGE with a compression other than NONE, the CRC is right, and uncompressed_size is not
     the length of the decompressed payload. Java delivers an empty message, C++ discards it, Go may ignore the
     size.
@@ -327,6 +333,8 @@ class PayloadDoesNotDecompress(Rule):
 
 class UndecodableMetadata(Rule):
     """The broker accepts a message whose metadata nobody can decode; it is never delivered.
+
+    Must: send metadata that is a valid MessageMetadata.
 
     Wire: SEND or MESSAGE with a right CRC whose MessageMetadata does not parse, or lacks a required field.
     The broker answers with a receipt, and skips the entry when it delivers.

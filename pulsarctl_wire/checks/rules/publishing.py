@@ -1,6 +1,6 @@
 """Rules about what producers must not do: batches, sequence ids, names, times, chunks, and waste."""
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.conduct import MAX_SKEW_MS, REPLICATOR, is_miscounted
 from pulsarctl_wire.checks.facts import NOWHERE, Send, find_client_host
@@ -199,6 +199,47 @@ class ProducerNameMismatch(ConductRule):
             rows = [(producer.success, f"opens {producer.name!r}"), (send, f"names {head.producer!r}")]
             text = f"The producer {producer.name!r} sends messages that name {head.producer!r}."
             self.report_mistake(state, producer.subject(), rows, text)
+
+
+class ProducerNameNotKept(ConductRule):
+    """A client opens a producer again after a reconnect, and does not ask for its name.
+
+    Should: let the broker choose a name when a producer is opened first, and use that name from then on.
+
+    Wire: PRODUCER with an epoch above 0 and no producer_name, by a client host that got a name for this
+    topic and producer id before. The broker gives it another name: to deduplication it is another producer,
+    and messages that are sent again are stored twice.
+
+    Advice: Let the client put the name from PRODUCER_SUCCESS into its next PRODUCER.
+
+    Source: Pulsar binary protocol, "Command Producer".
+    """
+
+    id = "producer_name_not_kept"
+    severity = WARNING
+    relies_on = FRAME
+    handlers: ClassVar = {"PRODUCER": "on_producer", "PRODUCER_SUCCESS": "on_success"}
+
+    def __init__(self, doctor: Reporter) -> None:
+        super().__init__(doctor)
+        self._named: dict[tuple[str, str | None, int], Sighting] = {}  # by client host, topic, producer id
+
+    def on_success(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note that a producer got its name."""
+        request = state.answered_request
+        if request is not None and request.owner is not None:
+            self._named[find_client_host(state.connection), request.topic, request.owner[1]] = sighting
+            bound(self._named, _MAX_CLIENTS)
+
+    def on_producer(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a PRODUCER that comes again without its name."""
+        body: Any = frame.body
+        if body is None or not body.epoch or body.producer_name:
+            return
+        success = self._named.get((find_client_host(state.connection), frame.topic, body.producer_id))
+        if success is not None:
+            rows = [(success, "gave it a name"), (sighting, f"epoch {body.epoch}, no producer_name")]
+            self.report_mistake(state, Subject(frame.topic, producer_id=body.producer_id), rows)
 
 
 class PublishTimeSkewed(ConductRule):

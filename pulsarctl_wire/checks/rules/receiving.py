@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from pulsarctl_wire.checks.conduct import MAX_SMALL_FLOWS
 from pulsarctl_wire.checks.facts import NOWHERE, Entry
 from pulsarctl_wire.checks.finding import CERTAIN, SUSPECTED, WARNING, Sighting
 from pulsarctl_wire.checks.ledgers import Consumer, UnackedDelivery
@@ -178,6 +179,33 @@ class NoFlow(SilenceRule):
             f"The consumer sent no FLOW for {format_ns(now_ns - success.time_ns)} after it subscribed, while"
         )
         self.report(consumer.state, consumer.subject(), rows, f"{text} messages wait.", SUSPECTED)
+
+
+class FlowPerMessage(ConductRule):
+    """A client grants permits one by one, although it has room for many messages.
+
+    Should: grant permits again when half of the queue was taken, all of these at once.
+
+    Wire: after a first FLOW of at least 20 permits, the next 50 FLOWs grant less than a tenth of it each.
+
+    Advice: Let the client collect permits: each FLOW is a frame for the broker to read, and small grants make
+    small reads of storage.
+
+    Source: Pulsar binary protocol, "Flow control".
+    """
+
+    id = "flow_per_message"
+    severity = WARNING
+
+    def on_small_flow(self, state: CheckState, frame: Frame, consumer: Consumer, count: int) -> None:
+        """Report many small grants in a row."""
+        if count == MAX_SMALL_FLOWS and self.can_judge(state):
+            first, last = consumer.first_flow, state.sighting
+            rows = [(first, f"{consumer.first_grant} permits"), (last, f"the last of {count} small ones")]
+            text = (
+                f"After {consumer.first_grant} permits at first, {count} FLOWs in a row granted less than a"
+            )
+            self.report_mistake(state, consumer.subject(), rows, f"{text} tenth of that each.")
 
 
 class BatchAckedAtFirstMessage(ConductRule):
