@@ -485,6 +485,22 @@ def near_refused_then_free(url: str, topic: str) -> None:
     holder.close()
 
 
+def near_feature_agreed(url: str, topic: str) -> None:
+    client = Bare(url, protocol_version=12)
+    client.subscribe(topic)
+    client.ask("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=1, request_id=30)
+    client.close()
+
+
+def near_few_connections(url: str, topic: str) -> None:
+    for number in range(6):
+        client = Bare(url)
+        client.produce(topic, producer_name="p")
+        client.send(number)
+        client.ask("CLOSE_PRODUCER", "SUCCESS", producer_id=0, request_id=50)
+        client.close()
+
+
 def near_acked_by_the_next(url: str, topic: str) -> None:
     first, second = Bare(url), Bare(url)
     first.produce(topic, producer_name="p")
