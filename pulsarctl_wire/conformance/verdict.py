@@ -42,12 +42,12 @@ def find_obstacle(case: Case, settings: frozenset[str], is_named: bool) -> str:
 
     `is_named`: its id was asked for.
     """
-    missing = [MEANINGS[name] for name in case.needs if name not in settings]
-    if missing:
-        return f"needs {' and '.join(missing)}"
-    present = [MEANINGS[name] for name in case.without if name in settings]
-    if present:
-        return f"the broker has {' and '.join(present)}"
+    needs = [MEANINGS[name] for name in case.needs if name not in settings]
+    if needs:
+        return f"needs {' and '.join(needs)}"
+    conflicts = [MEANINGS[name] for name in case.without if name in settings]
+    if conflicts:
+        return f"the broker has {' and '.join(conflicts)}"
     if "nocreate" in settings and case.topic not in _WITHOUT_TOPICS:
         return f"the broker has {MEANINGS['nocreate']}"
     if "lookups" in settings and "lookups" not in case.needs:  # all others would take each other's

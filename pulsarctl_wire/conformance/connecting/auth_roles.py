@@ -278,8 +278,8 @@ async def revoked(broker: Target) -> None:
     await probe.create_producer(topic)
     await probe.subscribe(topic)
     await broker.rest("DELETE", f"/admin/v2/namespaces/{namespace}/permissions/both")
-    closed = {(await probe.next()).command, (await probe.next()).command}
-    equal(closed, {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}, "closed")
+    commands = {(await probe.next()).command, (await probe.next()).command}
+    equal(commands, {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}, "closed")
     probe.publish()
     await probe.expect_nothing()
     await probe.expect_pong()
