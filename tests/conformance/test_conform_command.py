@@ -87,7 +87,7 @@ def test_a_broker_with_tls() -> None:
         report = report_of(
             broker.service_url_tls, "--tls-ca", broker.ca_file, "lookup/connect", "send/max_size"
         )
-    assert report["target"] == broker.service_url_tls
+        assert report["target"] == broker.service_url_tls
     assert set(verdicts_of(report).values()) == {"passed"}
 
 

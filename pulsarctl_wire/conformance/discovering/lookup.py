@@ -39,9 +39,8 @@ async def connect(broker: Target) -> None:
     require(body.authoritative, "authoritative", body)
     # the broker may know itself by another name than we do
     name, scheme = ("brokerServiceUrlTls", "pulsar+ssl") if broker.tls else ("brokerServiceUrl", "pulsar")
-    require(
-        re.fullmatch(rf"{scheme}://[^/,]+:\d+", getattr(body, name)), f"{name}={scheme}://host:port", body
-    )
+    is_url = re.fullmatch(rf"{re.escape(scheme)}://[^/,]+:\d+", getattr(body, name))
+    require(is_url, f"{name}={scheme}://host:port", body)
     absent(body, "error")
 
 
