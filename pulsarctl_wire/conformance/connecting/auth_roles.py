@@ -241,7 +241,7 @@ async def subscription_of_roles(broker: Target) -> None:
     await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/permissions/subscription/s", ["reader"])
     probe = await _connect_as(broker, "other")
     await probe.expect_error("AuthorizationError", "SUBSCRIBE", **make_subscription(topic))
-    await probe.subscribe(topic, subscription="another")
+    await probe.subscribe(topic, consumer_id=2, subscription="another")
     await (await _connect_as(broker, "reader")).subscribe(topic)
 
 
@@ -262,7 +262,7 @@ async def subscription_prefix(broker: Target) -> None:
     text = "The subscription name needs to be prefixed by the authentication role, like reader-xxxx"
     equal(body.error, ServerError.AuthorizationError, "error")
     require(text in body.message, f"a message with {text!r}", body.message)
-    await probe.subscribe(topic, subscription="reader-s")
+    await probe.subscribe(topic, consumer_id=2, subscription="reader-s")
 
 
 @case(SHOULD, needs=("admin", "auth"))
