@@ -125,19 +125,19 @@ FAULTS: Final = (
         "broker/delivery/single_active.py",
         "if entry.index >= self.read_index:",
         "if entry.index > self.read_index:",
-        "broker/test_reactions.py",
+        "conformance/test_cases.py",
     ),
     Fault(
         "broker/tenancy/limits.py",
         "if allowance < 1:",
         "if allowance < 0:",
-        "broker/test_reactions.py broker/test_setting_effects.py broker/admin",
+        "conformance/test_cases.py broker/test_setting_effects.py broker/admin",
     ),
     Fault(
         "broker/admin/subscriptions.py",
         'max(index + 1 if is_stored and message_id.get("excluded") else',
         "max(index + 1 if is_stored else",
-        "broker/admin broker/test_reactions.py",
+        "broker/admin conformance/test_cases.py",
     ),
     Fault(
         "pipeline/files/splits.py",

@@ -34,10 +34,12 @@ MAY_IMPORT = {
     "manual": {"wire", "checks"},
     "net": {"errors", "wire", "faults"},
     "broker": {"errors", "wire", "views", "faults", "net"},
+    "conformance": {"errors", "wire", "checks", "net"},
     "render": {"errors", "wire", "views", "record", "stats", "checks", "__version__"},
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
         *("net", "faults", "broker", "checks", "manual", "reports", "data", "sanitize"),
+        "conformance",
     },
     "testing": {"errors", "wire", "record", "checks", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
@@ -50,6 +52,7 @@ ROOMS = {
         *("basics", "storage", "schemas", "tenancy", "clients", "delivery", "topics", "cluster"),
         *("handlers", "admin", ".", "shell"),
     ],
+    "conformance": ["basics", "connecting", "discovering", "producing", "consuming", "."],
 }
 """The rooms of the larger parts: each imports only those before it. "." is the part's own folder."""
 NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
@@ -57,7 +60,7 @@ NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker
 ONLY_IN = {
     "google": {
         *("wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"),
-        "sanitize",
+        *("sanitize", "conformance"),
     },
     "scapy": {"capture"},
     "typer": {"cli"},
@@ -70,7 +73,7 @@ ONLY_IN = {
     "deltalake": {"pipeline"},
     "duckdb": {"data"},
     "pyspark": {"spark", "data"},
-    "asyncio": {"net", "cli", "broker", "testing"},
+    "asyncio": {"net", "cli", "broker", "testing", "conformance"},
     "cryptography": {"wire", "net", "capture"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},

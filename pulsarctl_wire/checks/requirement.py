@@ -1,17 +1,23 @@
-"""`Requirement`: something that the protocol, or real brokers and clients, demand of one side."""
+"""What Pulsar's protocol requires of its peers, and how binding that is."""
 
 from typing import Final, NamedTuple
 
 MUST: Final = "must"
-"""The protocol's description demands it, or the other side breaks otherwise."""
+"""The public description of the protocol demands it."""
 SHOULD: Final = "should"
-"""A documented feature, or something that the other side relies on."""
+"""A documented feature, or something that clients rely on."""
 OBSERVED: Final = "observed"
-"""What real brokers and clients do."""
+"""What Apache Pulsar's own broker or clients do; others may do otherwise."""
+
+LEVELS: Final = (MUST, SHOULD, OBSERVED)
+"""All levels, the most binding first."""
 
 
 class Requirement(NamedTuple):
-    """What is demanded, how strictly (`level`), why, by which source, and since which Pulsar version."""
+    """A requirement, checked by a rule of the doctor or by a case of `pwire conform`.
+
+    `why` and `since` (the first release of Pulsar that fulfils it) may be "".
+    """
 
     id: str
     level: str

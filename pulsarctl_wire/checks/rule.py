@@ -15,14 +15,14 @@ Rules call `report` as soon as they are sure.
 """
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.checks.conduct import MAX_MISTAKES, Mistake
 from pulsarctl_wire.checks.facts import Facts, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
-from pulsarctl_wire.checks.requirement import MUST, OBSERVED, SHOULD, Requirement
+from pulsarctl_wire.checks.requirement import LEVELS, Requirement
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, HttpMessage, Malformed
@@ -263,13 +263,13 @@ class ClientRule(Rule):
         self.report(first, Subject(), evidence, explanation, certainty)
 
 
-_LABELS: Final = {*(level.capitalize() for level in (MUST, SHOULD, OBSERVED)), "Wire", "Advice", "Source"}
+_LABELS: Final = {*map(str.capitalize, LEVELS), "Wire", "Advice", "Source"}
 
 
 def read_requirement(rule: type[Rule]) -> Requirement | None:
     """Return what a rule's docstring demands; None if it has no such paragraph."""
     paragraphs = read_paragraphs(rule)
-    for level in (MUST, SHOULD, OBSERVED):
+    for level in LEVELS:
         what = paragraphs.get(level.capitalize())
         if what is not None:
             since = rule.since if issubclass(rule, ConductRule) else ""
@@ -279,14 +279,19 @@ def read_requirement(rule: type[Rule]) -> Requirement | None:
 
 def read_paragraphs(rule: type[Rule]) -> dict[str, str]:
     """Return the paragraphs of a rule's docstring by label; "": what it means."""
+    return split_paragraphs(rule.__doc__ or "", _LABELS)
+
+
+def split_paragraphs(text: str, labels: Collection[str]) -> dict[str, str]:
+    """Return the paragraphs of a docstring that begin with one of `labels` by it, and all others by ""."""
     paragraphs: dict[str, str] = {}
-    for block in inspect.cleandoc(rule.__doc__ or "").split("\n\n"):
-        text = " ".join(block.split())
-        label, colon, sentences = text.partition(": ")
-        if colon and label in _LABELS:
+    for block in inspect.cleandoc(text).split("\n\n"):
+        words = " ".join(block.split())
+        label, colon, sentences = words.partition(": ")
+        if colon and label in labels:
             paragraphs[label] = sentences
         else:
-            paragraphs[""] = " ".join(filter(None, (paragraphs.get(""), text)))
+            paragraphs[""] = " ".join(filter(None, (paragraphs.get(""), words)))
     return paragraphs
 
 

@@ -107,6 +107,20 @@ def _names_in(path: str, kind: str, until: float) -> Iterator[str]:
                 return
 
 
+def cases(incomplete: str) -> list[str]:
+    """Complete ids of cases, for `conform broker`."""
+    from pulsarctl_wire.conformance.catalog import CASES
+
+    return [name for name in CASES if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[tuple[str, str]]:
+    """Complete values of `conform broker --have`; return them with their meanings."""
+    from pulsarctl_wire.conformance.basics.settings import MEANINGS, SETTINGS
+
+    return [(name, MEANINGS[name]) for name in SETTINGS if name.startswith(incomplete)]
+
+
 def rules(incomplete: str) -> list[str]:
     """Complete rules of the doctor, for `--only` and `--ignore`."""
     from pulsarctl_wire.checks.registry import RULES

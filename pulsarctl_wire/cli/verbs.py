@@ -19,7 +19,7 @@ _CAPTURES: Final = {
     "sequence": "Draw captured sessions as a sequence diagram: who sent what to whom, and how long it took.",
     "capture": "Capture the packets of an interface until Ctrl-C, for pwire decode or Wireshark.",
     "stats": "Show statistics of a capture by command, topic, producer, ...: rates, latencies, errors.",
-    "explain": "Explain a command, field, error, protocol version or rule of doctor, by name or number.",
+    "explain": "Explain a command, field, error, version, rule of doctor or case of conform, by name.",
     "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
     "permits": "Show each consumer's permits, deliveries, acknowledgements and redeliveries over time.",
     "table": "Write captured traffic as Parquet tables: of frames, gaps and connections.",
@@ -55,12 +55,16 @@ _BROKER: Final = {
     "broker": "Run an embedded Pulsar broker, for tests and development.",
     "demo": "Show a broker, a producer, consumers of two types, and what they send each other.",
 }
+_CONFORM: Final = {
+    "conform": "Check a broker against what the protocol requires, and compare reports of brokers.",
+}
 _PACKAGES: Final = {
     "capture": _CAPTURES,
     "data": _DATA,
     "session": _SESSIONS,
     "proxy": _PROXY,
     "broker": _BROKER,
+    "conform": _CONFORM,
 }
 """Packages -> their verbs, each with its line of help."""
 
@@ -68,7 +72,7 @@ _PANELS: Final = {
     "Captures": ("capture", "data"),
     "Sessions": ("session",),
     "Proxy": ("proxy",),
-    "Broker": ("broker",),
+    "Broker": ("broker", "conform"),
 }
 
 NAMES: Final = [name for verbs in _PACKAGES.values() for name in verbs]

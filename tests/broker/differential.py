@@ -26,11 +26,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from broker.probe import EARLIEST, LATEST, Probe, Target, admin_path, batch, frame, sent
 from broker.programs import TOPICS, Program, random_programs
 from broker.targets import EmbeddedTarget, RealTarget, real_broker
 from interop.brokers import RestError, Standalone, Unavailable
 
+from pulsarctl_wire.conformance.basics.checking import Mismatch
+from pulsarctl_wire.conformance.basics.frames import EARLIEST, LATEST, make_batch, make_frame, make_send
+from pulsarctl_wire.conformance.basics.probe import Probe
+from pulsarctl_wire.conformance.basics.target import Target, admin_path
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, build_command
 from pulsarctl_wire.wire.fields import Walker
 from pulsarctl_wire.wire.frame import Frame
@@ -80,7 +83,7 @@ class Run:
         if self.program.topic == "partition":
             await self.target.rest("PUT", f"{admin_path(self.topic)}/partitions", 3)
             self.topic += "-partition-1"
-        await (await self.target.connected()).lookup(self.topic)
+        await (await self.target.connect()).look_up(self.topic)
         return [await self._step(number, *step) for number, step in enumerate(self.program.steps)]
 
     async def _step(
@@ -103,7 +106,7 @@ class Run:
 
     async def _command(self, number: int, client: str, name: str, fields: dict[str, Any]) -> None:
         """Send a command; if there should be an answer, give it time."""
-        probe = self.clients.get(client) or await self.target.connected()
+        probe = self.clients.get(client) or await self.target.connect()
         self.clients[client] = probe
         data, asked = self._frame(number, name, fields)
         wanted = ("sequence_id", number) if name == "SEND" else ("request_id", number + 1)
@@ -113,9 +116,9 @@ class Run:
             return any(frames) or probe.closed.done()
 
         probe.send(data)
-        if asked and not self.target.embedded:
-            with suppress(AssertionError):  # some have to wait for others
-                await probe.until(is_answered, 3)
+        if asked and not isinstance(self.target, EmbeddedTarget):
+            with suppress(Mismatch):  # some have to wait for others
+                await probe.until(is_answered, "an answer", 3)
 
     async def _call(self, name: str) -> str:
         method, path = name.split()
@@ -142,17 +145,17 @@ class Run:
                 several = name in ("ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES")
                 given = fields[field]
                 fields[field] = [self._id(each) for each in given] if several else self._id(given)
-        return frame(name, **fields), asked
+        return make_frame(name, **fields), asked
 
     def _send(self, number: int, key: str = "", batch_size: int = 0, **fields: Any) -> bytes:
         payload = f"m{number}".encode()
         if key:
             fields["meta_partition_key"] = key
         if batch_size:
-            payload = batch(*(b"m%d-%d" % (number, each) for each in range(batch_size)), first=number)
+            payload = make_batch(*(b"m%d-%d" % (number, each) for each in range(batch_size)), first=number)
             fields |= {"num_messages": batch_size, "meta_num_messages_in_batch": batch_size}
         self.payloads[number] = payload
-        return sent(number, payload, **fields)
+        return make_send(number, payload, **fields)
 
     def _id(self, reference: Any) -> dict[str, Any]:
         if isinstance(reference, str):
@@ -165,7 +168,7 @@ class Run:
 
     async def _settle(self) -> None:
         """Wait until everything is said."""
-        if self.target.embedded:
+        if isinstance(self.target, EmbeddedTarget):
             seconds = 1.5 if self.slow else 0.01  # first reads of a subscription take a moment
             await self.target.advance(seconds)
             return
@@ -235,7 +238,7 @@ async def on_embedded(program: Program) -> Told:
 
 async def on_real(broker: Standalone, program: Program, quiet: float = 0.15) -> Told:
     """What a real broker answers."""
-    async with RealTarget(broker, program.setting) as target:
+    async with RealTarget(broker) as target:
         return await Run(target, program, quiet).told()
 
 

@@ -7,8 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from broker.probe import frame, sent
-
+from pulsarctl_wire.conformance.basics.frames import make_frame, make_send
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
@@ -43,7 +42,7 @@ class RawClient:
         self.socket.close()
 
     def send(self, name: str, **fields: Any) -> None:
-        self.socket.sendall(frame(name, **fields))
+        self.socket.sendall(make_frame(name, **fields))
 
     def received(self) -> Frame | None:
         """The next frame that is no PING; None at the end of the connection."""
@@ -87,7 +86,7 @@ class RawClient:
         self.request("PRODUCER", "PRODUCER_SUCCESS", topic=topic, producer_id=1)
         found = []
         for number, payload in enumerate(payloads):
-            self.socket.sendall(sent(number, payload))
+            self.socket.sendall(make_send(number, payload))
             receipt = self.expect("SEND_RECEIPT")
             found.append((receipt.message_id.ledgerId, receipt.message_id.entryId))
         return found

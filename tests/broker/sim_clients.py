@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.probe import frame
 from broker.sim_subscription import Ack, Session
 from broker.sim_truth import Message, Position, Publisher, Txn
 
 from pulsarctl_wire.broker.clients.connection import Connection
+from pulsarctl_wire.conformance.basics.frames import make_frame
 from pulsarctl_wire.wire.frame import Connection as Wire
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
@@ -117,7 +117,7 @@ class Client:
 
     def tell(self, name: str, effect: Effect = None, **fields: Any) -> None:
         """Send a command; `effect` is called when the broker gets it."""
-        self.outbox.append((frame(name, **fields), effect))
+        self.outbox.append((make_frame(name, **fields), effect))
 
     def ask(
         self,

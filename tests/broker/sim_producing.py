@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from broker.probe import batch, metadata, sent
 from broker.sim_clients import Client, Producer, Transaction
 from broker.sim_truth import NEVER, Broken, Message, Publisher, Topic
 from broker.sim_world import READY, World
 
 from pulsarctl_wire.broker.delivery.key_ranges import AutoSplit, ConsistentHashing, sticky_key
+from pulsarctl_wire.conformance.basics.frames import make_batch, make_metadata, make_send
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import ExclusiveWithFencing, ServerError
 
@@ -164,15 +164,15 @@ class Producing(World):
             parts |= ids
         payload = b"m%d" % message.number
         if batched:
-            payload = batch(*[payload] * count)
+            payload = make_batch(*[payload] * count)
             fields["num_messages_in_batch"] = parts["num_messages"] = count
             if self.chance(0.5) or self.settings.brokerDeduplicationEnabled:
                 fields["highest_sequence_id"] = parts["highest_sequence_id"] = it.sequence + count - 1
         fields["producer_name"] = it.name
-        plain = metadata(it.sequence, **fields)
+        plain = make_metadata(it.sequence, **fields)
         message.key = sticky_key(plain).decode()
         message.slots = _CONSISTENT.get_slot(message.key.encode()), _RANGES.get_slot(message.key.encode())
-        data = sent(
+        data = make_send(
             it.sequence, payload, **parts, **{f"meta_{name}": value for name, value in fields.items()}
         )
         self.note(f"{it.name} sends {message}{' in ' + str(txn.truth.id) if txn else ''}")

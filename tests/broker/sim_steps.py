@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import EARLIEST, LATEST
 from broker.sim_clients import Client, Consumer, Transaction
 from broker.sim_producing import TOPICS, Producing
 from broker.sim_subscription import Ack, Session, Subscription
@@ -12,6 +11,7 @@ from broker.sim_truth import Position, Txn, full
 
 from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, INDIVIDUAL, KEY_SHARED, SHARED
 from pulsarctl_wire.broker.storage.cursor import words_of
+from pulsarctl_wire.conformance.basics.frames import EARLIEST, LATEST
 from pulsarctl_wire.wire.frame import Frame
 
 

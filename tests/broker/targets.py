@@ -1,4 +1,4 @@
-"""The brokers that cases run against: the embedded one, and a real one."""
+"""The brokers that cases run against in tests: the embedded one, whose clock is moved, and a real one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import json
 import math
 import secrets
 import socket
-import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.probe import SETTINGS, Probe, Target, host_and_port
-from interop.brokers import RestError, Standalone
-from interop.credentials import make_tokens, sign
+from interop.brokers import Standalone
 
 from pulsarctl_wire.broker.basics.settings import parse_settings
-from pulsarctl_wire.broker.shell.server import Server
+from pulsarctl_wire.broker.shell.server import Peer, Server
 from pulsarctl_wire.broker.tenancy.access import Keys
+from pulsarctl_wire.conformance.basics.admin import Admin, RestError, read_answer
+from pulsarctl_wire.conformance.basics.probe import Probe
+from pulsarctl_wire.conformance.basics.settings import SECONDS, SETTINGS
+from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget, Target
+from pulsarctl_wire.conformance.basics.tokens import make_tokens, sign
+from pulsarctl_wire.net.settings import parse_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
@@ -26,57 +29,28 @@ if TYPE_CHECKING:
 MOMENT = 0.005
 """Seconds within which the embedded broker has sent whatever it need not wait for."""
 
-
-class RealTarget(Target):
-    """A real standalone broker, which many cases share."""
-
-    embedded = False
-
-    def __init__(self, broker: Standalone, setting: str) -> None:
-        super().__init__()
-        self.broker = broker
-        self.setting = setting
-        self.address = host_and_port(broker.url)
-        self.http_url = broker.http_url
-        self.tokens = broker.tokens
-        self.unique = secrets.token_hex(4)
-
-    async def settle(self, seconds: float = 0.4) -> None:
-        await asyncio.sleep(seconds)
-
-    async def advance(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    async def rest(self, method: str, path: str, body: object = None) -> Any:
-        return await asyncio.to_thread(self.broker.rest, method, path, body)
-
-    def token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
-        return self.broker.token(role, expires_in, **claims)
+STEP = 0.25
+"""Seconds by which its clock is moved while a case waits for a frame."""
 
 
 class EmbeddedTarget(Target):
-    """An embedded broker of its own, in the same event loop; `more` are other lines of standalone.conf."""
+    """An embedded broker of its own, in the same event loop; `more` are other lines of broker.conf."""
 
-    embedded = True
-
-    def __init__(self, setting: str, **more: object) -> None:
+    def __init__(self, *settings: str, **more: object) -> None:
         super().__init__()
-        self.setting = setting
-        settings, keys = {**SETTINGS[setting], **more}, Keys()
-        self.tokens = {}
-        if setting == "auth":
+        lines, keys = {**more}, Keys()
+        for setting in settings:
+            lines = {**SETTINGS.get(setting, {}), **lines}
+        if "auth" in settings:
             self._key = secrets.token_bytes(32)
             self.tokens, keys = make_tokens(self._key), Keys(token_secret=self._key)
-            settings |= {"authenticationEnabled": True, "authorizationEnabled": True}
-            settings["authenticationProviders"] = "AuthenticationProviderToken"
-        self.server = Server(parse_settings(settings), keys=keys)
+            lines |= {"authenticationEnabled": True, "authorizationEnabled": True}
+            lines["authenticationProviders"] = "AuthenticationProviderToken"
+            self.seconds = {**SECONDS, "refresh": float(str(lines["authenticationRefreshCheckSeconds"]))}
+        self.server = Server(parse_settings(lines), keys=keys)
         sock = socket.create_server(("127.0.0.1", 0))
         self.address = self.server.listen(self.server.cluster.brokers[0], sock)
         self.probes: list[Probe] = []
-        self.http_url = ""
 
     async def __aenter__(self) -> Self:
         if self.tokens:
@@ -84,7 +58,7 @@ class EmbeddedTarget(Target):
             await self.rest("POST", path, ["produce", "consume"])
         return self
 
-    def token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
+    def sign_token(self, role: str, expires_in: float | None = None, **claims: object) -> str:
         now = self.now_ms() / 1000
         expiry = {} if expires_in is None else {"exp": math.ceil(now + expires_in)}
         return sign(self._key, **{"sub": role, **expiry, **claims})
@@ -93,13 +67,22 @@ class EmbeddedTarget(Target):
         await super().__aexit__(*reason)
         await self.server.close()
 
-    async def connection(self) -> Probe:
-        probe = await super().connection()
+    async def open_connection(self) -> Probe:
+        probe = await super().open_connection()
         self.probes.append(probe)
         return probe
 
     async def settle(self, seconds: float = 0.4) -> None:
         await self.advance(MOMENT)
+
+    async def wait(self, probe: Probe, holds: Callable[[], object], within: float) -> bool:
+        steps = math.ceil(within / STEP)
+        for number in range(steps + 1):
+            if holds():
+                return True
+            await self.advance(STEP if number else MOMENT)
+            await asyncio.sleep(0.001)  # an end of a connection is not among the bytes that are counted
+        return bool(holds())
 
     async def _wait(self) -> None:
         await self.server.idle()
@@ -110,14 +93,14 @@ class EmbeddedTarget(Target):
     def _is_settled(self) -> bool:
         """Whether both sides of all connections have received what the other side sent."""
         peers = {peer.connection.client: peer for state, peer in self.server.peers.items()}
-        return all(
-            probe.closed.done()
-            if (peer := peers.get(probe.connection.client)) is None
-            else peer.is_open
-            and not probe.closed.done()
-            and (peer.sent, peer.received) == (probe.received, probe.sent)
-            for probe in self.probes
-        )
+        return all(self.agrees(probe, peers.get(probe.connection.client)) for probe in self.probes)
+
+    def agrees(self, probe: Probe, peer: Peer | None) -> bool:
+        """Whether both sides of a connection know the same of it."""
+        if peer is None or probe.closed.done():
+            return peer is None and probe.closed.done()
+        sizes = (peer.sent, peer.received) == (probe.bytes_received, probe.bytes_sent)
+        return peer.is_open and sizes
 
     async def advance(self, seconds: float) -> None:
         await self.server.advance(seconds, self._wait)
@@ -131,64 +114,63 @@ class EmbeddedTarget(Target):
         if answer.status >= 300:
             raise RestError(answer.status, json.dumps(answer.value))
         if answer.value is None or isinstance(answer.value, bytes):  # as it comes over HTTP
-            text = (answer.value or b"").decode()
-            try:
-                return json.loads(text)
-            except ValueError:
-                return text.strip()
+            return read_answer((answer.value or b"").decode())
         return json.loads(json.dumps(answer.value))
 
 
+class RealTarget(RemoteTarget):
+    """A real standalone broker, which many cases share."""
+
+    def __init__(self, broker: Standalone) -> None:
+        (address,) = parse_url(broker.url).addresses
+        super().__init__(Place(address, secrets.token_hex(4), admin=Admin(broker.http_url)))
+        self.rest_url = broker.http_url
+
+
 def real_broker(setting: str, directory: Path) -> Standalone:
-    """A real broker with the lines of standalone.conf that rows with this setting need."""
-    return Standalone(directory, settings=SETTINGS[setting], tokens=setting == "auth")
+    """A real broker with the lines of broker.conf that a setting stands for."""
+    return Standalone(directory, settings=SETTINGS.get(setting, {}), tokens=setting == "auth")
 
 
 def main() -> None:
-    """Run cases against a real broker: python tests/broker/targets.py SETTING [PATTERN…].
+    """Run cases of the admin API against a real broker: python tests/broker/targets.py SETTING [PATTERN…].
 
-    Cases are ids of rows in reactions.tsv, and names of calls of the admin API (tests/broker/admin): admin/….
+    Their names are those in tests/broker/admin: admin/….
     """
     import argparse
     import fnmatch
     import sys
+    import tempfile
+    import time
     import traceback
 
     from broker.admin.cases import CALLS
-    from broker.cases import CASES
-    from broker.probe import ROWS, setting_of
 
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("setting", choices=SETTINGS)
-    parser.add_argument("id", nargs="*", default=["*"])
+    parser.add_argument("setting", choices=["default", *SETTINGS])
+    parser.add_argument("name", nargs="*", default=["*"])
     options = parser.parse_args()
-    settings = {name: setting_of(ROWS[name]) for name in CASES}
-    settings |= {name: call.setting for name, call in CALLS.items()}
-    cases = {**CASES, **{name: call.run for name, call in CALLS.items()}}
-    wanted = [
-        name
-        for name, setting in settings.items()
-        if setting == options.setting and any(fnmatch.fnmatch(name, pattern) for pattern in options.id)
-    ]
-    failed = 0
+    failed = count = 0
     with tempfile.TemporaryDirectory() as place, real_broker(options.setting, Path(place)) as broker:
 
         async def run(name: str) -> None:
-            async with RealTarget(broker, options.setting) as target:
-                await asyncio.wait_for(cases[name](target), 60)
+            async with RealTarget(broker) as target:
+                await asyncio.wait_for(CALLS[name].run(target), 60)
 
-        for name in wanted:
-            began = time.monotonic()
+        for name, call in CALLS.items():
+            if call.setting != options.setting or not any(
+                fnmatch.fnmatch(name, each) for each in options.name
+            ):
+                continue
+            count, began, outcome = count + 1, time.monotonic(), "ok"
             try:
                 asyncio.run(run(name))
-                said = "ok"
             except Exception as error:
                 failed += 1
-                line = "".join(traceback.format_exception(error))
-                said = f"FAILED\n{line}"
-            sys.stdout.write(f"{time.monotonic() - began:5.1f} s  {name}  {said}\n")
+                outcome = "FAILED\n" + "".join(traceback.format_exception(error))
+            sys.stdout.write(f"{time.monotonic() - began:5.1f} s  {name}  {outcome}\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{len(wanted) - failed} passed, {failed} failed\n")
+    sys.stdout.write(f"{count - failed} passed, {failed} failed\n")
     raise SystemExit(bool(failed))
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.probe import SETTINGS
 
 from pulsarctl_wire.broker.basics import setting_names
 from pulsarctl_wire.broker.basics.settings import FIELDS, Settings, notes_on, parse_settings, read_conf
+from pulsarctl_wire.conformance.basics.settings import SETTINGS
 from pulsarctl_wire.errors import SettingsError
 
 PACKAGE = Path(setting_names.__file__).parents[2]

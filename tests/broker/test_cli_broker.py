@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
-from broker.probe import sent
 from broker.raw import RawClient
 from forked import Fork
 from proxied import MAIN, PATIENCE, Heard, environment, run
 from segments import build, send
 
 from pulsarctl_wire.cli.console import EXIT_IN_USE, EXIT_UNANSWERED, EXIT_USAGE
+from pulsarctl_wire.conformance.basics.frames import make_send
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
@@ -292,7 +292,7 @@ def test_the_traffic_of_a_cluster_with_tls_is_watched(tmp_path: Path) -> None:
             broker.ctl("start", "2")
         with RawClient(urls[1], context) as client:
             client.produce("t")
-            client.socket.sendall(sent(0) + sent(1))
+            client.socket.sendall(make_send(0) + make_send(1))
             assert client.expect("SEND_RECEIPT").sequence_id == 1
         metrics = broker.err.line(r"metrics at (http:.*)")[0][1]
         with urlopen(metrics, timeout=PATIENCE) as found:
@@ -315,8 +315,8 @@ def test_faults_of_the_command_line_and_of_ctl() -> None:
             client.produce("other", b"a")
             client.lookup("t")
             client.request("PRODUCER", "PRODUCER_SUCCESS", topic="t", producer_id=2)
-            client.socket.sendall(sent(0, producer_id=2))
-            client.socket.sendall(sent(1))
+            client.socket.sendall(make_send(0, producer_id=2))
+            client.socket.sendall(make_send(1))
             assert client.expect("SEND_RECEIPT").producer_id == 1
         assert broker.ctl("fault", "list").stdout.endswith("1 matched, 1 hit\n")
         assert broker.ctl("fault", "wait", "1").stdout == "1\n"

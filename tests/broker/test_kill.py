@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import pulsar
 import pytest
-from broker.probe import frame
 from broker.raw import PATIENCE, RawClient
 from broker.test_cli_broker import Started
 from interop.processes import free_port
+
+from pulsarctl_wire.conformance.basics.frames import make_frame
 
 TOPIC: Final = "persistent://public/default/t"
 PRODUCERS: Final = ("one", "two")
@@ -139,7 +140,7 @@ class Acker:
                 if count % 2:
                     asked[count] = it
                     ids = [{"ledgerId": it[0], "entryId": it[1]}]
-                    ack = frame("ACK", consumer_id=1, ack_type=0, message_id=ids, request_id=count)
+                    ack = make_frame("ACK", consumer_id=1, ack_type=0, message_id=ids, request_id=count)
                     client.socket.sendall(ack)
 
     def close(self) -> None:

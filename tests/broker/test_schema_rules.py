@@ -685,7 +685,7 @@ async def _run(target: Any, rows: list[Row]) -> int:
         for version, schema in enumerate(row.old):
             assert await _ask(target, topics[number], schema) == "", (str(row), version)
         if row.consumer and not row.old:
-            await target.producing(topics[number])
+            await target.produce(topics[number])
     for strategy, namespace in namespaces.items():
         await target.rest("PUT", path.format(namespace) + "/schemaCompatibilityStrategy", strategy)
     await asyncio.sleep(2)
@@ -737,7 +737,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, real_broker("default", Path(place)) as broker:
 
         async def run() -> int:
-            async with RealTarget(broker, "default") as target:
+            async with RealTarget(broker) as target:
                 return await _run(target, ROWS)
 
         failures = asyncio.run(run())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from broker.probe import admin_path
 from broker.targets import EmbeddedTarget
 from interop.brokers import RestError
 from net.scripted import run
 
 from pulsarctl_wire.broker.core import Core
+from pulsarctl_wire.conformance.basics.target import admin_path
 
 HOURS = 3600
 
@@ -17,15 +17,15 @@ def test_producers_that_are_gone_for_long_are_forgotten() -> None:
     async def whole() -> None:
         async with EmbeddedTarget("dedup") as target:
             topic = target.topic()
-            await target.subscribed(topic)  # which keeps the topic
+            await target.subscribe(topic)  # which keeps the topic
 
             async def last_sequence() -> int:
-                probe = await target.connected()
-                last = (await probe.producer(topic, producer_name="p")).last_sequence_id
+                probe = await target.connect()
+                last = (await probe.create_producer(topic, producer_name="p")).last_sequence_id
                 await probe.close()
                 return int(last)
 
-            producer = await target.producing(topic, producer_name="p")
+            producer = await target.produce(topic, producer_name="p")
             await producer.publish_all(b"m", first=5)
             await target.advance(12 * HOURS)  # it is still there
             await producer.close()
@@ -41,14 +41,14 @@ def test_producers_that_are_gone_for_long_are_forgotten() -> None:
 def test_who_publishes_too_much_is_not_read_for_a_while(name: str) -> None:
     async def whole() -> None:
         async with EmbeddedTarget("default", **{name: 1}) as target:
-            probe = await target.producing(target.topic())
+            probe = await target.produce(target.topic())
             (state,) = target.server.cluster.brokers[0].connections.values()
             assert not state.throttled
             for number in range(4):
                 probe.publish(number, bytes(1 << 20))
-            await probe.until(lambda: probe.frames)
-            if name.startswith("max"):
-                await probe.until(lambda: len(probe.frames) == 4)
+            while len(probe.frames) < (4 if name.startswith("max") else 1):  # who is not read settles nothing
+                await probe.changed.wait()
+                probe.changed.clear()
             assert state.throttled == (not name.startswith("max"))
 
     run(whole())
@@ -57,7 +57,7 @@ def test_who_publishes_too_much_is_not_read_for_a_while(name: str) -> None:
 def test_topics_without_policies_of_their_own() -> None:
     async def whole() -> None:
         async with EmbeddedTarget("default", topicLevelPoliciesEnabled=False) as target:
-            topic = await target.filled(1)
+            topic = await target.fill(1)
             with pytest.raises(RestError, match="Topic level policies is disabled") as error:
                 await target.rest("POST", f"{admin_path(topic)}/maxProducers", 3)
             assert error.value.status == 405
@@ -72,7 +72,7 @@ def test_tenants_deleted_by_force(allowed: bool) -> None:
             tenant = "/admin/v2/tenants/t"
             await target.rest("PUT", tenant, {"allowedClusters": ["standalone"]})
             await target.rest("PUT", "/admin/v2/namespaces/t/n", {})
-            probe = await target.producing("persistent://t/n/x")
+            probe = await target.produce("persistent://t/n/x")
             if allowed:
                 await target.rest("DELETE", f"{tenant}?force=true")
                 await probe.expect("CLOSE_PRODUCER", producer_id=1)
@@ -90,9 +90,9 @@ def test_partitioned_topics_whose_partitions_are_gone(deletes: bool) -> None:
     async def whole() -> None:
         settings = {"brokerDeleteInactivePartitionedTopicMetadataEnabled": deletes}
         async with EmbeddedTarget("default", **settings) as target:
-            topic, probe = await target.partitioned(2), await target.connected()
+            topic, probe = await target.create_partitions(2), await target.connect()
             for number in range(2):
-                await probe.producer(f"{topic}-partition-{number}", number)
+                await probe.create_producer(f"{topic}-partition-{number}", number)
             await probe.close()
             await target.advance(200)
             cluster: Core = target.server.cluster

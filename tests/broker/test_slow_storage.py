@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.probe import EARLIEST, frame
-
 from pulsarctl_wire.broker.basics.settings import Settings
 from pulsarctl_wire.broker.core import Core
+from pulsarctl_wire.conformance.basics.frames import EARLIEST, make_frame
 from pulsarctl_wire.wire.frame import Connection, Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
@@ -23,7 +22,7 @@ class Client:
         self.to_broker, self.from_broker = (FrameStream(Connection(0), way) for way in (True, False))
 
     def send(self, name: str, **fields: Any) -> None:
-        for sent in self.to_broker.feed(frame(name, **fields)):
+        for sent in self.to_broker.feed(make_frame(name, **fields)):
             assert isinstance(sent, Frame)
             self.core.receive(self.connection, sent)
         self.core.wake()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from broker.cases.txn import begun
-from broker.probe import SETTINGS, Probe
 from broker.targets import EmbeddedTarget
 from net.scripted import run
 
+from pulsarctl_wire.conformance.basics.probe import Probe
+from pulsarctl_wire.conformance.basics.settings import SETTINGS
+from pulsarctl_wire.conformance.producing.txn import begin
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 
@@ -18,11 +19,11 @@ def test_only_its_owner_and_superusers_may_change_it(monkeypatch: pytest.MonkeyP
         async with EmbeddedTarget("auth") as broker:
 
             async def client(role: str) -> Probe:
-                token = broker.token(role).encode()
-                return await broker.connected(auth_method_name="token", auth_data=token)
+                token = broker.sign_token(role).encode()
+                return await broker.connect(auth_method_name="token", auth_data=token)
 
             admin, other = await client("admin"), await client("stranger")
-            txn = await begun(broker, admin)
+            txn = await begin(broker, admin)
             for name, fields in (("END_TXN", {}), ("END_TXN_ON_PARTITION", {"topic": "t"})):
                 refused = await other.request(name, f"{name}_RESPONSE", txn_action=0, **fields, **txn)
                 assert ServerError.Name(refused.error) == "TransactionNotFound"

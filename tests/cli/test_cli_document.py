@@ -19,6 +19,7 @@ SESSIONS = (DOCS / "sessions.md").read_text()
 PROXY = (DOCS / "proxy.md").read_text()
 REPLAY = (DOCS / "replay.md").read_text()
 BROKER = (DOCS / "broker.md").read_text()
+CONFORMANCE = (DOCS / "conformance.md").read_text()
 
 
 def _section(heading: str, document: str = DOCUMENT) -> str:
@@ -92,6 +93,12 @@ def test_every_option_and_request_of_the_broker_is_documented() -> None:
     requests = re.findall(r"^\| `((?:fault )?[a-z]+)", _section("## Control", BROKER), re.MULTILINE)
     assert requests == _commands("broker ctl")
     assert _documented(_section("### `pwire broker ctl`", BROKER)) == _options_of_all("broker ctl")
+
+
+@pytest.mark.parametrize("command", ["broker", "compare"])
+def test_every_option_of_conform_is_documented(command: str) -> None:
+    section = _section(f"## Options of `pwire conform {command}`", CONFORMANCE)
+    assert _documented(section) == _options(f"conform {command}")
 
 
 VERBS = [

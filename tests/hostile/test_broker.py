@@ -16,19 +16,19 @@ from typing import Any, Final, NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from broker.probe import frame, sent
 from broker.raw import PATIENCE, RawClient
 from broker.test_cli_broker import Started
 from limited import MEMORY
 from proxied import LINUX
 
+from pulsarctl_wire.conformance.basics.frames import make_frame, make_send
 from pulsarctl_wire.wire.frame import build_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
 TOPIC: Final = "persistent://public/default/t"
 OTHER: Final = "persistent://public/default/other"
 LARGEST: Final = (1 << 64) - 1
-CONNECT: Final = frame("CONNECT", client_version="hostile", protocol_version=21)
+CONNECT: Final = make_frame("CONNECT", client_version="hostile", protocol_version=21)
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ def test_giant_sizes(broker: Started, total: int, size: int) -> None:
 def test_mutated_frames(broker: Started) -> None:
     chance = random.Random(2)
     usual = [
-        frame("LOOKUP", topic=TOPIC, request_id=1),
-        frame("PRODUCER", topic=TOPIC, producer_id=1, request_id=2),
-        sent(0, b"payload"),
-        frame("SUBSCRIBE", topic=TOPIC, subscription="s", subType=1, consumer_id=1, request_id=3),
-        frame("FLOW", consumer_id=1, messagePermits=1000),
-        frame("ACK", consumer_id=1, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 0}]),
-        frame("SEEK", consumer_id=1, request_id=4, message_publish_time=1),
+        make_frame("LOOKUP", topic=TOPIC, request_id=1),
+        make_frame("PRODUCER", topic=TOPIC, producer_id=1, request_id=2),
+        make_send(0, b"payload"),
+        make_frame("SUBSCRIBE", topic=TOPIC, subscription="s", subType=1, consumer_id=1, request_id=3),
+        make_frame("FLOW", consumer_id=1, messagePermits=1000),
+        make_frame("ACK", consumer_id=1, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 0}]),
+        make_frame("SEEK", consumer_id=1, request_id=4, message_publish_time=1),
     ]
     for _ in range(300):
         frames = [bytearray(each) for each in usual]
@@ -193,13 +193,15 @@ def survives(broker: Started, flood: Flood) -> bool:
         return bool(answered)
 
 
-LOOKUP: Final = frame("LOOKUP", topic=TOPIC, request_id=1)
-PRODUCER: Final = frame("PRODUCER", topic=TOPIC, producer_id=1, request_id=2)
+LOOKUP: Final = make_frame("LOOKUP", topic=TOPIC, request_id=1)
+PRODUCER: Final = make_frame("PRODUCER", topic=TOPIC, producer_id=1, request_id=2)
 
 
 def subscribe(consumer: int, name: str, **fields: Any) -> bytes:
     given = {"subType": 1, "initialPosition": 1, **fields}
-    return frame("SUBSCRIBE", topic=TOPIC, subscription=name, consumer_id=consumer, request_id=3, **given)
+    return make_frame(
+        "SUBSCRIBE", topic=TOPIC, subscription=name, consumer_id=consumer, request_id=3, **given
+    )
 
 
 CONSUMER: Final = subscribe(1, "s")
@@ -213,12 +215,12 @@ HUGE_IDS: Final[list[dict[str, Any]]] = [
 
 
 def acks(ids: list[dict[str, Any]], kind: int = 0) -> bytes:
-    return frame("ACK", consumer_id=1, ack_type=kind, message_id=ids, request_id=9)
+    return make_frame("ACK", consumer_id=1, ack_type=kind, message_id=ids, request_id=9)
 
 
 def topic(number: int) -> bytes:
     name = f"{TOPIC}-{number}"
-    return frame("LOOKUP", topic=name, request_id=1) + frame(
+    return make_frame("LOOKUP", topic=name, request_id=1) + make_frame(
         "PRODUCER", topic=name, producer_id=number, request_id=2
     )
 
@@ -236,28 +238,34 @@ def described(count: int, size: int) -> bytes:
 
 OF_PAIRS: Final = [{"key": str(each), "value": "x" * 40} for each in range(20_000)]
 FLOODS: Final = {
-    "PING": Flood(lambda each: frame("PING"), 50_000),
+    "PING": Flood(lambda each: make_frame("PING"), 50_000),
     "producers": Flood(
-        lambda each: frame("PRODUCER", topic=TOPIC, producer_id=each, request_id=each), 20_000, "l"
+        lambda each: make_frame("PRODUCER", topic=TOPIC, producer_id=each, request_id=each), 20_000, "l"
     ),
     "a producer again": Flood(lambda each: PRODUCER, 20_000, "l"),
     "topics": Flood(topic, 3_000),
-    "lookups": Flood(lambda each: frame("LOOKUP", topic=f"{TOPIC}-{each}", request_id=each), 20_000),
+    "lookups": Flood(lambda each: make_frame("LOOKUP", topic=f"{TOPIC}-{each}", request_id=each), 20_000),
     "subscriptions": Flood(lambda each: subscribe(each, f"s{each}"), 3_000, "l"),
     "consumers": Flood(lambda each: subscribe(each, "s"), 1_000, "l"),
     "failover consumers": Flood(lambda each: subscribe(each, "s", subType=2), 2_000, "l"),
     "key-shared consumers": Flood(lambda each: subscribe(each, "s", subType=3), 300, "l"),
-    "FLOW": Flood(lambda each: frame("FLOW", consumer_id=1, messagePermits=(1 << 31) - 1), 100_000, "pc"),
-    "FLOW of none": Flood(lambda each: frame("FLOW", consumer_id=1, messagePermits=0), 10, "pc", lasts=False),
+    "FLOW": Flood(
+        lambda each: make_frame("FLOW", consumer_id=1, messagePermits=(1 << 31) - 1), 100_000, "pc"
+    ),
+    "FLOW of none": Flood(
+        lambda each: make_frame("FLOW", consumer_id=1, messagePermits=0), 10, "pc", lasts=False
+    ),
     "ACK": Flood(lambda each: acks([{"ledgerId": each, "entryId": each}]), 50_000, "pc"),
     "ACK of many": Flood(lambda each: acks(MANY_IDS), 3, "pc"),
     "ACK of huge ids": Flood(lambda each: acks(HUGE_IDS), 5, "pc"),
     "cumulative ACK of huge ids": Flood(lambda each: acks(HUGE_IDS[each % 4 :][:1], 1), 40, "pc"),
     "redeliver": Flood(
-        lambda each: frame("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1, message_ids=MANY_IDS), 3, "pc"
+        lambda each: make_frame("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=1, message_ids=MANY_IDS),
+        3,
+        "pc",
     ),
     "SEEK": Flood(
-        lambda each: frame(
+        lambda each: make_frame(
             "SEEK", consumer_id=1, request_id=each, message_id={"ledgerId": LARGEST, "entryId": LARGEST}
         ),
         2_000,
@@ -265,7 +273,7 @@ FLOODS: Final = {
     ),
     "large metadata": Flood(lambda each: described(50_000, 40), 10, "pc"),
     "metadata of a producer": Flood(
-        lambda each: frame("PRODUCER", topic=TOPIC, producer_id=each, request_id=1, metadata=OF_PAIRS),
+        lambda each: make_frame("PRODUCER", topic=TOPIC, producer_id=each, request_id=1, metadata=OF_PAIRS),
         20,
         "l",
     ),
@@ -274,15 +282,15 @@ FLOODS: Final = {
         lambda each: subscribe(each, f"s{each}", subscription_properties=OF_PAIRS), 20, "l"
     ),
     "long names": Flood(
-        lambda each: frame("LOOKUP", topic=TOPIC + "x" * 1_000_000 + str(each), request_id=1), 20
+        lambda each: make_frame("LOOKUP", topic=TOPIC + "x" * 1_000_000 + str(each), request_id=1), 20
     ),
     "watchers": Flood(
-        lambda each: frame(
+        lambda each: make_frame(
             "WATCH_TOPIC_LIST", request_id=1, watcher_id=each, namespace="public/default", topics_pattern=".*"
         ),
         5_000,
     ),
-    "transactions": Flood(lambda each: frame("NEW_TXN", request_id=each, tc_id=0), 5_000),
+    "transactions": Flood(lambda each: make_frame("NEW_TXN", request_id=each, tc_id=0), 5_000),
 }
 
 
@@ -298,11 +306,13 @@ def test_floods(broker: Started, name: str) -> None:
 def test_a_consumer_that_never_reads(broker: Started) -> None:
     with opened(broker) as lazy, RawClient(broker.url) as busy:
         lazy.sendall(CONNECT + LOOKUP + CONSUMER)
-        lazy.sendall(frame("FLOW", consumer_id=1, messagePermits=1 << 30))
+        lazy.sendall(make_frame("FLOW", consumer_id=1, messagePermits=1 << 30))
         busy.lookup(TOPIC)
         busy.request("PRODUCER", "PRODUCER_SUCCESS", topic=TOPIC, producer_id=1)
         for start in range(0, 100, 10):
-            busy.socket.sendall(b"".join(sent(each, bytes(1 << 20)) for each in range(start, start + 10)))
+            busy.socket.sendall(
+                b"".join(make_send(each, bytes(1 << 20)) for each in range(start, start + 10))
+            )
             for _ in range(10):
                 busy.expect("SEND_RECEIPT")
         with RawClient(broker.url) as client:
@@ -316,7 +326,7 @@ def test_answers_that_nobody_reads(broker: Started) -> None:
         client.settimeout(3)
         with suppress(TimeoutError):  # it stops reading
             for _ in range(4_000):
-                client.sendall(frame("PING") * 10_000)
+                client.sendall(make_frame("PING") * 10_000)
         check(broker)
 
 
@@ -358,10 +368,10 @@ def test_what_cannot_be_stored_is_not_confirmed_and_stored_later(tmp_path: Path)
         client.produce(TOPIC, b"a")
         pid = started.said["pid"]
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        client.socket.sendall(sent(1, b"b"))
+        client.socket.sendall(make_send(1, b"b"))
         assert started.err.line("cannot store, so nothing is confirmed")
         client.request("LOOKUP", "LOOKUP_RESPONSE", topic=TOPIC)  # there is no receipt before it
-        client.socket.sendall(sent(2, b"c"))
+        client.socket.sendall(make_send(2, b"c"))
         resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
         assert [client.expect("SEND_RECEIPT").message_id.entryId for _ in range(2)] == [1, 2]
         assert started.stop() == 0
@@ -376,7 +386,7 @@ def test_it_ends_though_it_cannot_store(tmp_path: Path) -> None:
     with Started("--data", tmp_path) as started, RawClient(started.url) as client:
         client.produce(TOPIC, b"a")
         resource.prlimit(started.said["pid"], resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        client.socket.sendall(sent(1, b"b"))
+        client.socket.sendall(make_send(1, b"b"))
         assert started.err.line("cannot store, so nothing is confirmed")
         assert started.stop() == 0
     with Started("--data", tmp_path) as started, RawClient(started.url) as client:

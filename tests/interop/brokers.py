@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import json
 import math
 import secrets
@@ -23,14 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
 if not __package__:  # run as a program
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from interop.credentials import Certificates, make_certificates, make_tokens, sign
+from interop.credentials import Certificates, make_certificates
 from interop.processes import HOST, Process, free_port
 from interop.releases import CONF, QUICK, Failed, Unavailable, jvm, release, run, run_java
+
+from pulsarctl_wire.conformance.basics.admin import Admin, RestError
+from pulsarctl_wire.conformance.basics.tokens import make_tokens, sign
+from pulsarctl_wire.errors import Unreachable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
@@ -48,14 +50,6 @@ _OF_CLUSTERS = {
     "metadataStoreSessionTimeoutMillis": 6000,  # so long a broker that was killed keeps its topics
 }
 _AUTHENTICATION = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
-
-
-class RestError(Exception):
-    """An answer of the admin API that is no success; `status` is HTTP's."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"HTTP {status}: {text[:500]}")
-        self.status = status
 
 
 class Redirect(NamedTuple):
@@ -196,7 +190,7 @@ class Pulsar:
             try:
                 probe()
                 return
-            except (OSError, http.client.HTTPException, RestError) as error:
+            except (OSError, Unreachable, RestError) as error:
                 if not process.pid or time.monotonic() > deadline:
                     said = process.log.read_text(errors="replace").splitlines()[-20:]
                     raise Failed("\n".join([f"{name} is not healthy: {error}", *said])) from error
@@ -246,27 +240,10 @@ class Pulsar:
         """Call the admin API, as `admin`, at a path or at another broker's URL; follows redirects.
 
         `body` is sent as JSON, unless None. Returns what the answer's JSON says, or its text if it is none.
-        Raises RestError, and OSError or http.client.HTTPException if there is no answer in `timeout` seconds.
+        Raises RestError, and Unreachable if there is no answer in `timeout` seconds.
         """
-        headers = {"Content-Type": "application/json"}
-        if self.tokens:
-            headers["Authorization"] = "Bearer " + self.tokens["admin"]
-        url = urlsplit(path if "://" in path else self.http_url + path)
-        for _ in range(5):
-            with contextlib.closing(http.client.HTTPConnection(url.netloc, timeout=timeout)) as connection:
-                target = url._replace(scheme="", netloc="").geturl()
-                connection.request(method, target, None if body is None else json.dumps(body), headers)
-                answer = connection.getresponse()
-                text = answer.read().decode()
-            if answer.status != 307:  # a broker's word for what another broker owns
-                break
-            url = urlsplit(answer.headers["Location"])
-        if answer.status >= 300:
-            raise RestError(answer.status, text)
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text.strip()
+        headers = {"Authorization": "Bearer " + self.tokens["admin"]} if self.tokens else {}
+        return Admin(self.http_url, headers, timeout=timeout).call_now(method, path, body)
 
     def describe(self) -> dict[str, Any]:
         """All there is to know for connecting, as JSON values."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import json
-import secrets
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -22,24 +17,6 @@ class Certificates(NamedTuple):
     server_key: Path
     client_cert: Path
     client_key: Path
-
-
-def sign(key: bytes, **claims: object) -> str:
-    """A JSON web token, HS256."""
-
-    def text(data: bytes) -> str:
-        return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-    signed = f"{text(json.dumps({'alg': 'HS256'}).encode())}.{text(json.dumps(claims).encode())}"
-    return f"{signed}.{text(hmac.digest(key, signed.encode(), hashlib.sha256))}"
-
-
-def make_tokens(key: bytes) -> dict[str, str]:
-    """Tokens by the names that `Pulsar.tokens` has."""
-    tokens = {role: sign(key, sub=role) for role in ("admin", "client", "stranger", "proxy")}
-    tokens["expired"] = sign(key, sub="client", exp=1_500_000_000)
-    tokens["forged"] = sign(secrets.token_bytes(32), sub="admin")
-    return tokens
 
 
 def make_certificates(folder: Path) -> Certificates:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from interop.credentials import sign
 from net.scripted import run
 
+from pulsarctl_wire.conformance.basics.tokens import sign
 from pulsarctl_wire.errors import BrokerError, LinkClosed, RequestTimeout, SettingsError, Unreachable
 from pulsarctl_wire.net.session.client import Client, find_broker_url
 from pulsarctl_wire.net.session.hop import Hop

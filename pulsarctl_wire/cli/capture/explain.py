@@ -1,4 +1,4 @@
-"""`pwire explain`: what a command, a field, an error, a protocol version or a rule means."""
+"""`pwire explain`: what a command, a field, an error, a protocol version, a rule or a case means."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ExplainOptions:
 
 
 def explain(options: ExplainOptions) -> None:
-    """Explain a command, field, error, protocol version or rule of doctor, by name or number.
+    """Explain a command, field, error, version, rule of doctor or case of conform, by name.
 
     Without a TERM, list what can be explained.
     """
@@ -42,7 +42,7 @@ def explain(options: ExplainOptions) -> None:
 
     entries: list[Explanation] = []
     for term in _join_terms(options.terms):
-        matches = explanations_of(term)
+        matches = explanations_of(term) or _find_case(term)
         if not matches:
             hint = did_you_mean(term, names()) or "; pwire explain lists what is known"
             console.fail(f"explain: {term[:100]} is unknown{hint}")
@@ -73,6 +73,23 @@ def _join_terms(words: list[str]) -> Iterator[str]:
             term = words[index]
         yield term
         index += term.count(" ") + 1
+
+
+def _find_case(term: str) -> list[Explanation]:
+    """Return the case of `pwire conform` with this id, if there is one."""
+    if "/" not in term:
+        return []
+    from pulsarctl_wire.conformance.catalog import CASES
+    from pulsarctl_wire.manual.explanations import Explanation
+
+    case = CASES.get(term)
+    if case is None:
+        return []
+    texts = case.paragraphs
+    sections = {"expected": texts["Expected"], "level": case.level, "needs": ", ".join(case.needs)}
+    sections |= {"without": ", ".join(case.without), "since": case.since, "source": texts["Source"]}
+    known = {label: text for label, text in sections.items() if text}
+    return [Explanation("case", case.id, None, texts[""], known, [])]
 
 
 def _record(explanation: Explanation) -> dict[str, object]:

@@ -29,15 +29,9 @@ CLUSTER, SEEN = "The cluster", "Watching the session"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConnectOptions:
-    """The options that all sessions share."""
+class AuthOptions:
+    """Who we are for a cluster, and whom we trust."""
 
-    url: str | None = option(
-        "--url -u URL",
-        "Service URL: pulsar://host:port, pulsar+ssl://…, or a web service, http(s)://host:8080; "
-        "several hosts with commas. Default pulsar://localhost:6650.",
-        CLUSTER,
-    )
     conf: str | None = option("--conf FILE", "A client.conf, as used by Pulsar's own tools.", CLUSTER)
     token: str | None = option("--token JWT", "Authenticate with this token.", CLUSTER)
     token_file: str | None = option(
@@ -49,6 +43,24 @@ class ConnectOptions:
     )
     auth_params: str | None = option("--auth-params TEXT", "Parameters of --auth-plugin.", CLUSTER)
     trust: TlsOptions = group(TlsOptions, CLUSTER)
+
+    def collect_flags(self) -> dict[str, str | None]:
+        """Return the options as `net.settings.gather` takes them."""
+        names = ("token", "token_file", "basic", "auth_plugin", "auth_params")
+        return {**{name: getattr(self, name) for name in names}, **self.trust.collect_flags()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectOptions:
+    """The options that all sessions share."""
+
+    url: str | None = option(
+        "--url -u URL",
+        "Service URL: pulsar://host:port, pulsar+ssl://…, or a web service, http(s)://host:8080; "
+        "several hosts with commas. Default pulsar://localhost:6650.",
+        CLUSTER,
+    )
+    auth: AuthOptions = group(AuthOptions, CLUSTER)
     listener_name: str | None = option(
         "--listener-name NAME", "Advertised listener to ask for in lookups.", CLUSTER
     )
@@ -71,8 +83,7 @@ class ConnectOptions:
 
     def collect_flags(self) -> dict[str, str | None]:
         """Return the options as `net.settings.gather` takes them."""
-        names = ("url", "token", "token_file", "basic", "auth_plugin", "auth_params", "listener_name")
-        return {**{name: getattr(self, name) for name in names}, **self.trust.collect_flags()}
+        return {"url": self.url, "listener_name": self.listener_name, **self.auth.collect_flags()}
 
 
 class Session:
@@ -91,7 +102,7 @@ class Session:
         """Return the settings from flags, environment and client.conf. Raises SettingsError."""
         options = self.options
         return make_settings(
-            gather(options.collect_flags(), os.environ, options.conf),
+            gather(options.collect_flags(), os.environ, options.auth.conf),
             timeout=options.timeout,
             connect_timeout=options.connect_timeout,
             keep_alive=options.keep_alive,

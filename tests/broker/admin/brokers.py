@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from broker.admin.calls import call, refused
-from broker.probe import Target
+
+from pulsarctl_wire.conformance.basics.target import Target
 
 BROKERS = "/admin/v2/brokers"
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
-from broker.probe import Target, admin_path
-from interop.brokers import RestError
 
+from pulsarctl_wire.conformance.basics.admin import RestError
+from pulsarctl_wire.conformance.basics.target import Target, admin_path
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageIdData
 
 NAMESPACES = "/admin/v2/namespaces"

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from broker.admin.calls import at, call, place, refused
-from broker.probe import Target
+
+from pulsarctl_wire.conformance.basics.probe import CLIENT
+from pulsarctl_wire.conformance.basics.target import Target
 
 
 @call("messages/peek")
 async def peek(broker: Target) -> None:
-    topic = await broker.filled(3)
+    topic = await broker.fill(3)
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     assert await broker.rest("GET", at(topic, "subscription/s/position/1")) == "m0"
     assert await broker.rest("GET", at(topic, "subscription/s/position/3")) == "m2"
     await refused(broker, 404, "Message not found", "GET", at(topic, "subscription/s/position/4"))
-    consumer = await broker.subscribed(topic, "Shared", permits=10)
+    consumer = await broker.subscribe(topic, "Shared", permits=10)
     messages = await consumer.messages(3)
-    await consumer.acked(messages[1].body.message_id)
+    await consumer.confirm_ack(messages[1].body.message_id)
     assert await broker.rest("GET", at(topic, "subscription/s/position/2")) == "m2"
 
 
 @call("messages/peek makes the subscription")
 async def peek_makes(broker: Target) -> None:
-    topic = await broker.filled(2)
+    topic = await broker.fill(2)
     assert await broker.rest("GET", at(topic, "subscription/new/position/2")) == "m1"
     assert await broker.rest("GET", at(topic, "subscriptions")) == ["new"]
 
@@ -29,7 +31,7 @@ async def peek_makes(broker: Target) -> None:
 @call("messages/by id")
 async def by_id(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     ids = await producer.publish_all(b"a", b"b")
     ledger, entry = ids[1].ledgerId, ids[1].entryId
     assert await broker.rest("GET", at(topic, f"ledger/{ledger}/entry/{entry}")) == "b"
@@ -40,7 +42,7 @@ async def by_id(broker: Target) -> None:
 
 @call("messages/examine")
 async def examine(broker: Target) -> None:
-    topic = await broker.filled(3)
+    topic = await broker.fill(3)
     rows = {
         "?initialPosition=earliest&messagePosition=1": "m0",
         "?initialPosition=earliest&messagePosition=99": "m2",
@@ -59,7 +61,7 @@ async def examine(broker: Target) -> None:
 @call("messages/ids")
 async def ids(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     (first,) = await producer.publish_all(b"a", meta_publish_time=1000)
     last = await producer.publish_batch(b"b", b"c", first=1, meta_publish_time=2000)
     told = {"partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
@@ -74,20 +76,20 @@ async def ids(broker: Target) -> None:
 @call("stats/counters")
 async def stats(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic, producer_name="pp", metadata=[{"key": "pk", "value": "pv"}])
+    producer = await broker.produce(topic, producer_name="pp", metadata=[{"key": "pk", "value": "pv"}])
     await producer.publish_all(b"a", b"b")
     await producer.publish_batch(b"c", b"d", first=2)
-    consumer = await broker.subscribed(
+    consumer = await broker.subscribe(
         topic, "Shared", permits=10, consumer_name="cc", metadata=[{"key": "ck", "value": "cv"}]
     )
     messages = await consumer.messages(3)
-    await consumer.acked(messages[0].body.message_id)
+    await consumer.confirm_ack(messages[0].body.message_id)
     told = await broker.rest("GET", at(topic, "stats"))
     assert (told["msgInCounter"], told["msgOutCounter"]) == (4, 4)
     assert told["bytesInCounter"] == told["bytesOutCounter"] == told["storageSize"] > 0
     (publisher,) = told["publishers"]
     assert (publisher["producerName"], publisher["metadata"]) == ("pp", {"pk": "pv"})
-    assert (publisher["clientVersion"], publisher["accessMode"]) == ("probe", "Shared")
+    assert (publisher["clientVersion"], publisher["accessMode"]) == (CLIENT["client_version"], "Shared")
     one = told["subscriptions"]["s"]
     assert (one["type"], one["msgBacklog"], one["unackedMessages"], one["isDurable"]) == (
         "Shared",
@@ -106,8 +108,8 @@ async def stats(broker: Target) -> None:
 @call("stats/fields")
 async def fields(broker: Target) -> None:
     """All that Pulsar tells is there, with values of the same type."""
-    topic = await broker.filled(1)
-    await broker.subscribed(topic, "Key_Shared")
+    topic = await broker.fill(1)
+    await broker.subscribe(topic, "Key_Shared")
     told = await broker.rest("GET", at(topic, "stats"))
     for name in ("msgRateIn", "msgThroughputOut", "averageMsgSize"):
         assert told[name] == 0.0, name
@@ -122,15 +124,15 @@ async def fields(broker: Target) -> None:
 
 @call("stats/active consumer")
 async def active(broker: Target) -> None:
-    topic = await broker.filled(1)
-    await broker.subscribed(topic, "Failover", consumer_name="one")
+    topic = await broker.fill(1)
+    await broker.subscribe(topic, "Failover", consumer_name="one")
     told = await broker.rest("GET", at(topic, "stats"))
     assert told["subscriptions"]["s"]["activeConsumerName"] == "one"
 
 
 @call("stats/of backlogs")
 async def backlogs(broker: Target) -> None:
-    topic = await broker.filled(2)
+    topic = await broker.fill(2)
     for name, start in (("all", "earliest"), ("none", "latest")):
         await broker.rest("PUT", at(topic, "subscription", name), start)
 
@@ -151,7 +153,7 @@ async def backlogs(broker: Target) -> None:
 
 @call("stats/role of a consumer", setting="auth")
 async def role_of_a_consumer(broker: Target) -> None:
-    consumer = await broker.connected(auth_method_name="token", auth_data=broker.tokens["client"].encode())
+    consumer = await broker.connect(auth_method_name="token", auth_data=broker.tokens["client"].encode())
     topic = broker.topic()
     await consumer.subscribe(topic)
     told = await broker.rest("GET", at(topic, "stats"))
@@ -161,7 +163,7 @@ async def role_of_a_consumer(broker: Target) -> None:
 @call("stats/internal")
 async def internal(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     (first, *_) = await producer.publish_all(b"a", b"b", b"c")
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     told = await broker.rest("GET", at(topic, "internalStats"))
@@ -173,18 +175,18 @@ async def internal(broker: Target) -> None:
     cursor = told["cursors"]["s"]
     assert cursor["markDeletePosition"] == f"{ledger}:-1"
     assert cursor["individuallyDeletedMessages"] == "[]"
-    consumer = await broker.subscribed(topic, "Shared", permits=10)
+    consumer = await broker.subscribe(topic, "Shared", permits=10)
     messages = await consumer.messages(3)
-    await consumer.acked(messages[1].body.message_id)
+    await consumer.confirm_ack(messages[1].body.message_id)
     told = await broker.rest("GET", at(topic, "internalStats"))
     assert told["cursors"]["s"]["individuallyDeletedMessages"] == f"[({ledger}:0..{ledger}:1]]"
 
 
 @call("stats/of partitions")
 async def of_partitions(broker: Target) -> None:
-    topic = await broker.partitioned(2)
-    await broker.filled(2, f"{topic}-partition-0")
-    await broker.filled(3, f"{topic}-partition-1")
+    topic = await broker.create_partitions(2)
+    await broker.fill(2, f"{topic}-partition-0")
+    await broker.fill(3, f"{topic}-partition-1")
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     told = await broker.rest("GET", at(topic, "partitioned-stats"))
     assert (told["msgInCounter"], told["subscriptions"]["s"]["msgBacklog"]) == (5, 5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.admin.calls import NAMESPACES, at, call, refused
-from broker.probe import Target
+
+from pulsarctl_wire.conformance.basics.target import Target
 
 TENANTS = "/admin/v2/tenants"
 HERE = {"allowedClusters": ["standalone"]}
@@ -77,7 +78,7 @@ async def refusals(broker: Target) -> None:
 async def create(broker: Target) -> None:
     retention = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}
     grants = {"namespace_auth": {"a": ["produce"]}}
-    name = await broker.namespace(
+    name = await broker.create_namespace(
         {"bundles": {"numBundles": 8}, "retention_policies": retention, "auth_policies": grants}
     )
     found = await broker.rest("GET", f"{NAMESPACES}/{name}")
@@ -92,7 +93,7 @@ async def create(broker: Target) -> None:
 
 @call("namespaces/delete")
 async def delete(broker: Target) -> None:
-    name = await broker.namespace()
+    name = await broker.create_namespace()
     topic = f"persistent://{name}/t"
     await broker.rest("PUT", at(topic))
     await refused(broker, 409, "Cannot delete non empty namespace", "DELETE", f"{NAMESPACES}/{name}")
@@ -105,7 +106,7 @@ async def delete(broker: Target) -> None:
 
 @call("namespaces/topics")
 async def topics(broker: Target) -> None:
-    name = await broker.namespace()
+    name = await broker.create_namespace()
     await broker.rest("PUT", at(f"persistent://{name}/b"))
     await broker.rest("PUT", at(f"persistent://{name}/a", "partitions"), 2)
     parts = [f"persistent://{name}/a-partition-{number}" for number in range(2)]
@@ -123,7 +124,7 @@ async def topics(broker: Target) -> None:
 
 @call("namespaces/permissions")
 async def permissions(broker: Target) -> None:
-    name = await broker.namespace()
+    name = await broker.create_namespace()
     path = f"{NAMESPACES}/{name}/permissions"
     assert await broker.rest("GET", path) == {}
     await broker.rest("POST", f"{path}/joe", ["produce"])
@@ -142,7 +143,7 @@ async def permissions(broker: Target) -> None:
 
 @call("namespaces/properties")
 async def properties(broker: Target) -> None:
-    path = f"{NAMESPACES}/{await broker.namespace()}"
+    path = f"{NAMESPACES}/{await broker.create_namespace()}"
     assert await broker.rest("GET", f"{path}/properties") == {}
     await broker.rest("PUT", f"{path}/properties", {"a": "b"})
     await broker.rest("PUT", f"{path}/property/c/d")
@@ -155,12 +156,12 @@ async def properties(broker: Target) -> None:
 
 @call("namespaces/unload")
 async def unload(broker: Target) -> None:
-    name = await broker.namespace()
+    name = await broker.create_namespace()
     topic = f"persistent://{name}/t"
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     await broker.rest("PUT", f"{NAMESPACES}/{name}/unload")
     await producer.expect("CLOSE_PRODUCER", producer_id=1)
-    await producer.producer(topic)
+    await producer.create_producer(topic)
     bundle = await broker.rest("GET", f"/lookup/v2/topic/persistent/{name}/t/bundle")
     await broker.rest("PUT", f"{NAMESPACES}/{name}/{bundle}/unload")
     await producer.expect("CLOSE_PRODUCER", producer_id=1)
@@ -168,8 +169,8 @@ async def unload(broker: Target) -> None:
 
 @call("namespaces/clear backlog and unsubscribe")
 async def clear_backlog(broker: Target) -> None:
-    name = await broker.namespace()
-    topic = await broker.filled(3, f"persistent://{name}/t")
+    name = await broker.create_namespace()
+    topic = await broker.fill(3, f"persistent://{name}/t")
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     await broker.rest("POST", f"{NAMESPACES}/{name}/clearBacklog")
     stats = await broker.rest("GET", at(topic, "stats"))
@@ -190,7 +191,7 @@ async def created_with(broker: Target) -> None:
         "foo": 1,
     }
     given["bundles"] = {"numBundles": 0}  # as many as by default
-    name = await broker.namespace({**given, "message_ttl_in_seconds": "9"})
+    name = await broker.create_namespace({**given, "message_ttl_in_seconds": "9"})
     found = await broker.rest("GET", f"{NAMESPACES}/{name}")
     quota = {"limit": 5, "limitSize": 5, "limitTime": 0, "policy": "producer_exception"}
     assert found["backlog_quota_map"] == {"destination_storage": quota}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.admin.calls import NAMESPACES, at, call, refused
-from broker.probe import Target
+
+from pulsarctl_wire.conformance.basics.target import Target
 
 DISPATCH = {
     "dispatchThrottlingRateInMsg": 10,
@@ -107,7 +108,7 @@ OF_TOPIC: list[tuple[str, str, Any, Any, Any]] = [
 
 async def of_namespace(broker: Target, path: str, method: str, value: Any, unset: Any, name: str) -> None:
     """A policy of a namespace is set and removed."""
-    namespace = f"{NAMESPACES}/{await broker.namespace()}"
+    namespace = f"{NAMESPACES}/{await broker.create_namespace()}"
     before = await broker.rest("GET", namespace)
     assert await broker.rest("GET", f"{namespace}/{path}") == unset
     await broker.rest(method.rstrip("-"), f"{namespace}/{path}", value)
@@ -162,7 +163,7 @@ async def types(broker: Target) -> None:
 
 @call("topic/policy/inherited")
 async def inherited(broker: Target) -> None:
-    namespace = await broker.namespace()
+    namespace = await broker.create_namespace()
     topic = f"persistent://{namespace}/t"
     await broker.rest("PUT", at(topic))
     await broker.rest("POST", f"{NAMESPACES}/{namespace}/maxProducersPerTopic", 7)
@@ -174,21 +175,21 @@ async def inherited(broker: Target) -> None:
 
 @call("topic/policy/of partitions")
 async def of_partitions(broker: Target) -> None:
-    topic = await broker.partitioned(2)
+    topic = await broker.create_partitions(2)
     await broker.rest("POST", at(topic, "maxProducers"), 1)
     assert await broker.rest("GET", at(topic, "maxProducers")) == 1
     text = "Not allowed to set/get topic policy for a partition"
     await refused(broker, 412, text, "GET", at(f"{topic}-partition-1", "maxProducers"))
-    first = await broker.producing(f"{topic}-partition-1", producer_name="a")
+    first = await broker.produce(f"{topic}-partition-1", producer_name="a")
     await broker.settle(0.6)
-    await first.refused(
+    await first.expect_error(
         "ProducerBusy", "PRODUCER", topic=f"{topic}-partition-1", producer_id=2, producer_name="b"
     )
 
 
 @call("namespace/backlogQuota")
 async def namespace_quota(broker: Target) -> None:
-    namespace = f"{NAMESPACES}/{await broker.namespace()}"
+    namespace = f"{NAMESPACES}/{await broker.create_namespace()}"
     quota = {"limitSize": 10 << 20, "limitTime": 20, "policy": "producer_exception"}
     assert await broker.rest("GET", f"{namespace}/backlogQuotaMap") == {}
     await broker.rest("POST", f"{namespace}/backlogQuota", quota)
@@ -211,7 +212,7 @@ async def namespace_quota(broker: Target) -> None:
 
 @call("namespace/quotas and rates as texts")
 async def quotas_and_rates_as_texts(broker: Target) -> None:
-    namespace = f"{NAMESPACES}/{await broker.namespace()}"
+    namespace = f"{NAMESPACES}/{await broker.create_namespace()}"
     given = {"limit": "10240", "limitTime": None, "policy": "producer_exception"}
     await broker.rest("POST", f"{namespace}/backlogQuota", given)
     found = await broker.rest("GET", f"{namespace}/backlogQuotaMap")
@@ -321,7 +322,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
 
 @call("namespace/policy/refused")
 async def refusals(broker: Target) -> None:
-    namespace = f"{NAMESPACES}/{await broker.namespace()}"
+    namespace = f"{NAMESPACES}/{await broker.create_namespace()}"
     for method, path, body, status, reason in REFUSED:
         await refused(broker, status, reason, method, f"{namespace}/{path}", body)
 
@@ -354,7 +355,7 @@ async def topic_refusals(broker: Target) -> None:
 
 @call("policies/values as texts")
 async def values_as_texts(broker: Target) -> None:
-    path = f"{NAMESPACES}/{await broker.namespace()}"
+    path = f"{NAMESPACES}/{await broker.create_namespace()}"
     for name, value, meant in (
         *(("messageTTL", "7", 7), ("messageTTL", 8.9, 8), ("messageTTL", "", 0)),
         *(("deduplication", "TRUE", True), ("deduplication", "", False), ("deduplication", 1, True)),

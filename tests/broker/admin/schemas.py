@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from broker.admin.calls import call, refused
-from broker.probe import Target
+
+from pulsarctl_wire.conformance.basics.target import Target
 
 
 def avro(kind: str) -> dict[str, Any]:
@@ -68,7 +69,7 @@ async def others(broker: Target) -> None:
 
 @call("schemas/strategy of the namespace")
 async def strategy(broker: Target) -> None:
-    namespace = await broker.namespace()
+    namespace = await broker.create_namespace()
     strategies = f"/admin/v2/namespaces/{namespace}/schemaCompatibilityStrategy"
     await broker.rest("PUT", strategies, "ALWAYS_COMPATIBLE")
     at = f"/admin/v2/schemas/{namespace}/t"

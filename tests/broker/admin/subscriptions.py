@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from broker.admin.calls import at, call, place, refused
-from broker.probe import Target, payloads
+
+from pulsarctl_wire.conformance.basics.frames import payloads
+from pulsarctl_wire.conformance.basics.target import Target
 
 ALMOST = "due to ongoing message expiration not finished or subscription almost catch  up"
 
@@ -16,7 +18,7 @@ async def backlog(broker: Target, topic: str, subscription: str = "s") -> int:
 
 @call("subscriptions/create")
 async def create(broker: Target) -> None:
-    topic = await broker.filled(3)
+    topic = await broker.fill(3)
     await broker.rest("PUT", at(topic, "subscription/latest"))
     await broker.rest("PUT", at(topic, "subscription/first"), "earliest")
     ids = {"ledgerId": -1, "entryId": -1, "properties": {"a": "b"}}
@@ -33,10 +35,10 @@ async def create(broker: Target) -> None:
 @call("subscriptions/create at a message")
 async def create_at(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     ids = await producer.publish_all(b"a", b"b", b"c")
     await broker.rest("PUT", at(topic, "subscription/s"), place(ids[1]))
-    consumer = await broker.subscribed(topic, permits=10)
+    consumer = await broker.subscribe(topic, permits=10)
     assert payloads(await consumer.messages(2)) == [b"b", b"c"]
 
 
@@ -55,8 +57,8 @@ async def create_no_topic(broker: Target) -> None:
 
 @call("subscriptions/delete")
 async def delete(broker: Target) -> None:
-    topic = await broker.filled(1)
-    await broker.subscribed(topic)
+    topic = await broker.fill(1)
+    await broker.subscribe(topic)
     await broker.rest("PUT", at(topic, "subscription/t"))
     text = "Subscription has active connected consumers"
     await refused(broker, 412, text, "DELETE", at(topic, "subscription/s"))
@@ -69,11 +71,11 @@ async def delete(broker: Target) -> None:
 
 @call("subscriptions/skip")
 async def skip(broker: Target) -> None:
-    topic = await broker.filled(4)
+    topic = await broker.fill(4)
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     await broker.rest("POST", at(topic, "subscription/s/skip/2"))
     assert await backlog(broker, topic) == 2
-    consumer = await broker.subscribed(topic, permits=1)
+    consumer = await broker.subscribe(topic, permits=1)
     assert payloads(await consumer.messages(1)) == [b"m2"]
     await broker.rest("POST", at(topic, "subscription/s/skip_all"))
     assert await backlog(broker, topic) == 0
@@ -84,7 +86,7 @@ async def skip(broker: Target) -> None:
 
 @call("subscriptions/of partitions")
 async def of_partitions(broker: Target) -> None:
-    topic = await broker.partitioned(2)
+    topic = await broker.create_partitions(2)
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     assert await broker.rest("GET", at(topic, "subscriptions")) == ["s"]
     await broker.rest("POST", at(topic, "subscription/s/skip_all"))
@@ -103,7 +105,7 @@ async def of_partitions(broker: Target) -> None:
 @call("subscriptions/expire")
 async def expire(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     now = broker.now_ms()
     await producer.publish_all(b"a", b"b", meta_publish_time=now - 100_000)
     await producer.publish_all(b"c", first=2, meta_publish_time=now)
@@ -113,7 +115,7 @@ async def expire(broker: Target) -> None:
     stats = (await broker.rest("GET", at(topic, "stats")))["subscriptions"]["s"]
     assert (stats["msgBacklog"], stats["totalMsgExpired"]) == (1, 2)
     assert stats["lastExpireTimestamp"] > 0
-    await broker.subscribed(topic)
+    await broker.subscribe(topic)
     await refused(broker, 409, ALMOST, "POST", at(topic, "subscription/s/expireMessages/50"))
     await refused(broker, 409, ALMOST, "POST", at(topic, "all_subscription/expireMessages/50"))
 
@@ -121,7 +123,7 @@ async def expire(broker: Target) -> None:
 @call("subscriptions/expire at a message")
 async def expire_at(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     ids = await producer.publish_all(b"a", b"b", b"c")
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     await broker.rest("POST", at(topic, "subscription/s/expireMessages"), place(ids[1]))
@@ -132,7 +134,7 @@ async def expire_at(broker: Target) -> None:
 @call("subscriptions/reset")
 async def reset(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     ids = []
     for number in range(3):
         time_ms = 1_000_000 + number * 1000
@@ -140,7 +142,7 @@ async def reset(broker: Target) -> None:
     await broker.rest("PUT", at(topic, "subscription/s"))
     await broker.rest("POST", at(topic, "subscription/s/resetcursor/1001000"))
     assert await backlog(broker, topic) == 2
-    consumer = await broker.subscribed(topic)
+    consumer = await broker.subscribe(topic)
     await broker.rest("POST", at(topic, "subscription/s/resetcursor"), place(ids[0]))
     await consumer.expect("CLOSE_CONSUMER", consumer_id=1)
     assert await backlog(broker, topic) == 3
@@ -151,7 +153,7 @@ async def reset(broker: Target) -> None:
 @call("subscriptions/analyze")
 async def analyze(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     await producer.publish_all(b"a")
     await producer.publish_batch(b"b", b"c", first=1)
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
@@ -161,10 +163,10 @@ async def analyze(broker: Target) -> None:
 
 @call("subscriptions/analyze from a position")
 async def analyze_from(broker: Target) -> None:
-    topic = await broker.filled(6)
-    consumer = await broker.subscribed(topic, permits=5)
+    topic = await broker.fill(6)
+    consumer = await broker.subscribe(topic, permits=5)
     ids = [each.body.message_id for each in await consumer.messages(5)]
-    await consumer.acked(ids[0], ids[3])
+    await consumer.confirm_ack(ids[0], ids[3])
     path = at(topic, "subscription/s/analyzeBacklog")
     for start, entries, first in ((None, 4, 1), (3, 2, 4), (0, 5, 0), (9, 0, None)):
         body = None if start is None else {**place(ids[0]), "entryId": start}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from broker.targets import EmbeddedTarget
-from interop.credentials import make_certificates, sign
+from interop.credentials import make_certificates
 from net.scripted import run
 
 from pulsarctl_wire.broker.admin.namespaces import MAX_BUNDLES
@@ -24,6 +24,7 @@ from pulsarctl_wire.broker.shell import http
 from pulsarctl_wire.broker.shell.http import MAX_BODY_BYTES, serve_http
 from pulsarctl_wire.broker.shell.server import Server
 from pulsarctl_wire.broker.tenancy.access import Keys
+from pulsarctl_wire.conformance.basics.tokens import sign
 from pulsarctl_wire.net import web_server
 
 
@@ -346,7 +347,7 @@ def test_a_message_is_its_payload_with_headers() -> None:
             runner = await serve_http(target.server, broker, sock)
             one = Site(target.server, sock.getsockname()[1])
             topic = target.topic()
-            producer = await target.producing(topic)
+            producer = await target.produce(topic)
             pairs = [{"key": "a\r\nX-Evil: 1", "value": "é"}]
             await producer.publish_all(b"\x00\xff", meta_properties=pairs, meta_partition_key="k\nk")
             path = topic.replace("persistent://", "/admin/v2/persistent/")
@@ -384,7 +385,7 @@ def test_metrics() -> None:
             sock = socket.create_server(("127.0.0.1", 0))
             runner = await serve_http(target.server, broker, sock)
             one = Site(target.server, sock.getsockname()[1])
-            topic = await target.filled(3)
+            topic = await target.fill(3)
             await target.rest(
                 "PUT", topic.replace("://", "/").join(["/admin/v2/", '/subscription/a"b']), "earliest"
             )

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.probe import Target
 from broker.targets import EmbeddedTarget, RealTarget, real_broker
 from interop.releases import program
 from net.scripted import run
 
 from pulsarctl_wire.broker.shell.http import serve_http
+from pulsarctl_wire.conformance.basics.target import Target
 
 pytestmark = pytest.mark.interop
 
@@ -235,7 +235,7 @@ async def check(target: Target, url: str, place: Path) -> None:
     async with admin(url) as tool:
         for command, code, wanted in ROWS:
             if command == "FILL":
-                producer = await target.producing(T)
+                producer = await target.produce(T)
                 ids = await producer.publish_all(*(b"m%d" % number for number in range(5)))
                 ledger = ids[0].ledgerId
                 await producer.request("CLOSE_PRODUCER", "SUCCESS", producer_id=1)
@@ -264,7 +264,7 @@ def test_a_real_broker(tmp_path: Path) -> None:
     with real_broker("default", tmp_path / "pulsar") as broker:
 
         async def whole() -> None:
-            async with RealTarget(broker, "default") as target:
+            async with RealTarget(broker) as target:
                 await check(target, broker.http_url, tmp_path)
 
         run(whole(), 240)

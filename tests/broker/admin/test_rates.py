@@ -14,8 +14,8 @@ def test_rates_are_those_of_the_last_minute() -> None:
     async def whole() -> None:
         async with EmbeddedTarget("default") as target:
             topic = target.topic()
-            producer = await target.producing(topic)
-            consumer = await target.subscribed(topic, permits=1000)
+            producer = await target.produce(topic)
+            consumer = await target.subscribe(topic, permits=1000)
             await producer.publish_all(*[b"x"] * 120)
             await consumer.messages(120)
             stats = await target.rest("GET", at(topic, "stats"))
@@ -35,7 +35,7 @@ def test_rates_are_those_of_the_last_minute() -> None:
 def test_policies_and_sizes_survive() -> None:
     async def whole() -> None:
         async with EmbeddedTarget("default") as target:
-            topic = await target.filled(3)
+            topic = await target.fill(3)
             await target.rest("PUT", at(topic, "subscription/s"), "earliest")
             await target.rest("POST", at(topic, "maxProducers"), 3)
             await target.rest("PUT", at(topic, "unload"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from broker.admin.calls import NAMESPACES, at, call, place, refused
-from broker.probe import Target
+from broker.targets import RealTarget
+
+from pulsarctl_wire.conformance.basics.target import Target
 
 EXISTS = "This topic already exists"
 
@@ -35,14 +37,14 @@ async def lone_partition(broker: Target) -> None:
     text = 'with "-partition-" followed by numeric value if there isn\'t a partitioned topic'
     await refused(broker, 412, text, "PUT", at(topic))
     text = "a number smaller than number of partition of partitioned topic"
-    await refused(broker, 412, text, "PUT", at(f"{await broker.partitioned(2)}-partition-2"))
+    await refused(broker, 412, text, "PUT", at(f"{await broker.create_partitions(2)}-partition-2"))
 
 
 @call("topics/delete")
 async def delete(broker: Target) -> None:
-    topic = await broker.filled(1)
+    topic = await broker.fill(1)
     await broker.rest("PUT", at(topic, "subscription/s"))
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     await refused(broker, 412, "Topic has 1 connected producers/consumers", "DELETE", at(topic))
     await broker.rest("DELETE", at(topic, "?force=true").replace("/?", "?"))
     await producer.expect("CLOSE_PRODUCER", producer_id=1)
@@ -72,7 +74,7 @@ async def partitions(broker: Target) -> None:
 
 @call("topics/create missing partitions")
 async def missing_partitions(broker: Target) -> None:
-    topic = await broker.partitioned(2)
+    topic = await broker.create_partitions(2)
     await broker.rest("DELETE", at(f"{topic}-partition-1"))
     await broker.rest("POST", at(topic, "createMissedPartitions"))
     assert await broker.rest("GET", at(f"{topic}-partition-1", "subscriptions")) == []
@@ -117,7 +119,7 @@ async def volatile(broker: Target) -> None:
 @call("topics/unload")
 async def unload(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     await broker.rest("PUT", at(topic, "unload"))
     await producer.expect("CLOSE_PRODUCER", producer_id=1)
     await refused(broker, 404, "not found", "PUT", at(broker.topic(), "unload"))
@@ -126,7 +128,7 @@ async def unload(broker: Target) -> None:
 @call("topics/terminate")
 async def terminate(broker: Target) -> None:
     topic = broker.topic()
-    producer = await broker.producing(topic)
+    producer = await broker.produce(topic)
     (last,) = await producer.publish_all(b"a")
     told = await broker.rest("POST", at(topic, "terminate"))
     assert told == {**place(last), "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
@@ -136,7 +138,7 @@ async def terminate(broker: Target) -> None:
 
 @call("topics/terminate partitions")
 async def terminate_partitions(broker: Target) -> None:
-    topic = await broker.partitioned(2)
+    topic = await broker.create_partitions(2)
     text = "Termination of a partitioned topic is not allowed"
     await refused(broker, 405, text, "POST", at(topic, "terminate"))
     told = await broker.rest("POST", at(topic, "terminate/partitions"))
@@ -146,7 +148,7 @@ async def terminate_partitions(broker: Target) -> None:
 
 @call("topics/compaction")
 async def compaction(broker: Target) -> None:
-    topic = await broker.filled(2)
+    topic = await broker.fill(2)
     assert await broker.rest("GET", at(topic, "compaction")) == {"status": "NOT_RUN", "lastError": ""}
     await broker.rest("PUT", at(topic, "compaction"))
     for _ in range(20):
@@ -158,7 +160,7 @@ async def compaction(broker: Target) -> None:
 
 @call("topics/properties")
 async def properties(broker: Target) -> None:
-    topic = await broker.partitioned(2)
+    topic = await broker.create_partitions(2)
     await broker.rest("PUT", at(topic, "properties"), {"k": "v", "l": "w"})
     await broker.rest("DELETE", at(topic, "properties?key=k"))
     assert await broker.rest("GET", at(topic, "properties")) == {"l": "w"}
@@ -172,7 +174,8 @@ async def properties(broker: Target) -> None:
 async def lookup(broker: Target) -> None:
     found = await broker.rest("GET", f"/lookup/v2/topic/persistent/public/default/{broker.name()}")
     url = f"pulsar://{broker.address[0]}:{broker.address[1]}"
-    assert found.pop("httpUrl", "") == broker.http_url
+    http_url = broker.rest_url if isinstance(broker, RealTarget) else ""
+    assert found.pop("httpUrl", "") == http_url
     assert found == {"brokerUrl": url, "nativeUrl": url, "brokerUrlSsl": ""}
     await refused(broker, 404, "Namespace not found", "GET", "/lookup/v2/topic/persistent/public/nope/t")
     bundle = await broker.rest("GET", "/lookup/v2/topic/persistent/public/default/ops2/bundle")
@@ -181,7 +184,7 @@ async def lookup(broker: Target) -> None:
 
 @call("topics/truncate")
 async def truncate(broker: Target) -> None:
-    topic = await broker.filled(3)
+    topic = await broker.fill(3)
     await broker.rest("PUT", at(topic, "subscription/s"), "earliest")
     await broker.rest("DELETE", at(topic, "truncate"))
     await broker.settle(1)
@@ -193,10 +196,10 @@ async def truncate(broker: Target) -> None:
 @call("topics/truncate what retention keeps")
 async def truncate_retained(broker: Target) -> None:
     forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-    topic = f"persistent://{await broker.namespace({'retention_policies': forever})}/t"
-    await broker.filled(4, topic)
+    topic = f"persistent://{await broker.create_namespace({'retention_policies': forever})}/t"
+    await broker.fill(4, topic)
     await broker.rest("PUT", at(topic, "unload"))
-    await broker.filled(2, topic)
+    await broker.fill(2, topic)
     assert (await broker.rest("GET", at(topic, "internalStats")))["numberOfEntries"] == 6
     await broker.rest("DELETE", at(topic, "truncate"))
     await broker.settle(1)
@@ -205,7 +208,7 @@ async def truncate_retained(broker: Target) -> None:
 
 @call("topics/automatically partitioned")
 async def auto_partitioned(broker: Target) -> None:
-    namespace = await broker.namespace()
+    namespace = await broker.create_namespace()
     override = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
     await broker.rest("POST", f"{NAMESPACES}/{namespace}/autoTopicCreation", override)
     path = at(f"persistent://{namespace}/t", "partitions?checkAllowAutoCreation=true")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from broker.admin.calls import call, refused
-from broker.cases.txn import begun, end, stored
-from broker.probe import Target
+
+from pulsarctl_wire.conformance.basics.target import Target
+from pulsarctl_wire.conformance.producing.txn import begin, end, store
 
 V3 = "/admin/v3/transactions"
 
 
 @call("transactions/metadata", setting="txn")
 async def metadata(broker: Target) -> None:
-    probe = await broker.connected()
-    txn = await begun(broker, probe)
+    probe = await broker.connect()
+    txn = await begin(broker, probe)
     most, least = txn["txnid_most_bits"], txn["txnid_least_bits"]
     told = await broker.rest("GET", f"{V3}/transactionMetadata/{most}/{least}")
     assert (told["txnId"], told["status"], told["timeoutAt"]) == (f"({most},{least})", "OPEN", 60_000)
@@ -27,8 +28,8 @@ async def metadata(broker: Target) -> None:
 @call("transactions/what was touched, as clients name it", setting="txn")
 async def touched(broker: Target) -> None:
     topic = broker.topic()
-    probe = await broker.subscribed(topic)
-    txn = await begun(broker, probe)
+    probe = await broker.subscribe(topic)
+    txn = await begin(broker, probe)
     short = topic.rpartition("/")[2]
     answer = "ADD_PARTITION_TO_TXN_RESPONSE"
     await probe.request("ADD_PARTITION_TO_TXN", answer, partitions=[short, topic], **txn)
@@ -39,7 +40,7 @@ async def touched(broker: Target) -> None:
     told = await broker.rest("GET", path)
     assert told["producedPartitions"] == {short: {"aborted": False}, topic: {"aborted": False}}
     assert told["ackedPartitions"] == {short: {"s": {}}, topic: {"s": {}}}
-    message_id = await stored(broker, probe, topic, txn)
+    message_id = await store(broker, probe, topic, txn)
     start = f"{message_id.ledgerId}:{message_id.entryId}"
     told = await broker.rest("GET", path)
     assert told["producedPartitions"][short] == {"startPosition": start, "aborted": False}

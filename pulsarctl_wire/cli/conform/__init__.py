@@ -1,0 +1,1 @@
+"""`pwire conform`."""

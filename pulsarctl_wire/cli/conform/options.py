@@ -1,0 +1,63 @@
+"""The options of `pwire conform`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pulsarctl_wire.cli import completion
+from pulsarctl_wire.cli.options import OUTPUT
+from pulsarctl_wire.cli.session.verb import CLUSTER, AuthOptions
+from pulsarctl_wire.cli.signature import argument, flag, group, option, several
+
+CASES, REPORT = "Which cases", "The report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerOptions:
+    """The command line of `conform broker`."""
+
+    url: str | None = argument(
+        "[URL]", "The broker: pulsar://host:port or pulsar+ssl://…; not needed for --list.", default=None
+    )
+    cases: list[str] = argument(
+        "[CASE]...",
+        "Ids of cases, also with wildcards: send/terminated_topic, 'send/*'. By default, all.",
+        default=list,
+        autocompletion=completion.cases,
+    )
+    level: Literal["must", "should", "observed"] = option(
+        "--level", "The least binding cases to run.", CASES, default="should"
+    )
+    listing: bool = flag("--list", "List the cases instead of running them.", CASES)
+    have: list[str] = several(
+        "--have NAME",
+        "What the broker is set to, where the protocol does not show it: limits, haproxy, …, "
+        "keepalive=SECONDS.",
+        CLUSTER,
+        autocompletion=completion.settings,
+    )
+    admin_url: str | None = option(
+        "--admin-url URL", "The admin API, for the cases that need it: http://localhost:8080.", CLUSTER
+    )
+    token_key: str | None = option(
+        "--token-key FILE", "The broker's tokenSecretKey, for the cases that need tokens.", CLUSTER
+    )
+    auth: AuthOptions = group(AuthOptions, CLUSTER)
+    jobs: int = option("-j --jobs N", "Cases that run at once.", CASES, default=16, min=1)
+    output: Literal["text", "json"] = OUTPUT(REPORT, default="text")
+    frames: bool = flag("--frames", "Show the frames of each case that has failed.", REPORT)
+    junit: str | None = option("--junit FILE", "Write the report as JUnit's XML, too.", REPORT)
+    markdown: str | None = option("--markdown FILE", "Write the report as Markdown, too.", REPORT)
+    captures: str | None = option("--captures DIR", "Write the traffic of cases as pcapng files.", REPORT)
+    captures_of: Literal["failed", "all"] = option(
+        "--captures-of", "The cases whose traffic is written.", REPORT, default="failed"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """The command line of `conform compare`."""
+
+    reports: list[str] = argument("REPORT...", "Reports, as `conform broker -o json` writes them.")
+    output: Literal["text", "markdown"] = OUTPUT(default="text")

@@ -1,0 +1,1 @@
+"""What cases are made of."""

@@ -1,0 +1,85 @@
+"""`Case`, and the decorator that makes one of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from pulsarctl_wire.checks.requirement import LEVELS, Requirement
+from pulsarctl_wire.checks.rule import split_paragraphs
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.conformance.basics.target import Target
+
+Run = Callable[["Target"], Awaitable[None]]
+F = TypeVar("F", bound=Run)
+_ATTRIBUTE: Final = "conformance_case"
+_LABELS: Final = ("Expected", "Source", "Why")
+
+
+class Case(NamedTuple):
+    """A case: its id, how binding it is, and under which conditions it can be judged.
+
+    `needs` are settings that the broker must have, and `without` those that it must not have. `waits` is the
+    setting that says how long the case takes, and how many times that. A case that runs `alone` would be
+    disturbed by others, or disturbs them. One that `spoils` the broker for later ones runs only if it is
+    asked for by its id.
+    """
+
+    id: str
+    level: str
+    run: Run
+    needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    since: str = ""
+    waits: tuple[str, float] | None = None
+    alone: bool = False
+    spoils: bool = False
+
+    @property
+    def topic(self) -> str:
+        """The first half of its id."""
+        return self.id.partition("/")[0]
+
+    @property
+    def paragraphs(self) -> dict[str, str]:
+        """The paragraphs of its docstring by label: "" (what is sent), Expected, Source."""
+        return split_paragraphs(self.run.__doc__ or "", _LABELS)
+
+    @property
+    def requirement(self) -> Requirement:
+        """What it checks."""
+        texts = self.paragraphs
+        what = f"{texts.get('', '')} Expected: {texts.get('Expected', '')}"
+        return Requirement(
+            self.id, self.level, what, texts.get("Why", ""), texts.get("Source", ""), self.since
+        )
+
+
+def case(
+    level: str,
+    *,
+    needs: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+    since: str = "",
+    waits: tuple[str, float] | None = None,
+    alone: bool = False,
+    spoils: bool = False,
+) -> Callable[[F], F]:
+    """Make a case of an async function; the keywords are fields of `Case`."""
+    assert level in LEVELS
+
+    def mark(function: F) -> F:
+        topic = function.__module__.rpartition(".")[2].partition("_")[0]
+        name = f"{topic}/{function.__name__.rstrip('_')}"
+        made = Case(name, level, function, needs, without, since, waits, alone, spoils)
+        setattr(function, _ATTRIBUTE, made)
+        return function
+
+    return mark
+
+
+def find_cases(module: object) -> list[Case]:
+    """Return the cases of a module, in order."""
+    values = (getattr(value, _ATTRIBUTE, None) for value in vars(module).values())
+    return [value for value in values if isinstance(value, Case)]

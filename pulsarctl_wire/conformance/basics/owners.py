@@ -1,0 +1,48 @@
+"""Which consumer a broker chooses, by hashes: Key_Shared and Failover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pulsarctl_wire.wire.hashing import murmur3_32
+
+
+def _find_ceiling(points: dict[int, str], slot: int) -> str:
+    """Return the name at the first point from `slot` on, or else at the first of all."""
+    return points[min((point for point in points if point >= slot), default=min(points))]
+
+
+def find_consistent_owner(names: Iterable[str], key: str) -> str:
+    """Return who gets a key from the default selector of Key_Shared."""
+    points = {
+        murmur3_32(f"{name}\0000\0{number}") % 65535 + 1: name for name in names for number in range(100)
+    }
+    return _find_ceiling(points, murmur3_32(key) % 65535 + 1)
+
+
+def find_slot(key: str) -> int:
+    """Return the slot of a key, for hash ranges."""
+    return murmur3_32(key) % 65536 or 1
+
+
+def find_split_owner(names: Iterable[str], key: str) -> str:
+    """Return who gets a key from the selector of Key_Shared that halves ranges."""
+    ends: dict[int, str] = {}
+    for name in names:
+        ends[_end_for_next(ends)] = name
+    return _find_ceiling(ends, find_slot(key))
+
+
+def _end_for_next(ends: dict[int, str]) -> int:
+    """Return the last slot of the lower half of the widest range."""
+    if not ends:
+        return 65536
+    starts = dict(zip(sorted(ends), [0, *sorted(ends)], strict=False))
+    widest = max(sorted(ends), key=lambda end: end - starts[end])
+    return (starts[widest] + widest) // 2
+
+
+def find_active(names: Iterable[str], topic: str) -> str:
+    """Return which consumer of a Failover subscription to a topic without partitions is active."""
+    points = {murmur3_32(f"{name}{number}"): name for name in names for number in range(100)}
+    return _find_ceiling(points, murmur3_32(topic))

@@ -1,0 +1,118 @@
+"""Runs cases against a broker, many at once: most of their time is waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.conformance.basics.case import Case
+from pulsarctl_wire.conformance.basics.checking import Inapplicable, Mismatch
+from pulsarctl_wire.conformance.basics.target import Target
+from pulsarctl_wire.conformance.verdict import ERROR, FAILED, NOT_APPLICABLE, PASSED, Outcome, find_obstacle
+from pulsarctl_wire.errors import WireError
+
+JOBS: Final = 16
+"""Cases that run at once, by default."""
+
+TIME_LIMIT: Final = 60.0
+"""Seconds that a case may take, besides what it says that it waits."""
+
+
+class Plan(NamedTuple):
+    """Cases to run, those that cannot be judged, with the reason, and how many may run at once."""
+
+    cases: Sequence[Case]
+    obstacles: Sequence[Outcome]
+    jobs: int = JOBS
+
+
+def make_plan(
+    cases: Iterable[Case], settings: frozenset[str], names: Iterable[str] = (), jobs: int = JOBS
+) -> Plan:
+    """Return the plan for a broker with these settings; `names` are the ids that were asked for."""
+    ready, obstacles = [], []
+    for case in cases:
+        reason = find_obstacle(case, settings, case.id in names)
+        if reason:
+            obstacles.append(Outcome(case, NOT_APPLICABLE, reason=reason))
+        else:
+            ready.append(case)
+    return Plan(ready, obstacles, jobs)
+
+
+async def run_plan(
+    plan: Plan, make_target: Callable[[], Target], report: Callable[[Outcome], object]
+) -> list[Outcome]:
+    """Run a plan; return what came of each case, in the order of the plan, and call `report` with each.
+
+    Those that wait long begin first. Those that run alone come last, one after the other.
+    """
+    outcomes = {outcome.case.id: outcome for outcome in plan.obstacles}
+    seconds = make_target().seconds
+
+    async def run(case: Case) -> None:
+        outcomes[case.id] = outcome = await run_case(case, make_target)
+        report(outcome)
+
+    def rank(case: Case) -> float:
+        return -_waits(case, seconds)
+
+    queue = sorted((case for case in plan.cases if not case.alone), key=rank)[::-1]
+
+    async def work() -> None:
+        while queue:
+            await run(queue.pop())
+
+    for outcome in plan.obstacles:
+        report(outcome)
+    await asyncio.gather(*(work() for _ in range(plan.jobs)))
+    for case in plan.cases:
+        if case.alone:
+            await run(case)
+    order = [*plan.cases, *(outcome.case for outcome in plan.obstacles)]
+    return [outcomes[case.id] for case in order]
+
+
+def _waits(case: Case, seconds: Mapping[str, float]) -> float:
+    """Return how long a case waits, in seconds, if it says so."""
+    if case.waits is None:
+        return 0.0
+    name, times = case.waits
+    return times * seconds[name]
+
+
+async def run_case(case: Case, make_target: Callable[[], Target]) -> Outcome:
+    """Run a case on a target of its own."""
+    target, began = make_target(), time.perf_counter()
+
+    def make_outcome(verdict: str, reason: str = "", mismatch: Mismatch | None = None) -> Outcome:
+        texts = ("", "", "") if mismatch is None else (mismatch.what, mismatch.expected, mismatch.actual)
+        return Outcome(case, verdict, time.perf_counter() - began, reason, *texts, target.transcript)
+
+    try:
+        async with target:
+            await asyncio.wait_for(case.run(target), TIME_LIMIT + _waits(case, target.seconds))
+    except Mismatch as error:
+        reason = await _find_end(make_target)
+        return make_outcome(ERROR, reason) if reason else make_outcome(FAILED, mismatch=error)
+    except Inapplicable as error:
+        return make_outcome(NOT_APPLICABLE, str(error))
+    except WireError as error:
+        return make_outcome(ERROR, str(error))
+    except (asyncio.TimeoutError, TimeoutError):
+        return make_outcome(ERROR, "it has taken too long")
+    except Exception as error:  # of the case: a frame that it has not thought of
+        return make_outcome(ERROR, f"{type(error).__name__}: {error}")
+    return make_outcome(PASSED)
+
+
+async def _find_end(make_target: Callable[[], Target]) -> str:
+    """Return why a broker cannot be reached any more; "" if it can."""
+    try:
+        async with make_target() as target:
+            await target.open_connection()
+    except WireError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,57 @@
+"""`Outcome`: what came of a case; and which cases can be judged at all."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pulsarctl_wire.conformance.basics.case import Case
+from pulsarctl_wire.conformance.basics.settings import MEANINGS
+from pulsarctl_wire.conformance.basics.transcript import Transcript
+
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+NOT_APPLICABLE: Final = "not applicable"
+ERROR: Final = "error"
+"""It could not be judged."""
+
+VERDICTS: Final = (PASSED, FAILED, NOT_APPLICABLE, ERROR)
+"""All verdicts."""
+
+_WITHOUT_TOPICS: Final = {"framing", "connect", "keepalive", "nocreate"}
+"""The topics of cases that can be judged where nobody may create a topic by using it."""
+
+
+class Outcome(NamedTuple):
+    """What came of a case: its verdict, and `reason`, why it was not judged.
+
+    If it has failed, `expected` and `actual` are texts, about `what`, unless that is "".
+    """
+
+    case: Case
+    verdict: str
+    seconds: float = 0.0
+    reason: str = ""
+    what: str = ""
+    expected: str = ""
+    actual: str = ""
+    transcript: Transcript | None = None
+
+
+def find_obstacle(case: Case, settings: frozenset[str], is_named: bool) -> str:
+    """Return why a case cannot be judged on a broker with these settings; "" if it can.
+
+    `is_named`: its id was asked for.
+    """
+    needs = [MEANINGS[name] for name in case.needs if name not in settings]
+    if needs:
+        return f"needs {' and '.join(needs)}"
+    conflicts = [MEANINGS[name] for name in case.without if name in settings]
+    if conflicts:
+        return f"the broker has {' and '.join(conflicts)}"
+    if "nocreate" in settings and case.topic not in _WITHOUT_TOPICS:
+        return f"the broker has {MEANINGS['nocreate']}"
+    if "lookups" in settings and "lookups" not in case.needs:  # all others would take each other's
+        return f"the broker has {MEANINGS['lookups']}"
+    if case.spoils and not is_named:
+        return "leaves something behind that later runs would find: runs only if named"
+    return ""
