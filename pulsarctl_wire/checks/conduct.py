@@ -222,6 +222,10 @@ class ConductState(SightedState):
             request.type == _SEEK and request.owner == owner for request in self._pending_requests.values()
         )
 
+    def is_mistake(self, sighting: Sighting) -> bool:
+        """Return whether a rule has reported this frame as a mistake."""
+        return any(mistake.sighting is sighting for mistake in (self.mistakes or {}).values())
+
     def record_outcome(self, request: Sighting, outcome: str) -> None:
         """Record that the current frame is the answer to a request, which may have been a mistake."""
         if self.mistakes is None:

@@ -260,6 +260,22 @@ def refused_again_and_again(url: str, topic: str) -> None:
     holder.close()
 
 
+def seek_of_a_stranger(url: str, topic: str) -> None:
+    client = Bare(url)
+    client.subscribe(topic)
+    client.ask("SEEK", "ERROR", consumer_id=7, request_id=30, message_publish_time=0)
+    client.close()
+
+
+def chunk_without_uuid(url: str, topic: str) -> None:
+    client = Bare(url)
+    client.produce(topic, producer_name="p")
+    for number in range(2):
+        chunk: dict[str, Any] = {"meta_chunk_id": number, "meta_num_chunks_from_msg": 2}
+        client.send(0, b"x" * 100, is_chunk=True, **chunk, meta_total_chunk_msg_size=200)
+    client.close()
+
+
 def not_looked_up(url: str, topic: str) -> None:
     client = Bare(url)
     unknown = topic.replace("public/default", "public/unknown")
@@ -531,6 +547,8 @@ SCENARIOS: Final[dict[str, tuple[str, Callable[[str, str], None]]]] = {
     "send-while-queued": ("send_without_producer", send_while_queued),
     "ack-of-the-future": ("ack_not_delivered", ack_of_the_future),
     "ack-of-a-stranger": ("ack_without_consumer", ack_of_a_stranger),
+    "seek-of-a-stranger": ("consumer_not_open", seek_of_a_stranger),
+    "chunk-without-uuid": ("chunk_fields_missing", chunk_without_uuid),
     "not-looked-up": ("not_looked_up", not_looked_up),
     "name-not-kept": ("producer_name_not_kept", name_not_kept),
     "flow-for-each": ("flow_per_message", flow_for_each),

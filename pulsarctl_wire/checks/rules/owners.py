@@ -126,6 +126,40 @@ class FlowWithoutConsumer(_NotOpen):
     grace_ns = None
 
 
+class ConsumerNotOpen(ConductRule):
+    """A client asks something of a consumer that is not open.
+
+    Must: name only consumers that are open on this connection.
+
+    Wire: SEEK, UNSUBSCRIBE, GET_LAST_MESSAGE_ID, CONSUMER_STATS or REDELIVER_UNACKNOWLEDGED_MESSAGES with a
+    consumer id that was never opened, was refused, or closed by the client. The broker answers MetadataError;
+    it ignores REDELIVER_UNACKNOWLEDGED_MESSAGES, and closes the connection at CONSUMER_STATS.
+
+    Advice: Let the client ask before it closes the consumer, and after SUCCESS of its SUBSCRIBE.
+
+    Source: Pulsar binary protocol, "Consumer"; the broker's ServerCnx.
+    """
+
+    id = "consumer_not_open"
+    handlers: ClassVar = dict.fromkeys(
+        ("SEEK", "UNSUBSCRIBE", "GET_LAST_MESSAGE_ID", "CONSUMER_STATS", "REDELIVER_UNACKNOWLEDGED_MESSAGES"),
+        "on_command",
+    )
+
+    def on_command(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report the command, unless the broker has closed the consumer, or another rule has reported it."""
+        if frame.body is None or not (state.is_whole and self.can_judge(state)) or state.is_mistake(sighting):
+            return
+        owner = True, frame.body.consumer_id
+        life = state.lives.get(owner)
+        end = life.end if life is not None else None
+        if life is not None and (end is None or end is sighting or not (end.to_broker or end.type == _ERROR)):
+            return
+        rows = [(end, f"ended consumer {owner[1]}"), (sighting, f"consumer {owner[1]} is not open")]
+        text = f"{frame.command} is for consumer {owner[1]}, which is not open on this connection."
+        self.report_mistake(state, make_owner_subject(frame, owner), rows, text)
+
+
 class _IdInUse(ConductRule):
     """A client opens a producer or consumer with the id of an open one."""
 

@@ -329,6 +329,39 @@ class ChunkSizeMismatch(ConductRule):
             self.report_mistake(state, subject, rows, text)
 
 
+class ChunkFieldsMissing(ConductRule):
+    """A chunk of a message lacks what consumers need to join it with the others.
+
+    Must: set uuid, num_chunks_from_msg, total_chunk_msg_size and chunk_id, below num_chunks_from_msg, in each
+    chunk.
+
+    Wire: SEND whose metadata has num_chunks_from_msg above 1, and one of the others is missing, or chunk_id
+    is not below it. Consumers cannot join the message; with deduplication the broker closes the connection at
+    a chunk without uuid.
+
+    Advice: Look at how the client fills in the metadata of chunks.
+
+    Source: PIP-37.
+    """
+
+    id = "chunk_fields_missing"
+    relies_on = FRAME
+
+    def on_chunk(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Report a SEND with a chunk that is not complete."""
+        metadata = frame.metadata
+        if not sighting.to_broker or metadata is None:
+            return
+        problems = [f"no {name}" for name in ("uuid", "total_chunk_msg_size") if not getattr(metadata, name)]
+        if not 0 <= metadata.chunk_id < metadata.num_chunks_from_msg:
+            problems.append(f"chunk_id {metadata.chunk_id} of {metadata.num_chunks_from_msg}")
+        if problems:
+            text = " and ".join(problems)
+            self.report_mistake(
+                state, make_send_subject(state, frame), [(sighting, text)], f"A chunk has {text}."
+            )
+
+
 class ConnectionPerMessage(Rule):
     """A client opens a connection for each message.
 

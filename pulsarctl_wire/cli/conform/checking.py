@@ -28,7 +28,7 @@ from pulsarctl_wire.conformance.report import Report, make_report
 from pulsarctl_wire.conformance.report import list_cases as describe_cases
 from pulsarctl_wire.conformance.runner import make_plan, run_plan
 from pulsarctl_wire.conformance.survey import Survey, survey
-from pulsarctl_wire.conformance.verdict import ERROR, FAILED, PASSED, Outcome
+from pulsarctl_wire.conformance.verdict import ERROR, FAILED, PASSED, Outcome, parse_release
 from pulsarctl_wire.net.settings import Settings, gather, make_settings, parse_url
 from pulsarctl_wire.net.sockets import allow_many_sockets
 from pulsarctl_wire.net.web import make_headers
@@ -160,7 +160,7 @@ async def _run(
     async with make_target() as target:
         result = await survey(target)
     settings = _join_settings(result, claims, place)
-    plan = make_plan(cases, settings, options.cases, options.jobs)
+    plan = make_plan(cases, settings, options.cases, options.jobs, parse_release(result.server))
     progress = Progress(len(cases))
     outcomes = await run_plan(plan, make_target, progress.add)
     progress.end()
