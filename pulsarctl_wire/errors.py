@@ -9,12 +9,15 @@
     ├── FilterError         an invalid filter expression
     ├── DecryptionError     a message is encrypted, and no private key opens it
     ├── ProxyHeaderError    an invalid PROXY header (wire/framing/proxy_header.py)
+    ├── Mismatch            a case of `pwire conform` has failed (conformance/basics/checking.py)
+    ├── Inapplicable        it cannot be judged on this broker (the same module)
     ├── SettingsError       an invalid flag, environment variable or line of client.conf
     ├── InUse               another process uses a port or a directory that a broker needs
     └── SessionError        a session with a broker cannot continue
         ├── Unreachable     no connection could be made
         ├── LinkClosed      a connection ended while it was still needed
         ├── RequestTimeout  no answer arrived in time
+        ├── RestError       the admin API refused a request (conformance/basics/admin.py)
         └── BrokerError     the broker refused a request
 
 Damaged traffic is not an error: the decoder yields `Malformed` and `Gap` values for it. Only

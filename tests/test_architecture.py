@@ -41,7 +41,7 @@ MAY_IMPORT = {
         *("net", "faults", "broker", "checks", "manual", "reports", "data", "sanitize"),
         "conformance",
     },
-    "testing": {"errors", "faults", "net", "broker", "cli"},
+    "testing": {"errors", "wire", "record", "checks", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
 }
 ROOMS = {

@@ -388,7 +388,7 @@ def test_checksums() -> None:
     for frame, state in states:
         record = _frame(frame)
         assert record["checksum"] == state
-        assert bool(record["notes"]) is (state == "invalid")
+        assert bool(record["notes"]) is ("checksum_cause" in record) is (state == "invalid")
 
 
 def test_broker_entry_metadata() -> None:

@@ -50,6 +50,9 @@ none), which is wrapped.
 Segments of both directions are delivered by turn: the packet's number, or a lower one of what waits after it.
 """
 
+NOTHING_EARLY: Final[list[Early]] = []
+"""The heap of all halves without an early segment: most connections of a flood never have one."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Half:
@@ -73,7 +76,7 @@ class Half:
         self.started = False  # `next` is known
         self.next = 0  # the next byte's
         self.acknowledged = 0  # up to here by the peer
-        self.early: list[Early] = []  # a heap
+        self.early: list[Early] = NOTHING_EARLY  # a heap
         self.early_bytes = 0
         self.hole_at = -1  # where the peer's acknowledgements last showed a hole
         self.hole_turn = -1  # the packet before the one that showed it

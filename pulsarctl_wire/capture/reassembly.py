@@ -28,6 +28,7 @@ from pulsarctl_wire.capture.copies import Copies, opening_of
 from pulsarctl_wire.capture.halves import (
     EARLY_COST,
     MASK,
+    NOTHING_EARLY,
     PATIENCE,
     Half,
     Life,
@@ -353,6 +354,8 @@ class Reassembler:
             elif half.early and start < half.early[0][0]:
                 turn = min(packet, half.early[0][1])
             acknowledged = acknowledged if flags & ACK else -1
+            if half.early is NOTHING_EARLY:
+                half.early = []
             heapq.heappush(half.early, (start, turn, packet, payload, missing, time_ns, acknowledged))
             half.early_bytes += len(payload) + EARLY_COST
             self._held += len(payload) + EARLY_COST

@@ -13,6 +13,7 @@ of order, so a check comes some frames late, and then uses the time at which it 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from pulsarctl_wire.checks.conduct import Mistake
 from pulsarctl_wire.checks.facts import MAX_UNACKED, Facts
 from pulsarctl_wire.checks.finding import CERTAIN, Evidence, Finding, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
@@ -127,6 +128,8 @@ class Doctor(Sink):
         self.states.pop(state.connection.index, None)
         self._latest_reports.pop(state.connection.index, None)
         self._count_connection(state, ending)
+        if state.mistakes:
+            self._conclude_mistakes(state, state.mistakes, ending)
         for hook in self._hooks["closed"]:
             hook(state, ending)
         state.consumers_at_end = state.producers_at_end = ()  # no cycles are left: memory is freed at once
@@ -244,6 +247,48 @@ class Doctor(Sink):
             self._withdraw(state, event)
 
     # -- findings
+
+    def _conclude_mistakes(
+        self, state: CheckState, mistakes: dict[tuple[str, Subject], Mistake], ending: EndedConnection
+    ) -> None:
+        """Add what became of the connection to the findings of mistakes without an answer."""
+        answer = state.to_client.last
+        for mistake in mistakes.values():
+            after_ns = (ending.end_ns or 0) - mistake.sighting.time_ns
+            is_silent = answer is None or answer.number < mistake.sighting.number
+            if mistake.sighting.to_broker and ending.end_ns and is_silent and after_ns < SECOND:
+                by = "The broker closed" if ending.by_broker else "Nothing came back, and the client closed"
+                self.on_outcome(mistake, state.connection.index, None, f"{by} the connection.")
+            elif mistake.sighting.to_broker and not is_silent:
+                self.on_outcome(mistake, state.connection.index, None, "The broker did nothing about it.")
+        state.mistakes = None
+
+    def on_outcome(self, mistake: Mistake, connection: int, answer: Sighting | None, outcome: str) -> None:
+        """Add to a finding what the other side did about the mistake: a sentence, or the answer's command."""
+        finding = self.findings.get((mistake.rule.id, connection, mistake.subject))
+        if finding is None:
+            return
+        if answer is not None:
+            finding.add([Evidence(answer, "the answer")])
+            outcome = f"The answer is {outcome}."
+        if not finding.explanation.endswith(outcome):
+            finding.explanation += f" {outcome}"
+
+    def is_explained(
+        self, rule: Rule, sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
+    ) -> bool:
+        """Return whether a frame proves a finding of another rule, or a cause has a finding on the topic."""
+        wanted, rules = set(sightings), set(causes)
+        return any(
+            (finding.rule in rules and finding.subject.topic == topic)
+            or any(evidence.sighting in wanted for evidence in finding.evidence)
+            for finding in self.findings.values()
+            if finding.rule != rule.id
+        )
+
+    def withdraw(self, rule: Rule, state: SightedState, subject: Subject) -> None:
+        """Drop a finding."""
+        self.findings.pop((rule.id, state.connection.index, subject), None)
 
     def report(
         self,

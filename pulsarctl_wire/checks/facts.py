@@ -80,6 +80,7 @@ class Send(Sighting):
     stored_id   the id in its SEND_RECEIPT, `NOWHERE` if the broker dropped it as a duplicate; or None
     previous    the SEND before it with the same sequence id and chunk
     has_same_payload   `previous` has the same payload
+    is_rising   its sequence id is above those that its producer has sent before
     highest_before     the highest sequence id that this producer name had sent before
 
     Its metadata is parsed only when a rule needs it.
@@ -87,8 +88,8 @@ class Send(Sighting):
 
     __slots__ = (
         *("answer", "chunk", "digest", "has_plain_metadata", "has_same_payload", "head", "highest"),
-        *("_is_deliverable", "highest_before", "is_corrupt", "is_failed", "position", "previous"),
-        *("producer", "publish_time", "sequence", "size", "stored_id"),
+        *("_is_deliverable", "highest_before", "is_corrupt", "is_failed", "is_rising", "position"),
+        *("previous", "producer", "publish_time", "sequence", "size", "stored_id"),
     )
 
     def __init__(
@@ -99,6 +100,7 @@ class Send(Sighting):
         self.chunk = self.size = self.producer = 0
         self.highest_before = self.digest = -1
         self.head = b""
+        self.is_rising = True
         self.is_corrupt = self.is_failed = self.has_same_payload = self.has_plain_metadata = False
         self.previous: Send | None = None
         self.answer: Sighting | None = None

@@ -21,6 +21,9 @@ WARNING: Final = "warning"
 MAX_EVIDENCE: Final = 12
 """Maximum number of frames that a finding shows; its `count` goes on."""
 
+WRONG_CHECKSUM: Final = "the CRC is wrong"
+"""The reason why a frame with a wrong checksum proves a finding."""
+
 OTHERS: Final = "(others)"
 """The rule of a row that counts the findings beyond those that a doctor keeps."""
 
@@ -35,9 +38,12 @@ class Sighting:
     time_ns     ns since the epoch; 0 if unknown
     packet      number of the packet that completed it, or for findings that tables keep its place (see
                 `PACKET_OFFSET_BITS`); 0 if unknown
+    checksum_cause   why its checksum is wrong, in words; "" if it is right, or if its bytes are not there
     """
 
-    __slots__ = ("connection", "number", "ordinal", "packet", "time_ns", "to_broker", "type")
+    __slots__ = (
+        *("checksum_cause", "connection", "number", "ordinal", "packet", "time_ns", "to_broker", "type"),
+    )
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class Sighting:
         self.type = type
         self.time_ns = time_ns
         self.packet = packet
+        self.checksum_cause = ""
 
     @property
     def command(self) -> str | None:
@@ -82,6 +89,16 @@ class Evidence(NamedTuple):
 
     sighting: Sighting
     reason: str
+
+    @property
+    def detail(self) -> str:
+        """Why the checksum is wrong, if that is the reason. Not part of it: tables do not have the bytes."""
+        return self.sighting.checksum_cause if self.reason == WRONG_CHECKSUM else ""
+
+    @property
+    def text(self) -> str:
+        """The reason, and the detail if there is one."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 class Finding:

@@ -52,6 +52,11 @@ class SightedState(LedgerState):
     _notes: dict[str, Any] | None = None
 
     @property
+    def has_notes(self) -> bool:
+        """Whether any rule may have notes about this connection."""
+        return self._notes is not None
+
+    @property
     def notes(self) -> dict[str, Any]:
         """The rules' own notes about this connection, by the rule's id."""
         if self._notes is None:
@@ -84,6 +89,30 @@ class SightedState(LedgerState):
     def forget_unacked(self) -> None:
         """Forget some unacknowledged entries of any connection, if there are too many."""
         raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OwnerLife:
+    """What became of a producer or consumer id: the frames that asked for it, opened it, and ended it.
+
+    request    PRODUCER or SUBSCRIBE
+    queued     the answer that a producer has to wait for its turn (WaitForExclusive)
+    success    the answer after which it may be used; None so far
+    end        CLOSE_PRODUCER, CLOSE_CONSUMER, UNSUBSCRIBE, or the ERROR that refused it; None so far
+    """
+
+    __slots__ = ("end", "queued", "request", "success")
+
+    def __init__(self, request: Sighting) -> None:
+        self.request = request
+        self.queued: Sighting | None = None
+        self.success: Sighting | None = None
+        self.end: Sighting | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and nothing has ended it."""
+        return self.success is not None and self.end is None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -120,9 +149,17 @@ class Consumer(ConsumerLedger):
     """
 
     __slots__ = (
-        *("acked_count", "consumer_id", "deliveries", "first_flow", "first_grant", "flow_count"),
+        *(
+            "acked_batches",
+            "acked_count",
+            "consumer_id",
+            "deliveries",
+            "first_flow",
+            "first_grant",
+            "flow_count",
+        ),
         *("highest_delivered", "kind", "last_flow", "last_message", "active_ns", "redelivered", "request"),
-        *("partial_acks", "success", "subscription_facts", "state"),
+        *("partial_acks", "small_flows", "success", "subscription_facts", "state"),
     )
 
     def __init__(
@@ -138,7 +175,7 @@ class Consumer(ConsumerLedger):
         self.kind: int = getattr(body, "subType", CommandSubscribe.Exclusive)
         self.success: Sighting | None = None  # SUCCESS
         self.active_ns = sighting.time_ns
-        self.deliveries = self.acked_count = self.flow_count = self.first_grant = 0
+        self.deliveries = self.acked_count = self.flow_count = self.first_grant = self.small_flows = 0
         self.first_flow: Sighting | None = None
         self.last_flow: Sighting | None = None
         self.last_message: Sighting | None = None
@@ -146,6 +183,8 @@ class Consumer(ConsumerLedger):
         self.redelivered: dict[Entry, Redelivery] = {}
         self.partial_acks: dict[Entry, tuple[Sighting, Sighting]] = {}
         """Entries that are acknowledged in part, with the first and the last such ACK."""
+        self.acked_batches: dict[Entry, tuple[int, list[Sighting]]] = {}
+        """Batches that were acknowledged as a whole: how many messages each has, and these ACKs."""
 
     def deliver(self, entry: Entry, cost: int, frame: Frame) -> None:
         """Record a delivery. Overrides the parent's method."""
@@ -167,9 +206,11 @@ class Consumer(ConsumerLedger):
 
     def make_delivered(self, count: int, frame: Frame) -> Delivered:
         """Return the entry, `count` messages, that `frame` has delivered. Overrides the parent's method."""
-        return UnackedDelivery(
+        delivery = UnackedDelivery(
             count, self.state.sighting, is_chunk=self.state.is_chunk, is_intact=frame.checksum != "invalid"
         )
+        delivery.is_repeat = frame.ids.count > 0
+        return delivery
 
     def subject(self, entry: Entry | None = None) -> Subject:
         """Return the subject of a finding about this consumer, or about an entry delivered to it."""
@@ -191,14 +232,16 @@ class Consumer(ConsumerLedger):
 class UnackedDelivery(Delivered):
     """An unacknowledged entry, with the MESSAGE that delivered it."""
 
-    __slots__ = ("is_chunk", "is_intact", "is_reported_hole", "sighting")
+    __slots__ = ("is_chunk", "is_intact", "is_repeat", "is_reported_hole", "sighting", "size")
 
     def __init__(self, left: int, sighting: Sighting, *, is_chunk: bool, is_intact: bool) -> None:
         super().__init__(left, sighting.number, sighting.time_ns)
+        self.size = left
         self.sighting = sighting
         self.is_chunk = is_chunk
         self.is_intact = is_intact  # its checksum was right when it was seen
         self.is_reported_hole = False  # by the rule `AckHole`
+        self.is_repeat = False  # somebody had it before, and asked for it again
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -209,7 +252,8 @@ class Producer(ProducerLedger):
     """
 
     __slots__ = (
-        *("access_mode", "answer_count", "epoch", "has_receipt", "last_send", "last_sequence", "success"),
+        *("access_mode", "answer_count", "epoch", "has_receipt", "highest", "highest_used", "last_send"),
+        *("last_sequence", "life", "success"),
         *("producer_id", "publisher", "request", "send_count", "state", "topic_facts"),
     )
 
@@ -224,6 +268,8 @@ class Producer(ProducerLedger):
         self.send_count = self.answer_count = 0
         self.has_receipt = False
         self.access_mode = 0  # ProducerAccessMode
+        self.highest = self.highest_used = -1  # sequence id that it has sent, also those inside of batches
+        self.life: OwnerLife | None = None
         self.request: Sighting | None = None  # PRODUCER
         self.last_send: Send | None = None
         self.success: Sighting | None = None  # PRODUCER_SUCCESS
@@ -261,6 +307,10 @@ class Producer(ProducerLedger):
         send.producer, send.sequence = self.producer_id, sequence
         send.highest, send.publish_time = pending[SENT_HIGHEST], pending[SENT_PUBLISH_TIME]
         send.chunk = pending[SENT_CHUNK]
+        send.is_rising = sequence > self.highest
+        if send.is_rising:
+            self.highest = sequence
+        self.highest_used = max(self.highest_used, sequence, send.highest)
         publisher = self.publisher or self.identify(self.name or pending[SENT_PRODUCER])
         if publisher is None:
             return

@@ -49,15 +49,15 @@ COLUMNS: Final = (
     *("command", "total_size", "command_size", "partial", "request_id", "producer_id", "consumer_id"),
     *("sequence_id", "highest_sequence_id", "ledger_id", "entry_id", "error", "permits"),
     *("redelivery_count", "consumer_epoch", "ack_type", "acked", "ack_count", "ack_set", "validation_error"),
-    *("checksum", "payload_size", "payload_crc", "unpacked_size", "head_crc", "command_json"),
-    "token_expires_ns",
+    *("checksum", "payload_size", "payload_crc", "unpacked_size", "batch_messages", "head_crc"),
+    *("metadata_sequence_id", "num_messages", "command_json", "token_expires_ns"),
 )
 """The columns of frames that are read, besides those that say where a frame is."""
 
 METADATA: Final = (
     *("producer_name", "publish_time", "deliver_at_time", "compression", "uncompressed_size"),
     *("num_messages_in_batch", "uuid", "num_chunks_from_msg", "chunk_id", "encrypted", "marker_type"),
-    "txnid_most_bits",
+    *("txnid_most_bits", "total_chunk_msg_size", "replicated_from"),
 )
 """The columns of `metadata` that are read. Rows have them at the top level, beside `has_metadata`."""
 
@@ -230,16 +230,13 @@ def _make_frame(rows: Columns, row: int, connection: Connection, packet: int) ->
 
 
 def _make_ids(number: int, rows: Columns, row: int) -> Ids:
-    """Return the numbers of a row: those of its command, as `fast_fields.ids_of` does.
-
-    `count` of a SEND is 1, as tables do not have num_messages, which nothing here asks for.
-    """
+    """Return the numbers of a row: those of its command, as `fast_fields.ids_of` does."""
     if number in (SEND, SEND_RECEIPT):
         ids = Ids(_read_id(rows, "producer_id", row) or 0)
         ids.sequence = _read_id(rows, "sequence_id", row) or 0
         ids.highest = _read_id(rows, "highest_sequence_id", row)
         if number == SEND:
-            ids.count = 1
+            ids.count = rows["num_messages"][row] or 1
     else:
         ids = Ids(_read_id(rows, "consumer_id", row) or 0)
         if number == ACK:
@@ -259,7 +256,9 @@ def _make_ids(number: int, rows: Columns, row: int) -> Ids:
 
 def _make_head(rows: Columns, row: int) -> Head:
     """Return the usual part of a row's metadata, as `fast_fields.head_of` does."""
-    head = Head(rows["producer_name"][row] or "", _read_id(rows, "publish_time", row) or 0)
+    own_sequence = _read_id(rows, "metadata_sequence_id", row)
+    sequence = _read_id(rows, "sequence_id", row) or 0 if own_sequence is None else own_sequence
+    head = Head(rows["producer_name"][row] or "", _read_id(rows, "publish_time", row) or 0, sequence)
     head.unpacked = rows["uncompressed_size"][row] or 0
     head.codec = _CODECS.get(rows["compression"][row], 0)
     batch = rows["num_messages_in_batch"][row]
@@ -388,6 +387,8 @@ def _make_metadata(rows: Columns, row: int) -> MessageMetadata:
         metadata.compression = codec
     if rows["uuid"][row] is not None:
         metadata.uuid = rows["uuid"][row]
+    if rows["replicated_from"][row] is not None:
+        metadata.replicated_from = rows["replicated_from"][row]
     if rows["encrypted"][row]:
         metadata.encryption_keys.add(key="", value=b"")
     return metadata
@@ -395,7 +396,7 @@ def _make_metadata(rows: Columns, row: int) -> MessageMetadata:
 
 _NUMBER_COLUMNS: Final = (
     *("deliver_at_time", "uncompressed_size", "num_messages_in_batch", "num_chunks_from_msg", "chunk_id"),
-    "marker_type",
+    *("marker_type", "total_chunk_msg_size"),
 )
 
 

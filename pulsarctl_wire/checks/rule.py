@@ -15,12 +15,14 @@ Rules call `report` as soon as they are sure.
 """
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
+from pulsarctl_wire.checks.conduct import MAX_MISTAKES, Mistake
 from pulsarctl_wire.checks.facts import Facts, find_client_host
 from pulsarctl_wire.checks.finding import CERTAIN, ERROR, Evidence, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, SightedState
+from pulsarctl_wire.checks.requirement import LEVELS, Requirement
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, HttpMessage, Malformed
@@ -50,7 +52,8 @@ MOMENTS: Final = {
     "receipt_out_of_order": "a receipt that may be for a later SEND than the oldest one that waits: "
     "(state, frame, producer, sequence)",
     "send_failed": "SEND_ERROR for a known SEND: (state, frame, producer, send)",
-    "possible_duplicate": "a receipt for a repeated SEND, or with id -1:-1: (state, frame, producer, send)",
+    "possible_duplicate": "a receipt for a repeated SEND, one whose sequence id does not rise, or with id "
+    "-1:-1: (state, frame, producer, send)",
     "many_permits": "twice the first permits or more, or over `MAX_PERMITS`, are outstanding after FLOW: "
     "(state, frame, consumer)",
     "pause_ends": "a MESSAGE or ACK after T without MESSAGE, or a FLOW after T without FLOW and MESSAGE: "
@@ -59,6 +62,27 @@ MOMENTS: Final = {
     "delayed": "a MESSAGE with deliver_at_time: (state, frame, consumer)",
     "came_again": "a MESSAGE that was asked for again: (state, frame, consumer, entry, redelivery)",
     "discarded": "an ACK with validation_error: (state, frame, consumer), before it counts",
+    "odd_batch": "a batch does not hold as many messages as its metadata says: "
+    "(state, frame, sighting, how many, or -1 if its sizes do not fit)",
+    # only on connections that were seen from the handshake on, without a hole:
+    "not_open": "a SEND, FLOW, MESSAGE or ACK for a producer or consumer that is not open: "
+    "(state, frame, its owner)",
+    "id_in_use": "a PRODUCER or SUBSCRIBE with the id of an open one: (state, frame, life)",
+    "request_again": "a request with the id of one that is not answered yet: (state, frame, reuse)",
+    "wrong_way": "a command that only the other side sends: (state, frame)",
+    "unasked": "an answer to no request: (state, frame)",
+    "odd_send": "the numbers, the name or the time of a SEND contradict each other or what came before: "
+    "(state, frame, its open producer or None, send)",
+    "odd_flow": "a FLOW of no permits or too many: (state, frame, consumer, permits)",
+    "small_flow": "one more FLOW in a row, `MAX_SMALL_FLOWS` or later, that grants much less than the first: "
+    "(state, frame, consumer, how many)",
+    "ungranted": "a MESSAGE to a consumer that has sent no FLOW: (state, frame, consumer)",
+    "came_back": "an entry again, or one below the highest, that was not asked for, to an Exclusive or "
+    "Failover consumer: (state, frame, consumer, entry)",
+    "cumulative_on_shared": "a cumulative ACK of a Shared or Key_Shared consumer: (state, frame, consumer)",
+    "unheld_ack": "an ACK of a whole entry that the consumer does not hold: (state, frame, consumer, entry)",
+    # only on connections whose CONNECT was not seen so far:
+    "before_connect": "one of the first frames of a client: (state, frame, its number from 0)",
 }
 """Name of a moment -> when its method is called, and the arguments."""
 
@@ -84,6 +108,14 @@ class Reporter(Protocol):
     facts: Facts
     thresholds: Thresholds
     states: dict[int, CheckState]
+
+    def is_explained(
+        self, rule: "Rule", sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
+    ) -> bool:
+        """Return whether a frame proves a finding of another rule, or a cause has a finding on the topic."""
+
+    def withdraw(self, rule: "Rule", state: SightedState, subject: Subject) -> None:
+        """Drop a finding."""
 
     def report(
         self,
@@ -170,6 +202,34 @@ class Rule:
         return self.relies_on == FRAME or scope.has_all_bytes
 
 
+class ConductRule(Rule):
+    """The base class of rules about what clients and brokers must not do (`requirement.Requirement`).
+
+    The docstring of such a rule has a paragraph that begins with `Must:`, `Should:` or `Observed:`, and says
+    what is demanded. What the other side did about the mistake is added to the finding.
+    """
+
+    relies_on = CONNECTION
+    cause: ClassVar[tuple[str, ...]] = ("client", "topic", "subscription")
+    since: ClassVar[str] = ""
+    """The Pulsar version since which it is demanded; "" for all."""
+
+    def report_mistake(
+        self,
+        state: CheckState,
+        subject: Subject,
+        evidence: Iterable[tuple[Sighting | None, str]],
+        explanation: str = "",
+        certainty: str = CERTAIN,
+    ) -> None:
+        """Report that the current frame is a mistake."""
+        if state.mistakes is None:
+            state.mistakes, state.has_erred = {}, True
+        state.mistakes[self.id, subject] = Mistake(self, subject, state.sighting)
+        bound(state.mistakes, MAX_MISTAKES)
+        self.report(state, subject, evidence, explanation, certainty)
+
+
 class SilenceRule(Rule):
     """The base class of rules about consumers that get nothing: they judge a silence also when it ends."""
 
@@ -203,12 +263,26 @@ class ClientRule(Rule):
         self.report(first, Subject(), evidence, explanation, certainty)
 
 
+_LABELS: Final = {*map(str.capitalize, LEVELS), "Wire", "Advice", "Source"}
+
+
+def read_requirement(rule: type[Rule]) -> Requirement | None:
+    """Return what a rule's docstring demands; None if it has no such paragraph."""
+    paragraphs = read_paragraphs(rule)
+    for level in LEVELS:
+        what = paragraphs.get(level.capitalize())
+        if what is not None:
+            since = rule.since if issubclass(rule, ConductRule) else ""
+            return Requirement(rule.id, level, what, paragraphs[""], paragraphs["Source"], since)
+    return None
+
+
 def read_paragraphs(rule: type[Rule]) -> dict[str, str]:
-    """Return the paragraphs of a rule's docstring by label: "" (what it means), Wire, Advice, Source."""
-    return split_paragraphs(rule.__doc__ or "", ("Wire", "Advice", "Source"))
+    """Return the paragraphs of a rule's docstring by label; "": what it means."""
+    return split_paragraphs(rule.__doc__ or "", _LABELS)
 
 
-def split_paragraphs(text: str, labels: Sequence[str]) -> dict[str, str]:
+def split_paragraphs(text: str, labels: Collection[str]) -> dict[str, str]:
     """Return the paragraphs of a docstring that begin with one of `labels` by it, and all others by ""."""
     paragraphs: dict[str, str] = {}
     for block in inspect.cleandoc(text).split("\n\n"):

@@ -6,19 +6,19 @@ called for SEND, SEND_RECEIPT, MESSAGE, ACK and FLOW, most of the traffic, unles
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from crc32c import crc32c
 from mypy_extensions import mypyc_attr
 
-from pulsarctl_wire.checks.facts import NOWHERE, Entry, Facts, Send
+from pulsarctl_wire.checks.conduct import SILENT, ConductState, Direction, Observer
+from pulsarctl_wire.checks.facts import NOWHERE, Entry, Send
 from pulsarctl_wire.checks.finding import Sighting
 from pulsarctl_wire.checks.ledgers import (
     MAX_REDELIVERED,
     Consumer,
     Producer,
     Redelivery,
-    SightedState,
     UnackedDelivery,
 )
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -35,62 +35,21 @@ from pulsarctl_wire.wire.frame import (
     Malformed,
 )
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.payload import find_misstated_size
+from pulsarctl_wire.wire.inspection import Inspection, inspect_entry
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
-from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, Knowledge, bound
+from pulsarctl_wire.wire.session.knowledge import Knowledge, bound
 from pulsarctl_wire.wire.session.ledgers import ConsumerLedger, entry_of
 from pulsarctl_wire.wire.session.state import PRODUCER, PRODUCER_SUCCESS
 from pulsarctl_wire.wire.session.state_data import Request
 from pulsarctl_wire.wire.session.state_data import Sent as Pending
 
 
-class Observer(Protocol):
-    """The receiver of what happens on a connection: the doctor."""
-
-    facts: Facts
-
-    def advance(self, time_ns: int, number: int) -> None:
-        """Move on to the time of the next frame; `number` is the number of that frame."""
-
-    def on_frame(self, state: "CheckState", frame: Frame, sighting: Sighting) -> None:
-        """Handle a frame of a type that rules ask for, after it was tracked."""
-
-    def on_lost(self, state: "CheckState", event: Malformed | Gap) -> None:
-        """Handle bytes that were missed, or are no frame."""
-
-    def on_moment(self, name: str, state: "CheckState", frame: Frame | HttpMessage, *details: Any) -> None:
-        """Handle something unusual (`rule.MOMENTS`)."""
-
-    def check_owner(self, owner: Consumer | Producer, now_ns: int) -> None:
-        """Check the silence of a consumer or producer."""
-
-    def forget_unacked(self) -> None:
-        """Forget the unacknowledged entries of the consumers that hold most, if there are too many."""
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Direction:
-    """One direction of a connection.
-
-    count            number of complete frames
-    last             the last frame, cut ones included
-    last_heard       number of the last frame up to the first FIN or RST
-    last_heard_ns    the latest time of those frames, ns since the epoch
-    """
-
-    __slots__ = ("count", "last", "last_heard", "last_heard_ns")
-
-    def __init__(self) -> None:
-        self.count = self.last_heard = self.last_heard_ns = 0
-        self.last: Sighting | None = None
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class CheckState(SightedState):
+class CheckState(ConductState):
     """Tracks a connection for the doctor.
 
-    to_client, to_broker     both directions
     limit       largest legal frame in bytes, as the broker announced it
     """
 
@@ -99,13 +58,10 @@ class CheckState(SightedState):
     first_ns: int = 0
     answered_request: Request | None = None
     """The request that the current frame answers, unless that is a SEND."""
-    request_sighting: Sighting | None = None
-    """The frame of that request."""
     consumers_at_end: Sequence[Consumer] = ()
     producers_at_end: Sequence[Producer] = ()
     _has_foreign_start: bool = False  # it began with bytes that are no frame
     _highest: Entry = NOWHERE  # entry that the current ACK names
-    _requests: dict[int, Sighting] | None = None  # by frame number
 
     def __init__(
         self,
@@ -119,11 +75,12 @@ class CheckState(SightedState):
         super().__init__(connection, knowledge, streams)
         self.doctor, self.facts = doctor, doctor.facts
         self._handles_type = handles_type  # by type of command
-        self.to_client, self.to_broker = Direction(), Direction()
 
     def track(self, events: list[Event]) -> None:
         """Track events, and tell the doctor about them one by one."""
         doctor, handles_type, facts = self.doctor, self._handles_type, self.facts
+        if self.to_client is SILENT:
+            self.to_client, self.to_broker = Direction(), Direction()
         for event in events:
             time_ns = event.time_ns or 0
             if time_ns >= facts.due_ns:
@@ -157,6 +114,7 @@ class CheckState(SightedState):
             self.answered_request = self.request_sighting = None
             self.is_chunk = False
             self._follow(frame)
+            self.check_direction(frame, ordinal)
             if 0 <= kind < len(handles_type) and handles_type[kind]:
                 doctor.on_frame(self, frame, sighting)
             if frame.size > self.limit:
@@ -188,17 +146,12 @@ class CheckState(SightedState):
         self._has_foreign_start |= isinstance(event, Malformed)
         return not self._has_foreign_start
 
-    def _remember_request(self, key: tuple[str, int], asked: Request, body: Any) -> None:
-        super()._remember_request(key, asked, body)
-        if self._requests is None:
-            self._requests = {}
-        self._requests[asked.number] = self.sighting
-        bound(self._requests, MAX_PENDING)
-
     def _pair_answer(self, frame: Frame, asked: Request) -> None:
         self.answered_request = asked
         self.request_sighting = self._requests.pop(asked.number, None) if self._requests is not None else None
         super()._pair_answer(frame, asked)
+        if self.request_sighting is not None:
+            self.record_outcome(self.request_sighting, frame.command)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -222,6 +175,7 @@ class CheckState(SightedState):
         new = Producer(self, producer, ledger.topic)
         if isinstance(previous, Producer):
             new.access_mode, new.epoch, new.request = previous.access_mode, previous.epoch, previous.request
+            new.life = previous.life
         self.producers[producer] = new
         return new
 
@@ -234,11 +188,14 @@ class CheckState(SightedState):
                 ledger.request = self.sighting
                 ledger.publisher = None
                 ledger.has_receipt = False
+                ledger.life = self.lives.get((False, body.producer_id))
 
     def _complete(self, key: tuple[str, int], frame: Frame, body: Any, asked: Request, last: bool) -> None:
         super()._complete(key, frame, body, asked, last)
         if self._is_repeat(asked):
             return
+        if asked.owner is not None and asked.type in (PRODUCER, _SUBSCRIBE) and frame.type != _ERROR:
+            self.record_success(asked.owner, is_ready=last)
         ledger = self.producers.get(asked.owner[1]) if asked.owner is not None else None
         if frame.type == PRODUCER_SUCCESS and isinstance(ledger, Producer):
             ledger.success = self.sighting
@@ -257,10 +214,13 @@ class CheckState(SightedState):
         send, head = self.sighting, frame.head
         if not isinstance(send, Send) or frame.partial:
             return
+        producer = self.producer(frame.ids.owner)
+        if producer is None or producer.life is None or not producer.life.is_open:
+            self.notice("not_open", frame, (False, frame.ids.owner))
+            producer = None
         self.compare(frame, send)
         if send.previous is not None:
-            producer = self.producer(send.producer)
-            self.doctor.on_moment("sent_again", self, frame, producer, send)
+            self.doctor.on_moment("sent_again", self, frame, self.producer(send.producer), send)
         if frame.checksum == "invalid":
             send.is_corrupt = True
             self.doctor.on_moment("corrupt", self, frame, send)
@@ -269,8 +229,9 @@ class CheckState(SightedState):
             self.doctor.on_moment("undecodable", self, frame, send)
         else:
             send.has_plain_metadata = head.is_plain
-            if head.codec:
-                self._decompress(frame, head)
+            self.check_send(frame, head, producer, send)
+            if head.codec or head.batch != 1:
+                self._inspect(frame, head)
             if self.is_chunk:
                 self.doctor.on_moment("chunk", self, frame, send)
 
@@ -290,10 +251,10 @@ class CheckState(SightedState):
         """Return bytes that the SEND and the MESSAGE of an entry have in common."""
         return frame.stored_checksum
 
-    def find_misstated_size(self, frame: Frame) -> int | None:
-        """Return the size of a decompressed payload if another is stated; -1 if its codec cannot read it."""
+    def inspect(self, frame: Frame) -> Inspection:
+        """Return what is wrong with the sizes of an entry."""
         assert frame.metadata is not None
-        return find_misstated_size(frame.metadata, frame.payload, self.facts.budget)
+        return inspect_entry(frame.metadata, frame.payload, self.facts.budget)
 
     def _answer_send(self, frame: Frame, ledger: ProducerLedger, sequence: int) -> Pending | None:
         if not isinstance(ledger, Producer):
@@ -309,27 +270,30 @@ class CheckState(SightedState):
         if send is None:
             return pending
         send.answer = self.sighting
+        self.record_outcome(send, frame.command)
         if is_receipt:
             entry = frame.ids.ledger, frame.ids.entry
             send.stored_id = NOWHERE if entry[0] > _LARGEST_ID else entry
             if ledger.topic_facts is not None and send.stored_id != NOWHERE:
                 self.facts.record_stored(ledger.topic_facts, send)
-            if send.previous is not None or send.stored_id == NOWHERE:
+            if send.previous is not None or send.stored_id == NOWHERE or not send.is_rising:
                 self.doctor.on_moment("possible_duplicate", self, frame, ledger, send)
         else:
             send.is_failed = True
             self.doctor.on_moment("send_failed", self, frame, ledger, send)
         return pending
 
-    def _decompress(self, frame: Frame, head: Head) -> None:
-        """Tell the doctor if an entry cannot be decompressed; a MESSAGE only if its SEND was not seen."""
+    def _inspect(self, frame: Frame, head: Head) -> None:
+        """Tell the doctor if the sizes of an entry are wrong; of a MESSAGE only if its SEND was not seen."""
         is_encrypted = not head.is_plain and frame.metadata.encryption_keys  # type: ignore[union-attr]
         is_readable = frame.checksum == "valid" and not (self.is_chunk or is_encrypted)
         if not is_readable or self.facts.match_send(self.identify_entry(frame), frame.to_broker):
             return
-        size = self.find_misstated_size(frame)
+        size, count = self.inspect(frame)
         if size is not None:
             self.doctor.on_moment("unreadable", self, frame, self.sighting, None if size < 0 else size)
+        if count is not None:
+            self.doctor.on_moment("odd_batch", self, frame, self.sighting, count)
 
     def _report(self, frame: Frame, number: int, kind: int) -> None:
         """Do not report exchanges: nobody needs them. Overrides the parent's method."""
@@ -343,10 +307,12 @@ class CheckState(SightedState):
         return consumer
 
     def _flow(self, frame: Frame) -> None:
-        consumer = self.consumer(frame.base.flow.consumer_id)  # type: ignore[union-attr]
+        flow = frame.base.flow  # type: ignore[union-attr]
+        consumer = self.consumer(flow.consumer_id)
         if consumer is not None:
             self.record_activity(frame, consumer)
         super()._flow(frame)
+        self.check_flow(frame, consumer, flow.messagePermits)
         if consumer is None:
             return
         if consumer.first_flow is None:
@@ -367,6 +333,8 @@ class CheckState(SightedState):
         consumer.active_ns = time_ns
 
     def _message(self, frame: Frame) -> None:
+        if frame.ids.owner not in self.consumers:
+            self.notice("not_open", frame, (True, frame.ids.owner))
         super()._message(frame)
         sighting, doctor, head = self.sighting, self.doctor, frame.head
         if frame.partial:
@@ -376,8 +344,8 @@ class CheckState(SightedState):
         elif head is None:
             if not self.facts.match_send(self.identify_entry(frame), False):
                 doctor.on_moment("undecodable", self, frame, sighting)
-        elif head.codec:
-            self._decompress(frame, head)
+        elif head.codec or head.batch != 1:
+            self._inspect(frame, head)
         if self.is_chunk:
             doctor.on_moment("chunk", self, frame, sighting)
 
@@ -388,6 +356,7 @@ class CheckState(SightedState):
     def check_delivery(self, frame: Frame, consumer: Consumer, entry: Entry) -> None:
         """Check a delivery, after it was counted. Overrides the parent's method."""
         head = frame.head
+        self.check_first_delivery(frame, consumer, entry)
         if consumer.epoch:
             self.doctor.on_moment("epoch", self, frame, consumer)
         if head is not None and not head.is_plain and frame.metadata.deliver_at_time:  # type: ignore[union-attr]
@@ -414,6 +383,10 @@ class CheckState(SightedState):
             if last is not None and self.sighting.time_ns - last.time_ns >= self.facts.quiet_ns:
                 self.doctor.on_moment("pause_ends", self, frame, consumer)
             self._highest = NOWHERE
+            if ids.kind == CommandAck.Cumulative and consumer.is_shared:
+                self.notice("cumulative_on_shared", frame, consumer)
+        else:
+            self.notice("not_open", frame, (True, ids.owner))
         super()._ack(frame)
         if consumer is not None:
             consumer.subscription_facts.record_ack(self._highest, self.sighting)
@@ -423,11 +396,18 @@ class CheckState(SightedState):
             return
         if entry > self._highest:
             self._highest = entry
-        if consumer.acknowledge(entry, words) is not None:
+        delivery = consumer.acknowledge(entry, words)
+        if isinstance(delivery, UnackedDelivery):
             consumer.acked_count += 1
-        elif entry not in consumer.entries and consumer.subscription_facts.has_few_owners:
-            for owner in consumer.subscription_facts.list_owners():
-                owner.acknowledge(entry, words)
+            if delivery.size > 1 and not words:
+                consumer.acked_batches[entry] = delivery.size, [self.sighting]
+                bound(consumer.acked_batches, MAX_REDELIVERED)
+        elif entry not in consumer.entries:
+            if not words:
+                self.notice("unheld_ack", frame, consumer, entry)
+            if consumer.subscription_facts.has_few_owners:
+                for owner in consumer.subscription_facts.list_owners():
+                    owner.acknowledge(entry, words)
         if words:
             first = consumer.partial_acks[entry][0] if entry in consumer.partial_acks else self.sighting
             consumer.partial_acks[entry] = first, self.sighting
@@ -494,6 +474,7 @@ _LARGEST_ID: Final = 2**63 - 1
 LARGEST_HEAD: Final = 8_192
 """Maximum bytes of a SEND before its payload that are remembered; of longer ones, nothing is."""
 _SEND: Final = NUMBERS["SEND"]
+_ERROR: Final = NUMBERS["ERROR"]
 _SUBSCRIBE: Final = NUMBERS["SUBSCRIBE"]
 _SEND_RECEIPT: Final = NUMBERS["SEND_RECEIPT"]
 _CLOSE_PRODUCER: Final = NUMBERS["CLOSE_PRODUCER"]

@@ -21,6 +21,7 @@ from pulsarctl_wire.checks.row_events import Columns, RowFrame, RowReader, read_
 from pulsarctl_wire.checks.rule import DEFAULTS, Thresholds
 from pulsarctl_wire.checks.state import LARGEST_HEAD, CheckState
 from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.inspection import Inspection
 from pulsarctl_wire.wire.session.ending import EndedConnection
 from pulsarctl_wire.wire.session.knowledge import Knowledge
 
@@ -53,11 +54,10 @@ class TableState(CheckState):
             return b"%d:%d:%d" % (frame.connection.index, frame.to_broker, frame.offset)  # unique
         return crc.to_bytes(8, "big", signed=True)
 
-    def find_misstated_size(self, frame: Frame) -> int | None:
-        """Return the row's `unpacked_size`. Overrides the parent's method."""
+    def inspect(self, frame: Frame) -> Inspection:
+        """Return the row's `unpacked_size` and `batch_messages`. Overrides the parent's method."""
         assert isinstance(frame, RowFrame)
-        size: int | None = frame.read("unpacked_size")
-        return size
+        return Inspection(frame.read("unpacked_size"), frame.read("batch_messages"))
 
 
 class _Cluster:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pulsarctl_wire.checks.registry import RULES
 from pulsarctl_wire.checks.requirement import Requirement
-from pulsarctl_wire.checks.rule import read_paragraphs
+from pulsarctl_wire.checks.rule import read_requirement
 from pulsarctl_wire.conformance.basics.case import Case, find_cases
 
 _MODULES: Final = {
@@ -64,12 +64,10 @@ def select(patterns: list[str]) -> list[Case]:
 
 
 def list_requirements() -> Iterator[Requirement]:
-    """Yield what rules of the doctor (those that say how binding they are) and cases require."""
+    """Yield what rules of the doctor and cases require."""
     for rule in RULES:
-        level = getattr(rule, "level", "")
-        if level:
-            texts = read_paragraphs(rule)
-            why, source = texts.get("Wire", ""), texts.get("Source", "")
-            yield Requirement(rule.id, level, texts.get("", ""), why, source, getattr(rule, "since", ""))
+        requirement = read_requirement(rule)
+        if requirement is not None:
+            yield requirement
     for case in CASES.values():
         yield case.requirement

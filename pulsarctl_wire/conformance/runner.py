@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.conformance.basics.case import Case
 from pulsarctl_wire.conformance.basics.checking import Inapplicable, Mismatch
 from pulsarctl_wire.conformance.basics.target import Target
-from pulsarctl_wire.conformance.verdict import ERROR, FAILED, NOT_APPLICABLE, PASSED, Outcome, find_obstacle
+from pulsarctl_wire.conformance.verdict import (
+    ERROR,
+    FAILED,
+    NOT_APPLICABLE,
+    PASSED,
+    Outcome,
+    Release,
+    find_obstacle,
+)
 from pulsarctl_wire.errors import WireError
 
 JOBS: Final = 16
@@ -29,12 +37,16 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    cases: Iterable[Case], settings: frozenset[str], names: Iterable[str] = (), jobs: int = JOBS
+    cases: Iterable[Case],
+    settings: frozenset[str],
+    names: Iterable[str] = (),
+    jobs: int = JOBS,
+    release: Release | None = None,
 ) -> Plan:
-    """Return the plan for a broker with these settings; `names` are the ids that were asked for."""
+    """Return the plan for a broker of a release with these settings; `names` are the ids asked for."""
     ready, obstacles = [], []
     for case in cases:
-        reason = find_obstacle(case, settings, case.id in names)
+        reason = find_obstacle(case, settings, case.id in names, release)
         if reason:
             obstacles.append(Outcome(case, NOT_APPLICABLE, reason=reason))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.conformance.basics.case import Case
@@ -17,6 +18,10 @@ ERROR: Final = "error"
 VERDICTS: Final = (PASSED, FAILED, NOT_APPLICABLE, ERROR)
 """All verdicts."""
 
+Release = tuple[int, int]
+"""The first two numbers of a release of Pulsar."""
+
+_RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _WITHOUT_TOPICS: Final = {"framing", "connect", "keepalive", "nocreate"}
 """The topics of cases that can be judged where nobody may create a topic by using it."""
 
@@ -37,17 +42,28 @@ class Outcome(NamedTuple):
     transcript: Transcript | None = None
 
 
-def find_obstacle(case: Case, settings: frozenset[str], is_named: bool) -> str:
-    """Return why a case cannot be judged on a broker with these settings; "" if it can.
+def parse_release(text: str) -> Release | None:
+    """Return the release in a text such as "4.0" or "Pulsar Server2.10.1"; None if there is none."""
+    match = _RELEASE.search(text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def find_obstacle(
+    case: Case, settings: frozenset[str], is_named: bool, release: Release | None = None
+) -> str:
+    """Return why a case cannot be judged on a broker with these settings, of a release; "" if it can.
 
     `is_named`: its id was asked for.
     """
-    missing = [MEANINGS[name] for name in case.needs if name not in settings]
-    if missing:
-        return f"needs {' and '.join(missing)}"
-    present = [MEANINGS[name] for name in case.without if name in settings]
-    if present:
-        return f"the broker has {' and '.join(present)}"
+    since = parse_release(case.since)
+    if since is not None and release is not None and release < since and not is_named:
+        return f"is so since Pulsar {case.since}"
+    needs = [MEANINGS[name] for name in case.needs if name not in settings]
+    if needs:
+        return f"needs {' and '.join(needs)}"
+    conflicts = [MEANINGS[name] for name in case.without if name in settings]
+    if conflicts:
+        return f"the broker has {' and '.join(conflicts)}"
     if "nocreate" in settings and case.topic not in _WITHOUT_TOPICS:
         return f"the broker has {MEANINGS['nocreate']}"
     if "lookups" in settings and "lookups" not in case.needs:  # all others would take each other's

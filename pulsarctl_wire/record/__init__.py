@@ -13,6 +13,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from pulsarctl_wire.views import MAX_FRAME_VALUES, Content, ValueBudget, show, show_plain
 from pulsarctl_wire.wire import PulsarApi_pb2 as proto
+from pulsarctl_wire.wire.checksum_cause import find_checksum_cause
 from pulsarctl_wire.wire.commands import BODIES
 from pulsarctl_wire.wire.credentials import WITH_SECRETS, is_doubtful
 from pulsarctl_wire.wire.encryption import KeyRing
@@ -33,7 +34,7 @@ RECORD_NAMES: Final = frozenset(
         *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file", "client", "server"),
         *("command", "total_size", "fields", "broker_entry_metadata", "checksum", "metadata", "messages"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
-        *("decrypted", "malformed", "size", "bytes", "gap", "http", "findings"),
+        *("decrypted", "malformed", "size", "bytes", "gap", "http", "findings", "checksum_cause"),
     )
 )
 """The names at the top level of a record."""
@@ -158,6 +159,9 @@ class Recorder:
             "partial": frame.partial,
             "notes": [],
         }
+        cause = find_checksum_cause(frame)
+        if cause is not None:
+            record["checksum_cause"] = cause
         if self.answers or frame.answer is not None:
             record["answer"] = frame.answer
         if frame.resend_of is not None:

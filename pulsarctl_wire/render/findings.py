@@ -43,7 +43,7 @@ def finding_record(finding: Finding, find_packet: FindPacket = find_no_packet) -
 
 
 def _evidence_record(evidence: Evidence, find_packet: FindPacket) -> dict[str, Any]:
-    sighting, reason = evidence
+    sighting = evidence.sighting
     file, number = find_packet(sighting.packet)
     return {
         "number": sighting.number or None,
@@ -53,7 +53,7 @@ def _evidence_record(evidence: Evidence, find_packet: FindPacket) -> dict[str, A
         "to_broker": sighting.to_broker,
         "ordinal": sighting.ordinal if sighting.ordinal >= 0 else None,
         "command": sighting.command,
-        "why": reason,
+        "why": evidence.text,
     }
 
 
@@ -110,7 +110,10 @@ class FindingText:
         for evidence in finding.evidence:
             first, *others = self._line(evidence, lines).split("\n")
             reason = f"{clean(evidence.reason):<{min(longest, _MAX_REASON_WIDTH)}}"
-            rows += [f"    {paint('cyan', reason)}  {first}", *(f"    {line}" for line in others)]
+            rows.append(f"    {paint('cyan', reason)}  {first}")
+            if evidence.detail:
+                rows.append(paint("dim", f"      {evidence.detail}"))
+            rows += [f"    {line}" for line in others]
         rows += self._wrap(f"  {paint('green', '→')} ", clean(finding.advice))
         return "\n".join(row if width is None else cut_line(row, width) for row in rows) + "\n"
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from pulsarctl_wire.record import Record, Recorder
 from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, human_time
+from pulsarctl_wire.wire.checksum_cause import describe_checksum_cause
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
 from pulsarctl_wire.wire.framing.annotate import annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
@@ -89,7 +90,9 @@ class TreeRenderer:
                 self._add_branch(lines, paint("bold", part), record[part])
         if record["checksum"]:
             style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
-            lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}")
+            cause = record.get("checksum_cause")
+            words = f": {describe_checksum_cause(cause)}" if cause else ""
+            lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}{words}")
         if "decrypted" in record:
             self._add_branch(lines, paint("bold", "decrypted"), record["decrypted"])
         for message in record["messages"]:

@@ -1,6 +1,5 @@
 """Frames with other names and payloads: the same sizes, and checksums that are right where they were."""
 
-import zlib
 from collections.abc import Hashable
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from google.protobuf.message import DecodeError
 from pulsarctl_wire.sanitize.fields import FieldRewriter
 from pulsarctl_wire.sanitize.noise import Noise
 from pulsarctl_wire.sanitize.payloads import PayloadRewriter
+from pulsarctl_wire.wire.checksum_cause import compute_mistakes
 from pulsarctl_wire.wire.commands import NUMBERS, PAYLOAD_TYPES
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
@@ -79,23 +79,15 @@ def _owner_of(frame: Frame) -> Hashable:
 def _adjust_checksum(old: bytes, out: bytearray, parts: FrameLayout, missing: int) -> None:
     """Adjust the checksum of an entry to its new bytes; a wrong one stays wrong in the same way.
 
-    CRCs are linear: what the changed bytes change in the right checksum, they change in the stored one.
-    `missing` bytes at the end were not captured.
+    What a known mistake put there is computed anew. Otherwise, as CRCs are linear, what the changed bytes
+    change in the right checksum, they change in the stored one. `missing` bytes at the end were not captured.
     """
     start, stop = parts.checksum
-    before, after = old[stop:], bytes(out[stop:])
+    before, after, tail = old[stop:], bytes(out[stop:]), bytes(max(missing, 0))
     assert parts.stored is not None
-    if parts.stored == parts.computed:
-        checksum = crc32c(after)
-    elif not parts.stored:
-        checksum = 0
-    elif parts.stored == zlib.crc32(before):
-        checksum = zlib.crc32(after)
-    elif old[start:stop] == crc32c(before).to_bytes(4, "little"):
-        checksum = int.from_bytes(crc32c(after).to_bytes(4, "little"), "big")
-    elif parts.stored == crc32c(before[4:]):  # without METADATA_SIZE
-        checksum = crc32c(after[4:])
-    else:
-        tail = bytes(max(missing, 0))
-        checksum = parts.stored ^ crc32c(tail, crc32c(before)) ^ crc32c(tail, crc32c(after))
+    checksum = parts.stored ^ crc32c(tail, crc32c(before)) ^ crc32c(tail, crc32c(after))
+    if parts.stored != parts.computed:
+        mistakes = zip(compute_mistakes(old, parts), compute_mistakes(bytes(out), parts), strict=True)
+        numbers = (number for (_, old_number), (_, number) in mistakes if old_number == parts.stored)
+        checksum = next(numbers, checksum)
     out[start:stop] = checksum.to_bytes(4, "big")

@@ -220,7 +220,9 @@ class FrameRows:
         write_i64_le(records, checksum)
         if head is not None:
             self._record_head(row, frame, head)
-        if checksum and (head is None or head.codec or checksum == _INVALID):
+            if is_send and head.sequence != ids.sequence:
+                self._keep(row, "metadata_sequence_id", to_signed(head.sequence))
+        if checksum and (head is None or head.codec or head.batch != 1 or checksum == _INVALID):
             for name, value in self._examiner.examine(frame):
                 self._keep(row, name, value)
         if frame.resend_of is not None:

@@ -11,7 +11,8 @@ from mmh3 import hash as murmur3
 
 from pulsarctl_wire.wire.fields import as_base64, as_text, to_signed
 from pulsarctl_wire.wire.frame import Frame
-from pulsarctl_wire.wire.payload import Budget, find_misstated_size
+from pulsarctl_wire.wire.inspection import Inspection, inspect_entry
+from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import MessageMetadata
 from pulsarctl_wire.wire.session.knowledge import bound
 
@@ -77,26 +78,31 @@ class Examiner:
 
     def __init__(self) -> None:
         self._budget = Budget()
-        self._intact: dict[bytes, None] = {}  # checksums of the last payloads that decompress
+        self._intact: dict[bytes, None] = {}  # checksums of the last payloads whose sizes are right
 
     def examine(self, frame: Frame) -> Iterator[tuple[str, int]]:
-        """Yield the columns `unpacked_size` and `head_crc` of a SEND or MESSAGE that is not cut, if any."""
-        metadata, is_valid = frame.metadata, frame.checksum == "valid"
-        size = self._find_size(frame) if metadata is not None and metadata.compression and is_valid else None
+        """Yield the columns about damage of a SEND or MESSAGE that is not cut, if any."""
+        metadata = frame.metadata
+        size, count = self._inspect(frame, metadata)
         if size is not None:
             yield "unpacked_size", size
-        if metadata is None or frame.checksum == "invalid" or size is not None:
+        if count is not None:
+            yield "batch_messages", count
+        if metadata is None or frame.checksum == "invalid" or size is not None or count is not None:
             yield "head_crc", crc32c(frame.raw[frame.entry_at : frame.payload_at or len(frame.raw)])
 
-    def _find_size(self, frame: Frame) -> int | None:
-        """Return what the payload's size is, if not uncompressed_size (see `find_misstated_size`)."""
-        metadata, key = frame.metadata, frame.stored_checksum
+    def _inspect(self, frame: Frame, metadata: MessageMetadata | None) -> Inspection:
+        """Return what is wrong with the sizes of an entry with a right checksum."""
         if metadata is None or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
-            return None
-        if key in self._intact:
-            return None
-        size = find_misstated_size(metadata, frame.payload, self._budget)
-        if size is None:
+            return _RIGHT
+        key = frame.stored_checksum
+        if frame.checksum != "valid" or key in self._intact:
+            return _RIGHT
+        inspection = inspect_entry(metadata, frame.payload, self._budget)
+        if inspection == _RIGHT:
             self._intact[key] = None
             bound(self._intact, _MAX_ENTRIES)
-        return size
+        return inspection
+
+
+_RIGHT: Final = Inspection()

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from pulsarctl_wire.wire.detail import ALL, TABLE_NAMES
 
-VERSION: Final = "5"
+VERSION: Final = "6"
 """Schema version, in the Parquet metadata `pwire.table`. The columns of a version keep names and meanings."""
 
-READABLE: Final = ("3", "4", VERSION)
+READABLE: Final = ("3", "4", "5", VERSION)
 """The versions that reports read. Earlier ones lack columns."""
 
 DETAIL: Final = b"pwire.detail"
@@ -282,10 +282,20 @@ FRAMES: Final = _table(
             "decompressed if that is not uncompressed_size, -1 if its codec cannot read it; otherwise null",
             "bytes",
         ),
+        _int32(
+            "batch_messages",
+            "of SEND and MESSAGE with a batch and a right checksum: how many messages its bytes hold if that "
+            "is not num_messages_in_batch, -1 if its sizes do not fit; otherwise null",
+            "messages",
+        ),
         _int64(
             "head_crc",
-            "of SEND and MESSAGE with a wrong checksum, with metadata that does not parse, or an "
-            "unpacked_size: CRC32-C of checksum, METADATA_SIZE and metadata, without sign; otherwise null",
+            "of SEND and MESSAGE with a wrong checksum, with metadata that does not parse, an "
+            "unpacked_size or batch_messages: CRC32-C of checksum, METADATA_SIZE and metadata, without sign; "
+            "otherwise null",
+        ),
+        _int64(
+            "metadata_sequence_id", "of SEND: its metadata's, if that is not the command's; otherwise null"
         ),
         _column(METADATA, "metadata", "of SEND and MESSAGE; null if it is cut or does not parse"),
         _long_text(

@@ -75,6 +75,7 @@ class Head:
 
     producer       name of the producer, as text
     publish_time   ms since the epoch
+    sequence       sequence id
     unpacked       uncompressed_size, bytes
     codec          compression
     batch          num_messages_in_batch
@@ -86,12 +87,13 @@ class Head:
 
     __slots__ = (
         *("batch", "chunk", "chunks", "codec", "is_plain", "key", "marker"),
-        *("producer", "publish_time", "unpacked"),
+        *("producer", "publish_time", "sequence", "unpacked"),
     )
 
-    def __init__(self, producer: str, publish_time: int) -> None:
+    def __init__(self, producer: str, publish_time: int, sequence: int) -> None:
         self.producer = producer
         self.publish_time = publish_time
+        self.sequence = sequence
         self.unpacked = self.codec = self.chunks = self.chunk = self.marker = 0
         self.batch = 1
         self.key: bytes | None = None
@@ -132,7 +134,7 @@ def ids_of(number: int, base: BaseCommand) -> Ids:
 
 def head_of(metadata: MessageMetadata) -> Head:
     """Return the usual part of parsed metadata."""
-    head = Head(as_text(metadata.producer_name), metadata.publish_time)
+    head = Head(as_text(metadata.producer_name), metadata.publish_time, metadata.sequence_id)
     head.unpacked, head.codec = metadata.uncompressed_size, metadata.compression
     head.batch = metadata.num_messages_in_batch
     head.chunks, head.chunk = metadata.num_chunks_from_msg, metadata.chunk_id
@@ -349,7 +351,7 @@ def read_head(raw: bytes, pos: i64, end: i64) -> Head | None:
         name = raw[values[_NAME] : values[_NAME_END]].decode()
     except UnicodeDecodeError:
         return None
-    head = Head(name, values[_PUBLISHED])
+    head = Head(name, values[_PUBLISHED], values[_SEQUENCE])
     head.is_plain = not slot_bits >> _EXTRA & 1
     if slot_bits >> _UNPACKED & 1:
         head.unpacked = values[_UNPACKED]

@@ -59,7 +59,7 @@ DESCRIPTIVE_NAMES: Final = frozenset(
         *("number", "time_ns", "connection", "to_broker", "packet", "wireshark", "file"),
         *("client", "server", "total_size"),
         *("request", "answer", "resend_of", "latency_ns", "topic", "subscription", "partial", "notes"),
-        "findings",
+        *("findings", "checksum_cause"),
     }
 )
 """Names at the top level of a record that only describe its frame: they are ignored."""

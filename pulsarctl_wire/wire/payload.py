@@ -322,33 +322,6 @@ def decompress_all(codec: int, data: bytes) -> bytes | None:
         return None
 
 
-def find_misstated_size(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int | None:
-    """Return the bytes of a compressed payload once decompressed, if not its uncompressed_size.
-
-    -1 if its codec cannot read it. None if the size is right, or unknown: the payload is too large, or the
-    budget or the memory is used up.
-    """
-    size, codec = metadata.uncompressed_size, metadata.compression
-    budget.read(len(payload))
-    if not budget.spend(size):
-        return None
-    try:
-        decompress(codec, payload, size)
-    except (PayloadTooLarge, MemoryError):
-        return None
-    except PayloadError:
-        if not budget.spend(MAX_PAYLOAD):
-            return None
-        try:
-            actual = decompressed_size(codec, payload)
-        except MemoryError:
-            return None
-        budget.left += MAX_PAYLOAD - min(actual or 0, MAX_PAYLOAD)
-        if actual != size:
-            return -1 if actual is None else actual
-    return None
-
-
 def _lz4(data: bytes, size: int) -> bytes:
     import lz4.block
 

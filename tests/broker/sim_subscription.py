@@ -83,8 +83,8 @@ class Subscription:
         self.low: Position = (-1, -1)
         """Up to here, all may be acknowledged."""
         self.reset_no = -1
-        self.was_reset = False
-        """Whether no consumer has joined since: a reset takes the active one away."""
+        self.closed_one = False
+        """Whether it closed a consumer, and none has joined since: a reset takes the active one away."""
         self.wild = 0
         """SEEKs to a time that may take effect at any moment."""
         self.tried = -1
@@ -150,7 +150,6 @@ class Subscription:
                 ack.parts.clear()
         self.low = (-1, -1)
         self.sure, self.reset_no = NEVER, no
-        self.was_reset = True
 
     def learn(self, position: Position, message: Message) -> None:
         """There is a message."""
@@ -273,7 +272,7 @@ class Subscription:
         """A consumer has joined."""
         session.opened = True
         self.sessions.append(session)
-        self.was_reset = False
+        self.closed_one = False
         if session.kind != FAILOVER:
             session.active = True
 
@@ -399,7 +398,7 @@ class Subscription:
         ]
         able = [each for each in self.sessions if each.permits > 0 and each.client.reads]
         if self.sessions[0].kind not in INDIVIDUAL:
-            if not self.was_reset and not any(each.active for each in self.sessions):
+            if not self.closed_one and not any(each.active for each in self.sessions):
                 return f"{self} has no active consumer"
             for session in able:
                 missing = [each for each in due if each not in session.seen]

@@ -335,6 +335,7 @@ class World:
         elif kind == CLOSE_CONSUMER:
             session = client.sessions.pop(body.consumer_id)
             session.subscription.leave(session, self.no)
+            session.subscription.closed_one = True
         elif kind == ACTIVE:
             session = client.sessions[body.consumer_id]
             session.active = body.is_active

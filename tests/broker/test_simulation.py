@@ -14,7 +14,7 @@ from broker.sim_truth import Position, Txn
 from broker.simulation import STEPS, Simulation, try_seed
 
 from pulsarctl_wire.broker.basics.settings import Settings
-from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from pulsarctl_wire.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from pulsarctl_wire.broker.storage.cursor import words_of
 
 SEEDS = 1000
@@ -430,6 +430,33 @@ def test_what_is_sent_in_an_aborted_transaction_stays_hidden() -> None:
     script.settle()
     assert not producer.unanswered
     assert not consumer.received
+
+
+def test_nobody_is_active_after_a_reset_until_a_consumer_joins() -> None:
+    """Failover: a SEEK to a time still searches when its consumer has been lost, and has come back."""
+    script = Script()
+    script.cluster.brokers[0].environment.cache.max_bytes = 0
+    one, other = script.clients
+    producer = script.producing(other)
+    for client, name in ((one, "a"), (other, "b")):
+        script.consuming(client, FAILOVER, consumer_name=name)
+    script.settle()
+    script.sends(producer, 3)
+    script.settle()
+    one.ask("SEEK", consumer_id=0, message_publish_time=0)
+    script.pump(one)
+    script.drop(one)
+    script.connect(one)
+    script.reopen()
+    script.exchange()
+    subscription = script.subscription(TOPICS[0], "early")
+    assert script.disk.reads, "SEEK should still be searching"
+    assert len(subscription.sessions) == 2
+    for actives in ([False], [False, True]):
+        script.settle()
+        assert sorted(each.active for each in subscription.sessions) == actives
+        assert not subscription.starving(script.now_ms, 0)
+        script.reopen()
 
 
 def test_a_compacted_copy_survives_unloading() -> None:

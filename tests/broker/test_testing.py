@@ -22,7 +22,7 @@ from broker.raw import PATIENCE, RawClient
 from pulsarctl_wire.broker.cluster.coordinators import ASSIGN
 from pulsarctl_wire.conformance.basics.frames import make_send, make_subscription
 from pulsarctl_wire.errors import FilterError, InUse, RequestTimeout, SettingsError
-from pulsarctl_wire.testing import AsyncBroker, Broker
+from pulsarctl_wire.testing import AsyncBroker, Broker, traffic
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandTopicMigrated
 
 T = "persistent://public/default/t"
@@ -561,19 +561,109 @@ def test_each_coroutine_has_its_blocking_twin() -> None:
     assert {"advance", "wait_for_fault", "state"} < calls <= vars(Broker).keys()
 
 
-def test_the_fixture(tmp_path: Path) -> None:
-    path = tmp_path / "test_it.py"
-    path.write_text(
-        "urls = set()\n"
-        "def test_one(pulsar_broker):\n    urls.add(pulsar_broker.service_url)\n"
-        "def test_two(pulsar_broker):\n    pulsar_broker.advance(5)\n"
-    )
+def run_pytest(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest with our plugin on a file."""
+    path = folder / "test_it.py"
+    path.write_text(test)
     places = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": places, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "pulsarctl_wire.pytest_plugin", str(path)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "pulsarctl_wire.pytest_plugin",
+        *options,
+        str(path),
+    ]
+    return subprocess.run(
+        [*command, *options, str(path)], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_the_fixture(tmp_path: Path) -> None:
+    done = run_pytest(
+        tmp_path,
+        "urls = set()\n"
+        "def test_one(pulsar_broker):\n    urls.add(pulsar_broker.service_url)\n"
+        "def test_two(pulsar_broker):\n    pulsar_broker.advance(5)\n",
+    )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+WRONG = """
+from broker.raw import RawClient
+
+def test_it(pulsar_broker):
+    with RawClient(pulsar_broker.service_url) as client:
+        client.send("ACK", consumer_id=9, ack_type=0, message_id=[{"ledgerId": 1, "entryId": 1}])
+        pulsar_broker.wait_for("command=ACK")
+"""
+
+
+def test_a_client_that_breaks_a_must_fails_its_test_if_that_is_strict(tmp_path: Path) -> None:
+    assert run_pytest(tmp_path, WRONG).returncode == 0
+    captures = tmp_path / "captures"
+    done = run_pytest(tmp_path, WRONG, "--pwire-strict", "--pwire-captures", str(captures))
+    assert done.returncode == 1
+    assert "the protocol was broken:\nack_without_consumer: ACK is for consumer 9, which" in done.stdout
+    assert "    #3 ACK: consumer 9 is not open" in done.stdout
+    (path,) = captures.iterdir()
+    assert path.name == "test_it.py-test_it.pcapng"
+    assert f"{path}: what went over the wire; pwire decode or pwire doctor shows it" in done.stdout
+    text = "from pulsarctl_wire.cli import main; main()"
+    found = subprocess.run([sys.executable, "-c", text, "doctor", str(path)], capture_output=True, text=True)
+    assert found.stdout.startswith("ack_without_consumer  certain")
+
+
+def test_the_traffic_of_a_failed_test_is_kept(tmp_path: Path) -> None:
+    test = "def test_it(pulsar_broker):\n    assert not pulsar_broker.service_url\n"
+    done = run_pytest(tmp_path, test, "--pwire-captures", "kept")
+    assert done.returncode == 1
+    assert "kept/test_it.py-test_it.pcapng: what went over the wire" in done.stdout
+
+
+def test_frames_are_chosen_as_for_faults_or_by_an_expression() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        client.produce("t", b"a", b"b")
+        assert broker.wait_for("command=SEND_RECEIPT topic=t", count=2).body.sequence_id == 1
+        assert [frame.command for frame in broker.frames("topic=t direction=to-broker")] == [
+            *("LOOKUP", "PRODUCER", "SEND", "SEND"),
+        ]
+        (frame,) = broker.frames('command == "SEND" and fields.sequence_id == 1')
+        assert (frame.payload, frame.topic) == (b"b", T)
+        assert not broker.frames("command=ACK")
+        with pytest.raises(RequestTimeout, match=r"command=ACK: 0 of 1 frames came within 0\.01 s"):
+            broker.wait_for("command=ACK", timeout=0.01)
+        with pytest.raises(SettingsError, match="it has no parameter comand"):
+            broker.frames("command=ACK comand=SEND")
+        with pytest.raises(FilterError):
+            broker.frames("command ==")
+        assert asyncio.run(broker.aio.wait_for("command=CONNECTED")).body.protocol_version == 21
+    assert len(broker.frames()) > 8
+    assert {finding.rule for finding in broker.findings()} == {
+        "producer_name_mismatch",
+        "publish_time_skewed",
+    }
+
+
+def test_findings_are_those_of_the_doctor() -> None:
+    with Broker() as broker:
+        with RawClient(broker.service_url) as client:
+            client.send("FLOW", consumer_id=4, messagePermits=1)
+            broker.wait_for("command=FLOW")
+        assert [finding.rule for finding in broker.findings()] == ["flow_without_consumer"]
+
+
+def test_more_traffic_than_is_kept_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MAX_BYTES", 100)
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        assert broker.traffic.is_complete
+        client.produce("t", b"x" * 100)
+        broker.wait_for("command=CONNECT")
+        assert not broker.traffic.is_complete
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from typing import Final
 
 import pytest
 
-from pulsarctl_wire.checks import doctor, facts, finding, ledgers, rule
+from pulsarctl_wire.checks import conduct, doctor, facts, finding, ledgers, rule
 from pulsarctl_wire.checks.registry import RULES, WEAKER
 from pulsarctl_wire.checks.rule import CAPTURE, CONNECTION, DEFAULTS, FRAME, SECOND, Rule, read_paragraphs
 from pulsarctl_wire.checks.rules import (
     acks,
+    answers,
     chunks,
     consumers,
     creation,
@@ -25,6 +26,7 @@ from pulsarctl_wire.checks.rules import (
     holders,
     liveness,
     lookups,
+    owners,
     payloads,
     peers,
 )
@@ -75,6 +77,9 @@ BOUNDS: Final = {
         consumers._MAX_CONSUMERS
     },
     "consumers whose clients may hang up on a message": {hangups._MAX_CONSUMERS},
+    "producers and consumers that brokers have closed, and topics that were looked up": {owners._MAX_CLOSED},
+    "mistakes on a connection whose outcome is awaited": {conduct.MAX_MISTAKES},
+    "kinds of refusals": {answers._MAX_GROUPS},
 }
 
 
@@ -83,7 +88,8 @@ def section_of(rule: type[Rule]) -> str:
     text = read_paragraphs(rule)
     labelled = "".join(
         f"{fill(f'**{label}:** {text[label]}', 136, break_on_hyphens=False)}\n\n"
-        for label in ("Wire", "Advice", "Source")
+        for label in ("Must", "Should", "Observed", "Wire", "Advice", "Source")
+        if label in text
     )
     cause = ", ".join(CAUSE[part] for part in rule.cause)
     about = f"{rule.severity} · relies on {RELIES_ON[rule.relies_on]} · one cause: same {cause}"

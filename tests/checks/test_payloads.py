@@ -1,7 +1,11 @@
-"""Payloads: messages that clients throw away."""
+"""Payloads: wrong checksums, and messages that clients throw away."""
+
+import zlib
+from collections.abc import Callable
 
 import pytest
 import zstandard
+from crc32c import crc32c
 from segments import Tcp, build
 from timeline import Timeline
 
@@ -46,3 +50,60 @@ def test_looking_for_right_sizes_has_a_budget() -> None:
         timeline.say(2, tcp, (True, build("SEND", metadata, payload, producer_id=0, sequence_id=number)))
     found = [finding.rule for finding in timeline.findings()]
     assert found == ["bad_uncompressed_size"] * (Budget.START // MAX_PAYLOAD)
+
+
+METADATA = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+RIGHT = build("SEND", METADATA, b"payload", producer_id=0, sequence_id=0)
+
+
+def _with_wrong_checksum(raw: bytes, compute: Callable[[bytes], int]) -> bytes:
+    at = raw.index(b"\x0e\x01") + 2
+    return raw[:at] + compute(raw[at + 4 :]).to_bytes(4, "big") + raw[at + 4 :]
+
+
+CRC32 = _with_wrong_checksum(RIGHT, zlib.crc32)
+FLIPPED = _with_wrong_checksum(RIGHT, lambda covered: crc32c(covered) ^ 1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sends", "texts"),
+    [
+        ("send_corrupt", [CRC32], ["the CRC is wrong: it is zlib's CRC-32, not CRC32-C"]),
+        (
+            "send_corrupt_at_source",
+            [CRC32, CRC32],
+            ["the CRC is wrong: it is zlib's CRC-32, not CRC32-C", "the same bytes again"],
+        ),
+        (
+            "send_corrupt_in_transit",
+            [FLIPPED, RIGHT],
+            [
+                "the CRC is wrong: one flipped bit explains it: bit 0 of byte 21 (0x15)",
+                "the same message, the CRC is right",
+            ],
+        ),
+    ],
+)
+def test_why_checksums_of_sends_are_wrong(rule: str, sends: list[bytes], texts: list[str]) -> None:
+    timeline, tcp = Timeline(), Tcp()
+    timeline.log_in(0, tcp, (True, build("PRODUCER", topic=TOPIC, producer_id=0, request_id=1)))
+    timeline.say(1, tcp, (False, build("PRODUCER_SUCCESS", request_id=1, producer_name="p")))
+    for number, raw in enumerate(sends):
+        timeline.say(2 + number, tcp, (True, raw))
+    [finding] = timeline.findings()
+    assert finding.rule == rule
+    assert [evidence.text for evidence in finding.evidence] == texts
+    assert finding.evidence[0].reason == "the CRC is wrong"  # tables say no more
+
+
+def test_why_the_checksum_of_a_message_is_wrong() -> None:
+    message_id = {"ledgerId": 7, "entryId": 1}
+    raw = build("MESSAGE", METADATA, b"payload", consumer_id=0, message_id=message_id)
+    timeline, tcp = Timeline(), Tcp()
+    subscribed = {"topic": TOPIC, "subscription": "s", "consumer_id": 0, "request_id": 1}
+    timeline.log_in(0, tcp, (True, build("SUBSCRIBE", subType=0, **subscribed)))
+    timeline.say(1, tcp, (False, build("SUCCESS", request_id=1)))
+    timeline.say(2, tcp, (False, _with_wrong_checksum(raw, lambda covered: 0)))
+    [finding] = timeline.findings()
+    assert finding.rule == "message_corrupt"
+    assert [evidence.text for evidence in finding.evidence] == ["the CRC is wrong: 0 stands in its place"]

@@ -9,9 +9,14 @@ from pulsarctl_wire.capture.packets import Segment
 from pulsarctl_wire.capture.reassembly import Reassembler
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.finding import Finding
-from pulsarctl_wire.checks.rule import SECOND
+from pulsarctl_wire.checks.registry import RULES
+from pulsarctl_wire.checks.rule import SECOND, Rule
 from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
+
+_CONDUCT = ("answers", "handshake", "owners", "publishing", "receiving")  # modules
+FAILURES = [rule for rule in RULES if not rule.__module__.endswith(_CONDUCT)]
+"""The rules about what fails, not about who breaks the protocol."""
 
 LOGIN: list[Turn] = [
     (True, build("CONNECT", client_version="test", protocol_version=21)),
@@ -20,10 +25,13 @@ LOGIN: list[Turn] = [
 
 
 class Timeline:
-    """A capture of which each segment has a time, in seconds since its beginning."""
+    """A capture of which each segment has a time, in seconds since its beginning.
 
-    def __init__(self, listener: str = "") -> None:
-        self.doctor = Doctor(thresholds=SHORT)
+    `rules` are those that are applied; by default those about failures, as such captures break many others.
+    """
+
+    def __init__(self, listener: str = "", rules: Iterable[type[Rule]] = FAILURES) -> None:
+        self.doctor = Doctor(rules, thresholds=SHORT)
         self.listener = listener  # of the connections that begin from now on
         self._knowledge = Knowledge()
         self._reassembler = Reassembler(

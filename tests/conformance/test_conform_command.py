@@ -82,6 +82,20 @@ def test_the_admin_api_is_used_if_named(broker: Broker) -> None:
     assert report["settings"] == ["admin"]
 
 
+def test_a_broker_with_tls() -> None:
+    with Broker(tls=True) as broker:
+        report = report_of(
+            broker.service_url_tls, "--tls-ca", broker.ca_file, "lookup/connect", "send/max_size"
+        )
+        assert report["target"] == broker.service_url_tls
+    assert set(verdicts_of(report).values()) == {"passed"}
+
+
+def test_a_broker_by_another_of_its_names(broker: Broker) -> None:
+    url = broker.service_url.replace("127.0.0.1", "localhost")
+    assert verdicts_of(report_of(url, "lookup/connect")) == {"lookup/connect": "passed"}
+
+
 def test_a_broker_that_does_not_conform(broker: Broker, tmp_path: Path) -> None:
     number = broker.add_fault("duplicate command=ACK_RESPONSE")
     captures, junit, markdown = tmp_path / "captures", tmp_path / "junit.xml", tmp_path / "report.md"

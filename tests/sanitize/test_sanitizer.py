@@ -127,6 +127,7 @@ def test_wrong_checksums_of_entries_are_wrong_in_the_same_way() -> None:
         "crc32": zlib.crc32(entry).to_bytes(4, "big"),
         "zero": bytes(4),
         "without the size": crc32c(entry[4:]).to_bytes(4, "big"),
+        "not inverted": (crc32c(entry) ^ 0xFFFFFFFF).to_bytes(4, "big"),
     }
     flipped = frame[:-3] + bytes([frame[-3] ^ 4]) + frame[-2:]
     frames = [frame, *(frame[:at] + checksum + entry for checksum in wrong.values()), flipped]
@@ -140,6 +141,7 @@ def test_wrong_checksums_of_entries_are_wrong_in_the_same_way() -> None:
         zlib.crc32(others[1][1]).to_bytes(4, "big"),
         bytes(4),
         crc32c(others[3][1][4:]).to_bytes(4, "big"),
+        (crc32c(others[4][1]) ^ 0xFFFFFFFF).to_bytes(4, "big"),
     ]
     again = flip[1][:-3] + bytes([flip[1][-3] ^ 4]) + flip[1][-2:]
     assert flip[0] == crc32c(again).to_bytes(4, "big")

@@ -12,7 +12,8 @@ from pulsarctl_wire.table import metadata
 from pulsarctl_wire.table.metadata import Examiner
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
-from pulsarctl_wire.wire.payload import Budget, find_misstated_size
+from pulsarctl_wire.wire.inspection import Inspection, inspect_entry
+from pulsarctl_wire.wire.payload import Budget
 from pulsarctl_wire.wire.PulsarApi_pb2 import ZLIB, BaseCommand, MessageMetadata
 
 
@@ -63,12 +64,12 @@ def test_a_wrong_checksum_has_a_digest_that_tells_copies() -> None:
 def test_checksums_of_payloads_that_decompress(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bytes] = []
 
-    def counted(metadata: MessageMetadata, payload: bytes, budget: Budget) -> int | None:
+    def counted(metadata: MessageMetadata, payload: bytes, budget: Budget) -> Inspection:
         calls.append(payload)
-        return find_misstated_size(metadata, payload, budget)
+        return inspect_entry(metadata, payload, budget)
 
     monkeypatch.setattr(metadata, "_MAX_ENTRIES", 10)
-    monkeypatch.setattr(metadata, "find_misstated_size", counted)
+    monkeypatch.setattr(metadata, "inspect_entry", counted)
     examiner = Examiner()
     frames = [sent(PACKED, number, compression=ZLIB, uncompressed_size=100) for number in range(25)]
     for frame in (*frames, frames[-1]):

@@ -48,6 +48,8 @@ class _Refresh(ClientRule):
 class AuthChallengeUnanswered(_Refresh):
     """The broker asked for new credentials, the client sent none, and the broker closed the connection.
 
+    Must: answer each AUTH_CHALLENGE, if CONNECT said that it would.
+
     Wire: AUTH_CHALLENGE with PulsarAuthRefresh, no AUTH_RESPONSE, and the broker closes the connection. Other
     traffic may go on meanwhile.
 

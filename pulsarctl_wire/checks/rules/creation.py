@@ -41,6 +41,8 @@ class _Attempt:
 class CreateTimedOutNotClosed(Rule):
     """The client gave up waiting and asked again without closing the first request, which may still succeed.
 
+    Must: close a producer or consumer whose request was not answered in time before asking for it again.
+
     Wire: PRODUCER or SUBSCRIBE has no answer for R, then the client asks again for the topic (with the same
     producer name or subscription) on this connection, with no CLOSE_PRODUCER or CLOSE_CONSUMER of the first
     id between. Certain when the first one succeeds later: then there are two owners.
@@ -129,6 +131,8 @@ class _Refusal(NamedTuple):
 
 class StaleOwnership(Rule):
     """The client keeps asking a broker that does not serve the topic, and does not look the topic up again.
+
+    Must: look the topic up again before opening a producer or consumer anew.
 
     Wire: PRODUCER or SUBSCRIBE is answered ServiceNotReady, and comes again at the same server address, with
     no lookup of the topic by that client host between, by LOOKUP or over HTTP, on any connection. Tables lack

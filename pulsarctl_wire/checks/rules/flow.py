@@ -127,6 +127,8 @@ class PermitsOverGranted(Rule):
 class PermitOverflow(Rule):
     """The client granted more than 2147483647 permits: the broker's counter is negative and delivery stops.
 
+    Must: keep the permits that are outstanding at or below 2147483647.
+
     Wire: the permits of all FLOWs since SUBSCRIBE, less those used, are above 2147483647.
 
     Advice: Make the client grant smaller numbers; reconnect it now.

@@ -74,6 +74,8 @@ class _Silent(Rule):
 class ClientSilent(_Silent):
     """The client does not answer the broker's PING: the process hangs, or its host or the network is gone.
 
+    Must: answer each PING at once.
+
     Wire: PING to the client, and no byte from it until the broker closes the connection, at least 1 s later;
     or none for twice R. Any frame counts as an answer.
 
@@ -90,6 +92,8 @@ class ClientSilent(_Silent):
 
 class BrokerSilent(_Silent):
     """The broker does not answer the client's PING: it hangs, or a firewall drops the packets.
+
+    Must: answer each PING at once.
 
     Wire: PING to the broker, and no byte from it until the client closes the connection, at least 1 s later;
     or none for twice R. A PONG after the client's FIN comes too late.

@@ -214,6 +214,7 @@ class AdvertisedAddressUnreachable(Rule):
         super().__init__(doctor)
         self._addresses: dict[tuple[str, str], _Address] = {}  # by client host and address
         self._promises: dict[tuple[str, str], _Promise] = {}  # by client host and topic
+        self._kept: dict[tuple[str, str], None] = {}  # client hosts, and addresses where they opened a topic
         self._opening: dict[tuple[str, str], None] = {}  # client hosts, and topics that they open
         self._has_all_addresses = True  # no address was forgotten
         self._now = 0
@@ -278,7 +279,11 @@ class AdvertisedAddressUnreachable(Rule):
     def on_arrival(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget a promise that was kept."""
         self._note_opening(state, frame)
-        self._promises.pop((find_client_host(state.connection), frame.topic or ""), None)
+        host = find_client_host(state.connection)
+        promise = self._promises.pop((host, frame.topic or ""), None)
+        if promise is not None:
+            self._kept[host, promise.address] = None
+            bound(self._kept, _MAX_LOOKUPS)
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Record the end of a connection, and whose client has left."""
@@ -317,7 +322,9 @@ class AdvertisedAddressUnreachable(Rule):
         del self._promises[key]
         tries = sum(time_ns >= since_ns for time_ns in address.failed_ns)
         is_known = tries or (self._has_all_addresses and (key[0], without_partition(key[1])) in self._opening)
-        if promise.is_http and not tries:
+        if not tries and (
+            promise.is_http or promise.state.has_erred or (key[0], promise.address) in self._kept
+        ):
             return
         if address.reached_ns >= since_ns or not is_known or not self.can_judge(promise.state):
             return
@@ -385,6 +392,8 @@ class LookupThrottled(Rule):
 
 class ProducerOnPartitionedParent(Rule):
     """A producer writes to the plain name of a partitioned topic: consumers of the partitions never see it.
+
+    Must: open a producer for each partition of a partitioned topic, by its name.
 
     Wire: PRODUCER succeeds for a topic that has partitions, according to a PARTITIONED_METADATA_RESPONSE, or
     an answer over HTTP, on any connection.

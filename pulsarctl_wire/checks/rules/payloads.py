@@ -3,10 +3,11 @@
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.checks.facts import Send, format_entry
-from pulsarctl_wire.checks.finding import Sighting, Subject
+from pulsarctl_wire.checks.finding import WRONG_CHECKSUM, Sighting, Subject
 from pulsarctl_wire.checks.ledgers import Consumer, Producer, UnackedDelivery
 from pulsarctl_wire.checks.rule import SECOND, Reporter, Rule
 from pulsarctl_wire.checks.state import CheckState
+from pulsarctl_wire.wire.checksum_cause import explain_checksum
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import MAX_PARSED, Event, Frame, Gap
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck, ServerError
@@ -75,6 +76,8 @@ class ResponseOverFrameLimit(Rule):
 class MessageOverFrameLimit(Rule):
     """A message with its metadata is larger than the broker's frame limit, so the broker hangs up.
 
+    Must: send no frame above the size that CONNECTED states, with 10 KiB for the rest of it.
+
     Wire: SEND with TOTAL_SIZE + 4 above max_message_size + 10,240 bytes; the broker closes without an answer.
     The client reconnects and sends it again, with the same producer name and sequence id. Java from 4.0, C++
     and Go refuse such messages before they are sent.
@@ -107,8 +110,19 @@ class MessageOverFrameLimit(Rule):
         self.report(state, large.subject, rows, f"{text}, so the broker closes the connection.")
 
 
-class SendCorruptAtSource(Rule):
+class ChecksumRule(Rule):
+    """The base class of rules about wrong checksums: they find out why a checksum is wrong."""
+
+    def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
+        """Note the cause of a wrong checksum."""
+        if not sighting.checksum_cause:  # by another of these rules
+            sighting.checksum_cause = explain_checksum(frame)
+
+
+class SendCorruptAtSource(ChecksumRule):
     """The producer sends a wrong checksum, and the same bytes again: it was wrong before it was sent.
+
+    Must: send the CRC32-C of metadata size, metadata and payload with each message, or none.
 
     Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and later the same
     producer name and sequence id with identical bytes.
@@ -125,12 +139,12 @@ class SendCorruptAtSource(Rule):
         """Report the same bytes with the same wrong checksum."""
         previous = send.previous
         if previous is not None and previous.is_corrupt and frame.checksum == "invalid" and send.is_copy:
-            rows = [(previous, "the CRC is wrong"), (send, "the same bytes again")]
+            rows = [(previous, WRONG_CHECKSUM), (send, "the same bytes again")]
             refusals = [(previous.answer, "refused"), (send.answer, "refused")]
             self.report(state, producer.subject(send), [*rows, *refusals])
 
 
-class SendCorruptInTransit(Rule):
+class SendCorruptInTransit(ChecksumRule):
     """The same message is good in one place and broken in another: it was damaged between client and broker.
 
     Wire: SEND with a wrong CRC32-C, and the same message with the right one later; or SEND with the right
@@ -151,7 +165,7 @@ class SendCorruptInTransit(Rule):
             return
         if previous.size == send.size:
             rows = [
-                (previous, "the CRC is wrong"),
+                (previous, WRONG_CHECKSUM),
                 (previous.answer, "refused"),
                 (send, "the same message, the CRC is right"),
             ]
@@ -165,7 +179,7 @@ class SendCorruptInTransit(Rule):
             self.report(state, producer.subject(send), rows)
 
 
-class SendCorrupt(Rule):
+class SendCorrupt(ChecksumRule):
     """A message arrives with a wrong checksum and is not sent again: it is lost unless repeated.
 
     Wire: SEND with a wrong CRC32-C, which brokers answer by SEND_ERROR ChecksumError, and no SEND with its
@@ -185,6 +199,7 @@ class SendCorrupt(Rule):
 
     def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note a SEND with a wrong checksum."""
+        super().on_corrupt(state, frame, sighting)
         if isinstance(sighting, Send) and not sighting.is_copy:
             producer = state.producer(sighting.producer)
             if producer is not None:
@@ -212,11 +227,11 @@ class SendCorrupt(Rule):
         self._waiting.clear()
 
     def _report(self, state: CheckState, producer: Producer, send: Send) -> None:
-        rows = [(send, "the CRC is wrong"), (send.answer, "refused")]
+        rows = [(send, WRONG_CHECKSUM), (send.answer, "refused")]
         self.report(state, producer.subject(send), rows)
 
 
-class MessageCorrupt(Rule):
+class MessageCorrupt(ChecksumRule):
     """A message reaches the consumer with a wrong checksum: it was damaged between broker and here.
 
     Wire: MESSAGE with a wrong CRC32-C. Brokers check what they store, so the damage is younger.
@@ -231,8 +246,9 @@ class MessageCorrupt(Rule):
 
     def on_corrupt(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report a MESSAGE with a wrong checksum."""
+        super().on_corrupt(state, frame, sighting)
         if frame.type == _MESSAGE:
-            self.report(state, make_entry_subject(frame), [(sighting, "the CRC is wrong")])
+            self.report(state, make_entry_subject(frame), [(sighting, WRONG_CHECKSUM)])
 
 
 class ClientDiscardedMessage(Rule):
@@ -268,6 +284,8 @@ class ClientDiscardedMessage(Rule):
 
 class BadUncompressedSize(Rule):
     """A compressed message carries a missing or wrong uncompressed_size: some clients read it as empty.
+
+    Must: state the size of the payload before compression in uncompressed_size.
 
     Wire: SEND or MESSAGE with a compression other than NONE, the CRC is right, and uncompressed_size is not
     the length of the decompressed payload. Java delivers an empty message, C++ discards it, Go may ignore the
@@ -315,6 +333,8 @@ class PayloadDoesNotDecompress(Rule):
 
 class UndecodableMetadata(Rule):
     """The broker accepts a message whose metadata nobody can decode; it is never delivered.
+
+    Must: send metadata that is a valid MessageMetadata.
 
     Wire: SEND or MESSAGE with a right CRC whose MessageMetadata does not parse, or lacks a required field.
     The broker answers with a receipt, and skips the entry when it delivers.

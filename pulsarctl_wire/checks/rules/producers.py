@@ -27,6 +27,8 @@ _OVER_QUOTA: Final = {
 class ReceiptMismatch(Rule):
     """A receipt arrives for a later message while an earlier one has none: clients then send all again.
 
+    Must: confirm the messages of a producer in the order in which they were sent.
+
     Wire: SEND_RECEIPT for a SEND that is not the oldest one of its producer without receipt or SEND_ERROR. A
     batch is answered by its lowest or highest sequence id; receipts below the oldest are ignored.
 
@@ -212,7 +214,8 @@ class ProducerFenced(Rule):
             rows.insert(1, (fence, "another producer asks for access with fencing"))
             certainty = CERTAIN if topic.epoch > 0 else SUSPECTED
         subject = producer.subject()
-        self.report(state, subject, rows, certainty=certainty)
+        if certainty == CERTAIN or not state.has_erred:  # a mistake is why it was closed
+            self.report(state, subject, rows, certainty=certainty)
 
 
 class BacklogQuotaExceeded(Rule):

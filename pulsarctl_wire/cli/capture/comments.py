@@ -47,9 +47,9 @@ def describe_findings(findings: Iterable[Finding]) -> dict[int, list[str]]:
     comments: dict[int, list[str]] = {}
     for finding in findings:
         head = f"{finding.rule} ({finding.certainty}) {subject_text(finding)}".rstrip()
-        for sighting, reason in finding.evidence:
-            text = f"{head}: {clean(reason)}. {clean(finding.explanation)}"
-            comments.setdefault(sighting.packet, []).append(cut_line(text, _MAX_WIDTH))
+        for evidence in finding.evidence:
+            text = f"{head}: {clean(evidence.text)}. {clean(finding.explanation)}"
+            comments.setdefault(evidence.sighting.packet, []).append(cut_line(text, _MAX_WIDTH))
     return comments
 
 

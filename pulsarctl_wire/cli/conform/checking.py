@@ -28,7 +28,7 @@ from pulsarctl_wire.conformance.report import Report, make_report
 from pulsarctl_wire.conformance.report import list_cases as describe_cases
 from pulsarctl_wire.conformance.runner import make_plan, run_plan
 from pulsarctl_wire.conformance.survey import Survey, survey
-from pulsarctl_wire.conformance.verdict import ERROR, FAILED, PASSED, Outcome
+from pulsarctl_wire.conformance.verdict import ERROR, FAILED, PASSED, Outcome, parse_release
 from pulsarctl_wire.net.settings import Settings, gather, make_settings, parse_url
 from pulsarctl_wire.net.sockets import allow_many_sockets
 from pulsarctl_wire.net.web import make_headers
@@ -91,8 +91,8 @@ def check_broker(options: BrokerOptions) -> int:
     allow_many_sockets()
     report, outcomes = asyncio.run(_run(options, cases, place, claims))
     if options.captures is not None:
-        kept = {FAILED, ERROR} if options.captures_of == "failed" else {PASSED, FAILED, ERROR}
-        _write_captures(options.captures, [outcome for outcome in outcomes if outcome.verdict in kept])
+        verdicts = {FAILED, ERROR} if options.captures_of == "failed" else {PASSED, FAILED, ERROR}
+        _write_captures(options.captures, [outcome for outcome in outcomes if outcome.verdict in verdicts])
     _write_file("--junit", options.junit, junit_of(report))
     _write_file("--markdown", options.markdown, markdown_of(report).encode())
     if options.output == "json":
@@ -115,10 +115,10 @@ def _parse_claims(texts: list[str]) -> tuple[frozenset[str], dict[str, float]]:
         elif not equals and name in SETTINGS:
             names.add(name)
         else:
-            known = ", ".join(
+            choices = ", ".join(
                 [*(name for name in SETTINGS if name not in VISIBLE), *map("{}=SECONDS".format, SECONDS)]
             )
-            console.fail(f"--have {text[:60]}: use one of {known}")
+            console.fail(f"--have {text[:60]}: use one of {choices}")
     return frozenset(names), seconds
 
 
@@ -158,17 +158,17 @@ async def _run(
     make_target = partial(RemoteTarget, place)
     began, date = time.perf_counter(), datetime.now(timezone.utc)
     async with make_target() as target:
-        seen = await survey(target)
-    settings = _join_settings(seen, claims, place)
-    plan = make_plan(cases, settings, options.cases, options.jobs)
+        result = await survey(target)
+    settings = _join_settings(result, claims, place)
+    plan = make_plan(cases, settings, options.cases, options.jobs, parse_release(result.server))
     progress = Progress(len(cases))
     outcomes = await run_plan(plan, make_target, progress.add)
     progress.end()
     scheme = "pulsar" if place.tls is None else "pulsar+ssl"
     about = {
         "target": f"{scheme}://{place.address}",
-        "server": seen.server,
-        "protocol_version": seen.protocol_version,
+        "server": result.server,
+        "protocol_version": result.protocol_version,
         "date": date.isoformat(),
         "seconds": round(time.perf_counter() - began, 3),
         "pwire": __version__,
@@ -177,12 +177,12 @@ async def _run(
     return make_report(about, outcomes, list_frames), outcomes
 
 
-def _join_settings(seen: Survey, claims: frozenset[str], place: Place) -> frozenset[str]:
+def _join_settings(result: Survey, claims: frozenset[str], place: Place) -> frozenset[str]:
     """Return the settings that cases can rely on: those that were seen, and those that we were told of."""
-    known = seen.settings | claims
+    settings = result.settings | claims
     if place.admin is not None:
-        known |= {"admin"}
-    return known if place.key is not None else known - {"auth"}
+        settings |= {"admin"}
+    return settings if place.key is not None else settings - {"auth"}
 
 
 class Progress:
@@ -263,8 +263,8 @@ def read_report(path: str) -> Any:
     try:
         with open(path, "rb") as file:
             report = json.loads(file.read(_MAX_REPORT))
-        required = {"target", "server", "protocol_version", "date", "seconds", "pwire", "settings", "counts"}
-        if not isinstance(report, dict) or not required <= report.keys():
+        keys = {"target", "server", "protocol_version", "date", "seconds", "pwire", "settings", "counts"}
+        if not isinstance(report, dict) or not keys <= report.keys():
             raise ValueError("keys are missing")
         for case in report["cases"]:
             case["id"], case["level"], case["verdict"]

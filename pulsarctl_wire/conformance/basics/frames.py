@@ -90,8 +90,8 @@ def make_digits(number: int) -> bytes:
 def make_entry(metadata: bytes, payload: bytes = b"hello", size: int | None = None) -> bytes:
     """Return an entry with a valid CRC around any bytes; `size` replaces the true METADATA_SIZE."""
     size = len(metadata) if size is None else size
-    covered = size.to_bytes(4, "big") + metadata + payload
-    return MAGIC_CHECKSUM + crc32c(covered).to_bytes(4, "big") + covered
+    content = size.to_bytes(4, "big") + metadata + payload
+    return MAGIC_CHECKSUM + crc32c(content).to_bytes(4, "big") + content
 
 
 # -- SEND

@@ -98,8 +98,8 @@ class Target:
         host, port = self.address
         loop, number = asyncio.get_running_loop(), next(self._numbers)
         try:
-            opening = loop.create_connection(lambda: Probe(self, number), host, port, ssl=self.tls)
-            _, probe = await asyncio.wait_for(opening, PATIENCE)
+            attempt = loop.create_connection(lambda: Probe(self, number), host, port, ssl=self.tls)
+            _, probe = await asyncio.wait_for(attempt, PATIENCE)
         except (asyncio.TimeoutError, TimeoutError):
             raise RequestTimeout(f"{host}:{port}: no connection within {PATIENCE:g} s") from None
         except OSError as error:

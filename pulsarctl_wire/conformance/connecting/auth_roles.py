@@ -241,7 +241,7 @@ async def subscription_of_roles(broker: Target) -> None:
     await broker.rest("POST", f"/admin/v2/namespaces/{namespace}/permissions/subscription/s", ["reader"])
     probe = await _connect_as(broker, "other")
     await probe.expect_error("AuthorizationError", "SUBSCRIBE", **make_subscription(topic))
-    await probe.subscribe(topic, subscription="another")
+    await probe.subscribe(topic, consumer_id=2, subscription="another")
     await (await _connect_as(broker, "reader")).subscribe(topic)
 
 
@@ -262,7 +262,7 @@ async def subscription_prefix(broker: Target) -> None:
     text = "The subscription name needs to be prefixed by the authentication role, like reader-xxxx"
     equal(body.error, ServerError.AuthorizationError, "error")
     require(text in body.message, f"a message with {text!r}", body.message)
-    await probe.subscribe(topic, subscription="reader-s")
+    await probe.subscribe(topic, consumer_id=2, subscription="reader-s")
 
 
 @case(SHOULD, needs=("admin", "auth"))
@@ -278,8 +278,8 @@ async def revoked(broker: Target) -> None:
     await probe.create_producer(topic)
     await probe.subscribe(topic)
     await broker.rest("DELETE", f"/admin/v2/namespaces/{namespace}/permissions/both")
-    closed = {(await probe.next()).command, (await probe.next()).command}
-    equal(closed, {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}, "closed")
+    commands = {(await probe.next()).command, (await probe.next()).command}
+    equal(commands, {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}, "closed")
     probe.publish()
     await probe.expect_nothing()
     await probe.expect_pong()

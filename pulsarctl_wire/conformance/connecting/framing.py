@@ -358,8 +358,8 @@ async def pipelined_requests(broker: Target) -> None:
     Source: Protocol: Connection sharing.
     """
     lookups = [make_frame("LOOKUP", topic=broker.topic(), request_id=number) for number in (1, 2)]
-    listing = make_frame("GET_TOPICS_OF_NAMESPACE", namespace="public/default", request_id=3)
-    probe = await _send(broker, b"".join([*lookups, listing]))
+    topics_request = make_frame("GET_TOPICS_OF_NAMESPACE", namespace="public/default", request_id=3)
+    probe = await _send(broker, b"".join([*lookups, topics_request]))
     answers = {(item.command, item.body.request_id) for item in [await probe.next() for _ in range(3)]}
     equal(
         answers,

@@ -29,8 +29,8 @@ async def newer_commands_on_v0(broker: Target) -> None:
     last = await probe.request("GET_LAST_MESSAGE_ID", "GET_LAST_MESSAGE_ID_RESPONSE", consumer_id=1)
     equal(id_of(last.last_message_id), id_of(second.body.message_id), "id of")
     schema = {"topic": topic, "schema": make_avro_schema("int")}
-    created = await probe.request("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE", **schema)
-    absent(created, "error_code")
+    answer = await probe.request("GET_OR_CREATE_SCHEMA", "GET_OR_CREATE_SCHEMA_RESPONSE", **schema)
+    absent(answer, "error_code")
     topics = (await probe.list_topics()).topics
     require(topic in topics, f"{topic} among the topics", topics)
     probe.redeliver()

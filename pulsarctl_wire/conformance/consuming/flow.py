@@ -220,8 +220,8 @@ async def stats_while_subscribing(broker: Target) -> None:
     """
     probe = await broker.connect()
     await probe.look_up(topic := broker.topic())
-    wanted = make_frame("SUBSCRIBE", request_id=51, **make_subscription(topic))
-    probe.send(wanted + make_frame("CONSUMER_STATS", request_id=52, consumer_id=1))
+    request = make_frame("SUBSCRIBE", request_id=51, **make_subscription(topic))
+    probe.send(request + make_frame("CONSUMER_STATS", request_id=52, consumer_id=1))
     answers = {item.command: item.body for item in [await probe.next() for _ in range(2)]}
     equal(answers["SUCCESS"].request_id, 51, "request_id")
     stats = answers["CONSUMER_STATS_RESPONSE"]

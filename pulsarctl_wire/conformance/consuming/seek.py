@@ -162,8 +162,8 @@ async def resubscribe_at_once(broker: Target) -> None:
     Source: Broker: ServerCnx.handleSeek; broker: PersistentSubscription.resetCursor.
     """
     consumer = await broker.subscribe(topic := await broker.fill(1))
-    wanted = make_frame("SEEK", consumer_id=1, request_id=51, message_id=EARLIEST)
-    consumer.send(wanted + make_frame("SUBSCRIBE", request_id=52, **make_subscription(topic)))
+    request = make_frame("SEEK", consumer_id=1, request_id=51, message_id=EARLIEST)
+    consumer.send(request + make_frame("SUBSCRIBE", request_id=52, **make_subscription(topic)))
     await consumer.expect("CLOSE_CONSUMER", consumer_id=1, request_id=NO_REQUEST)
     answers = [await consumer.expect("SUCCESS") for _ in range(2)]
     equal(sorted(item.body.request_id for item in answers), [51, 52], "request_id")

@@ -36,8 +36,9 @@ async def reserved_names(broker: Target) -> None:
     """
     probe = await broker.connect()
     await probe.look_up(topic := broker.topic())
-    for name in ("pulsar.dedup", "pulsar.repl.x"):
-        await probe.expect_error("ProducerBusy", "SUBSCRIBE", **make_subscription(topic, subscription=name))
+    for number, name in enumerate(("pulsar.dedup", "pulsar.repl.x")):
+        fields = make_subscription(topic, consumer_id=number, subscription=name)
+        await probe.expect_error("ProducerBusy", "SUBSCRIBE", **fields)
 
 
 _THREE = [b"m0", b"m1", b"m2"]

@@ -19,9 +19,10 @@ async def strict_name(broker: Target) -> None:
     """
     probe = await broker.connect()
     await probe.look_up(topic := broker.topic())
-    for name in ("a/b", "ü"):
-        await probe.expect_error("ProducerBusy", "SUBSCRIBE", **make_subscription(topic, subscription=name))
-    await probe.subscribe(topic, subscription="a-b=:.")
+    for number, name in enumerate(("a/b", "ü")):
+        fields = make_subscription(topic, consumer_id=number, subscription=name)
+        await probe.expect_error("ProducerBusy", "SUBSCRIBE", **fields)
+    await probe.subscribe(topic, consumer_id=2, subscription="a-b=:.")
 
 
 @case(SHOULD, needs=("subscribing",))
@@ -69,7 +70,7 @@ async def rate(broker: Target) -> None:
         await probe.subscribe(topic, consumer_name="x")
         await probe.request("CLOSE_CONSUMER", "SUCCESS", consumer_id=1)
     await probe.expect_error("NotAllowedError", "SUBSCRIBE", **make_subscription(topic, consumer_name="x"))
-    await probe.subscribe(topic, consumer_name="y")
+    await probe.subscribe(topic, consumer_id=2, consumer_name="y")
 
 
 @case(SHOULD, needs=("subscribing",))

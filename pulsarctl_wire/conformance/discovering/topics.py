@@ -240,7 +240,7 @@ async def too_many(broker: Target) -> None:
     await probe.look_up(f"persistent://{namespace}/b")
     fields = {"topic": f"persistent://{namespace}/b", "producer_id": 2}
     await probe.expect_error("NotAllowedError", "PRODUCER", **fields)
-    await probe.create_producer(f"non-persistent://{namespace}/c", 2)
+    await probe.create_producer(f"non-persistent://{namespace}/c", 3)
 
 
 @case(OBSERVED, needs=("admin",))

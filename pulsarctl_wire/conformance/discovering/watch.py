@@ -14,8 +14,9 @@ _DEFAULT = "persistent://public/default"
 
 
 async def _watch(probe: Probe, prefix: str, watcher_id: int = 1, **fields: Any) -> Any:
-    given = {"namespace": "public/default", "topics_pattern": f"{_DEFAULT}/{prefix}.*", **fields}
-    body = await probe.request("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_SUCCESS", watcher_id=watcher_id, **given)
+    pattern = f"{_DEFAULT}/{prefix}.*"
+    fields = {"namespace": "public/default", "topics_pattern": pattern, **fields, "watcher_id": watcher_id}
+    body = await probe.request("WATCH_TOPIC_LIST", "WATCH_TOPIC_LIST_SUCCESS", **fields)
     equal(body.watcher_id, watcher_id, "watcher_id")
     present(body, "topics_hash")
     return body

@@ -197,8 +197,8 @@ async def lower_epoch_fences(broker: Target) -> None:
     """
     topic, other = broker.topic(), await broker.connect()
     probe = await broker.produce(**_fields(topic, "Exclusive", topic_epoch=5))
-    fencing = _fields(topic, "ExclusiveWithFencing", topic_epoch=3)
-    await other.expect_error("ProducerFenced", "PRODUCER", **fencing)
+    request = _fields(topic, "ExclusiveWithFencing", topic_epoch=3)
+    await other.expect_error("ProducerFenced", "PRODUCER", **request)
     await probe.expect_nothing()
     probe.publish()
     await probe.expect_close()

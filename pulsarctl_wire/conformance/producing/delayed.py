@@ -88,8 +88,8 @@ async def too_long(broker: Target) -> None:
     delays = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5000}
     topic = f"persistent://{await broker.create_namespace({'delayed_delivery_policies': delays})}/t"
     probe = await broker.produce(topic)
-    published = make_metadata().publish_time
-    await probe.publish_all(b"m", meta_deliver_at_time=published + 4000)
-    probe.publish(1, highest_sequence_id=3, meta_deliver_at_time=published + 6000)
+    publish_time = make_metadata().publish_time
+    await probe.publish_all(b"m", meta_deliver_at_time=publish_time + 4000)
+    probe.publish(1, highest_sequence_id=3, meta_deliver_at_time=publish_time + 6000)
     text = "Exceeds max allowed delivery delay of 5000 milliseconds"
     await probe.expect("SEND_ERROR", sequence_id=3, error=_NOT_ALLOWED, message=text)

@@ -442,12 +442,12 @@ async def not_served_text(broker: Target) -> None:
     Source: Broker: BrokerService.
     """
     namespace, probe = f"public/{broker.name('n')}", await broker.connect()
-    for domain, begin in (
-        ("persistent", ""),
-        ("non-persistent", f"{_EXCEPTION}ServiceUnitNotReadyException: "),
+    for number, domain, begin in (
+        (1, "persistent", ""),
+        (2, "non-persistent", f"{_EXCEPTION}ServiceUnitNotReadyException: "),
     ):
         topic = f"{domain}://{namespace}/t"
-        body = await probe.expect_error("ServiceNotReady", "PRODUCER", topic=topic, producer_id=1)
+        body = await probe.expect_error("ServiceNotReady", "PRODUCER", topic=topic, producer_id=number)
         bundle = f"{begin}Namespace bundle ({namespace}/0x00000000_0xffffffff)"
         first, last = (
             f"{bundle} for topic ({topic}) not served by this instance:",

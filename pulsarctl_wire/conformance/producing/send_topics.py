@@ -189,8 +189,8 @@ async def while_closing(broker: Target) -> None:
     """
     probe = await broker.produce(broker.topic())
     sends = b"".join(make_send(number) for number in range(5))
-    closing = make_frame("CLOSE_PRODUCER", producer_id=1, request_id=9)
-    probe.send(sends + closing + make_send(6))
+    close_request = make_frame("CLOSE_PRODUCER", producer_id=1, request_id=9)
+    probe.send(sends + close_request + make_send(6))
     answers = [await probe.next() for _ in range(7)]
     (error,) = (item.body for item in answers if item.command == "SEND_ERROR")
     equal((error.sequence_id, error.error), (6, ServerError.PersistenceError), "sequence_id, error")

@@ -314,10 +314,10 @@ async def end_on_partition(broker: Target) -> None:
     probe = await broker.connect()
     txn = await _send_in(broker, probe, topic)
     consumer = await broker.subscribe(topic, permits=10)
-    ending = {"txn_action": _COMMIT, "txnid_least_bits_of_low_watermark": 0, **txn}
-    await succeed(probe, "END_TXN_ON_PARTITION", topic=topic, **ending)
+    end_fields = {"txn_action": _COMMIT, "txnid_least_bits_of_low_watermark": 0, **txn}
+    await succeed(probe, "END_TXN_ON_PARTITION", topic=topic, **end_fields)
     equal(payloads(await consumer.messages(1)), [b"in"], "payloads")
-    await succeed(probe, "END_TXN_ON_PARTITION", topic=broker.topic(), **ending)
+    await succeed(probe, "END_TXN_ON_PARTITION", topic=broker.topic(), **end_fields)
     await end(probe, "COMMIT", txn)
 
 

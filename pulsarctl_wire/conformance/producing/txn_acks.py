@@ -145,8 +145,8 @@ async def end_on_subscription(broker: Target) -> None:
     txn = await begin(broker, probe)
     await consumer.confirm_ack(ids[1], **txn)
     where = {**_SUBSCRIPTION, "topic": topic}
-    ending = {"txn_action": TxnAction.Value("ABORT"), "txnid_least_bits_of_low_watermark": 0, **txn}
-    await succeed(probe, "END_TXN_ON_SUBSCRIPTION", subscription=where, **ending)
+    end_fields = {"txn_action": TxnAction.Value("ABORT"), "txnid_least_bits_of_low_watermark": 0, **txn}
+    await succeed(probe, "END_TXN_ON_SUBSCRIPTION", subscription=where, **end_fields)
     message = await consumer.expect("MESSAGE", redelivery_count=1)
     equal(message.payload, b"m1", "payload")
     await end(probe, "ABORT", txn)

@@ -68,6 +68,7 @@ class Leg(asyncio.BufferedProtocol):
         """asyncio: end of file. The connection stays open for sending, unless it is TLS, which cannot."""
         if self.to_broker:
             self.relay.note_loss("closed it")
+        self.relay.note_end(by_broker=self.to_broker)
         self.relay.lanes[not self.to_broker].end()
         return self.can_half_close
 
@@ -178,7 +179,7 @@ class Relay:
         self.is_unsettled = True  # lanes must call `admit`: before the first bytes, undialled, blackholed
         self._greeted = self._opened = False
         self._held = 0  # bytes that wait for the leg to the broker
-        self._ended_by_broker = False
+        self._ended_by_broker: bool | None = None  # whether the broker ended it first
 
     def open_tap(self) -> None:
         """Write the start of the connection to the tap, once."""
@@ -269,6 +270,11 @@ class Relay:
         if self.is_draining:
             self.drain()
 
+    def note_end(self, *, by_broker: bool) -> None:
+        """Note which side has ended its half of the connection, if it is the first."""
+        if self._ended_by_broker is None:
+            self._ended_by_broker = by_broker
+
     def end_leg(self, leg: Leg, exc: Exception | None) -> None:
         """End the other leg in the same way as `leg` has ended."""
         other_leg = self.legs[not leg.to_broker]
@@ -276,7 +282,7 @@ class Relay:
             cause = getattr(exc, "strerror", None) or str(exc)
             self.note_loss("reset it" if isinstance(exc, ConnectionResetError) else f"was lost: {cause}")
         if not self.is_over:
-            self._ended_by_broker |= leg.to_broker
+            self.note_end(by_broker=leg.to_broker)
             for lane in self.lanes:
                 lane.stop(flush=exc is None and lane.to_broker != leg.to_broker)
             self.is_over = True
@@ -288,14 +294,14 @@ class Relay:
         leg.is_gone = True
         if other_leg.is_gone or other_leg.transport is None:
             if self._opened:
-                self.tap.closed(self.connection, time.time_ns(), self._ended_by_broker)
+                self.tap.closed(self.connection, time.time_ns(), bool(self._ended_by_broker))
             self.host.end_relay(self)
 
     def fail(self, reason: str = "") -> None:
         """Reset the client's leg, as the broker cannot be connected."""
         if reason:
             self.note(reason)
-        self._ended_by_broker = True
+        self.note_end(by_broker=True)
         self.reset()
 
     def refuse(self, answer: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from pulsarctl_wire.wire.checksum_cause import explain_checksum
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
 from pulsarctl_wire.wire.credentials import Span
 from pulsarctl_wire.wire.frame import Frame, Malformed
@@ -57,6 +58,7 @@ class _Annotator:
         self._raw = raw
         self._hidden = hidden
         self._cut = False  # whether the end of the frame is missing
+        self._checksum_cause = ""  # of a wrong checksum, in words
 
     # -- frames
 
@@ -67,6 +69,7 @@ class _Annotator:
         """Add the parts of a frame, complete or cut."""
         raw, size = self._raw, frame.command_size
         self._cut = frame.partial
+        self._checksum_cause = explain_checksum(frame)
         end = min(8 + size, len(raw))
         self._add(0, 4, f"TOTAL_SIZE {frame.total_size}")
         self._add(4, 8, f"COMMAND_SIZE {size}")
@@ -92,6 +95,8 @@ class _Annotator:
                 "valid" if parts.stored == parts.computed else f"invalid, the bytes have {parts.computed:08x}"
             )
             self._add(offset, offset + 2, "magic 0e01: checksum")
+            if self._checksum_cause:
+                state += f"; {self._checksum_cause}"
             self._add(start, stop, f"CRC32-C {parts.stored:08x}: {'cut' if self._cut else state}")
             offset = stop
         start, stop = parts.metadata

@@ -61,7 +61,7 @@ class LostBytes:
         self.offset = offset
         self.size = 0
         self.head = b""
-        self._packets: list[int] = []
+        self._packets: tuple[int, ...] = ()
         self.stamp = stamp
 
     def add(self, data: bytes, sources: list[Source], last: int) -> None:
@@ -69,7 +69,7 @@ class LostBytes:
         if data and len(self._packets) < _MAX_PACKETS:
             start = self.offset + self.size
             packets = packets_of(sources, start, start + len(data), last)
-            self._packets += packets[packets[:1] == self._packets[-1:] :]
+            self._packets += tuple(packets[tuple(packets[:1]) == self._packets[-1:] :])
         self.size += len(data)
         free = Malformed.KEPT - len(self.head)
         if free > 0:
@@ -85,9 +85,10 @@ class LostBytes:
 
     def state(self) -> LostState:
         """Return the state as plain data, for `resume`."""
-        return self.reason, self.offset, self.size, self.head, self._packets, self.stamp
+        return self.reason, self.offset, self.size, self.head, list(self._packets), self.stamp
 
     def resume(self, state: LostState, shift: int) -> None:
         """Continue from a `state` whose offset is `shift` bytes too small."""
-        self.reason, self.offset, self.size, self.head, self._packets, self.stamp = state
+        self.reason, self.offset, self.size, self.head, packets, self.stamp = state
+        self._packets = tuple(packets)
         self.offset += shift

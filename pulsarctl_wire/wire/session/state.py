@@ -65,6 +65,8 @@ TOPIC_RULES: Final[RuleNames] = {
     NUMBERS["PONG"]: "_pong",
 }
 
+_NO_PINGS: Final[dict[bool, deque[Request]]] = {}
+
 Rules = dict[int, Callable[[Any, Frame], None]]
 _rules: dict[Any, Rules] = {}
 
@@ -179,7 +181,7 @@ class TopicState(State):
         self._pending_requests: dict[tuple[str, int], Request] = {}
         self._handshake: Request | None = None
         self._challenge: Request | None = None
-        self._pings: dict[bool, deque[Request]] = {}  # by direction
+        self._pings: dict[bool, deque[Request]] = _NO_PINGS  # by direction
         self.greeting = Greeting()
         """What the handshake says."""
 
@@ -372,6 +374,8 @@ class TopicState(State):
         self._wait_for_pong(frame.to_broker, _request_of(frame))
 
     def _wait_for_pong(self, to_broker: bool, ping: Request) -> None:
+        if self._pings is _NO_PINGS:  # a flood's connections need no dict of their own
+            self._pings = {}
         self._pings.setdefault(to_broker, deque(maxlen=MAX_PENDING)).append(ping)
 
     def _pong(self, frame: Frame) -> None:

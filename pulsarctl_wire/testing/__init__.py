@@ -10,6 +10,9 @@
         ...
         await broker.aio.advance(3600)
 
+        broker.wait_for("command=ACK topic=orders")
+        assert not broker.findings()
+
 A test that takes the pytest fixture `pulsar_broker` gets a broker of its own.
 """
 
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # Python 3.10 has none
 
     from pulsarctl_wire.broker.shell.running import Plan, Running
+    from pulsarctl_wire.checks.finding import Finding
     from pulsarctl_wire.faults.lanes import Faults
+    from pulsarctl_wire.testing.traffic import Traffic
+    from pulsarctl_wire.wire.frame import Frame
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,6 +130,10 @@ class AsyncBroker:
         """Remove all faults."""
         await self.ask("fault-clear")
 
+    async def wait_for(self, selection: str, timeout: float = 10.0, count: int = 1) -> Frame:
+        """Wait until so many frames that a selection chooses went over the wire; see `Broker.wait_for`."""
+        return await asyncio.to_thread(self._broker.wait_for, selection, timeout, count)
+
     async def state(self) -> dict[str, Any]:
         """Connections, topics, subscriptions and consumers, as in `pwire broker ctl state`."""
         return await self.ask("state")
@@ -170,6 +180,7 @@ class Broker:
         self._brokers = brokers
         self._ports = port, http_port
         self._tls = tls
+        self._traffic: Traffic | None = None
         self._running: Running | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -222,10 +233,12 @@ class Broker:
 
         async def serve() -> None:
             from pulsarctl_wire.broker.shell.running import Running, close_all
+            from pulsarctl_wire.testing.traffic import Traffic
 
             over = asyncio.Event()
             try:
-                running = Running(plan, sockets, tls=tls)
+                self._traffic = Traffic()
+                running = Running(plan, sockets, tls=tls, tap=self._traffic)
                 running.server.new_faults = _new_faults
                 try:
                     await running.open()
@@ -321,6 +334,34 @@ class Broker:
         from pulsarctl_wire.net.certificates import ensure_ca, find_ca_directory
 
         return str(ensure_ca(find_ca_directory(os.environ))[0])
+
+    # -- what went over the wire, also after it has stopped
+
+    @property
+    def traffic(self) -> Traffic:
+        """All that its connections carried since it was started."""
+        if self._traffic is None:
+            raise RuntimeError("the broker has not been started")
+        return self._traffic
+
+    def frames(self, selection: str = "") -> list[Frame]:
+        """Return the frames that went over the wire, those of both sides, in order.
+
+        `selection` is "command=ACK topic=orders direction=to-broker", as for a fault, or a filter expression
+        as of `pwire decode`. Raises SettingsError, FilterError.
+        """
+        return self.traffic.list_frames(selection)
+
+    def wait_for(self, selection: str, timeout: float = 10.0, count: int = 1) -> Frame:
+        """Wait until so many frames that a selection chooses went over the wire since the start.
+
+        Returns the last of them. Raises RequestTimeout after `timeout` seconds, SettingsError, FilterError.
+        """
+        return self.traffic.wait_for(selection, timeout, count)
+
+    def findings(self) -> list[Finding]:
+        """Return what `pwire doctor` finds in the traffic so far."""
+        return self.traffic.examine()
 
     # -- what can be done to it
 
