@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
 from typing import Final
 
@@ -43,24 +44,41 @@ _MODULES: Final = {
         "limits",
     ),
 }
-"""Rooms -> their modules with cases."""
+"""Rooms -> their modules with cases for brokers."""
+
+_CLIENT_MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "clients": ("producing", "consuming", "damage", "connecting", "lookup", "framing", "real")
+}
+
+Cases = dict[str, Case]
+"""Cases by id."""
 
 
-def _load() -> Iterator[Case]:
-    for room, names in _MODULES.items():
-        for name in names:
-            yield from find_cases(import_module(f"pulsarctl_wire.conformance.{room}.{name}"))
+def _load(modules: dict[str, tuple[str, ...]]) -> Cases:
+    cases = (
+        case
+        for room, names in modules.items()
+        for name in names
+        for case in find_cases(import_module(f"pulsarctl_wire.conformance.{room}.{name}"))
+    )
+    return {case.id: case for case in cases}
 
 
-CASES: Final[dict[str, Case]] = {case.id: case for case in _load()}
-"""All cases by id."""
+CASES: Final = _load(_MODULES)
+"""All cases for brokers."""
 
 
-def select(patterns: list[str]) -> list[Case]:
+@cache
+def load_client_cases() -> Cases:
+    """Return all cases for clients. They need the embedded broker, which is not loaded before."""
+    return _load(_CLIENT_MODULES)
+
+
+def select(patterns: list[str], cases: Cases = CASES) -> list[Case]:
     """Return the cases whose ids match one of the patterns, which may have wildcards; without any, all."""
     if not patterns:
-        return list(CASES.values())
-    return [case for case in CASES.values() if any(fnmatchcase(case.id, pattern) for pattern in patterns)]
+        return list(cases.values())
+    return [case for case in cases.values() if any(fnmatchcase(case.id, pattern) for pattern in patterns)]
 
 
 def list_requirements() -> Iterator[Requirement]:
@@ -69,5 +87,5 @@ def list_requirements() -> Iterator[Requirement]:
         requirement = read_requirement(rule)
         if requirement is not None:
             yield requirement
-    for case in CASES.values():
+    for case in (*CASES.values(), *load_client_cases().values()):
         yield case.requirement

@@ -42,6 +42,8 @@ def _describe(outcome: Outcome, list_frames: Callable[[Outcome], list[str]]) -> 
         names = {"what": outcome.what, "expected": outcome.expected, "actual": outcome.actual}
         values |= {name: text for name, text in names.items() if text}
         values |= {"requirement": case.requirement.what, "frames": list_frames(outcome)}
+        if outcome.output:
+            values["output"] = list(outcome.output)
     return {**values, "seconds": round(outcome.seconds, 3)}
 
 

@@ -1,15 +1,15 @@
-"""Runs cases against a broker, many at once: most of their time is waiting."""
+"""Runs cases against a broker or a client, many at once: most of their time is waiting."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pulsarctl_wire.conformance.basics.case import Case
 from pulsarctl_wire.conformance.basics.checking import Inapplicable, Mismatch
-from pulsarctl_wire.conformance.basics.target import Target
+from pulsarctl_wire.conformance.basics.transcript import Transcript
 from pulsarctl_wire.conformance.verdict import (
     ERROR,
     FAILED,
@@ -21,11 +21,39 @@ from pulsarctl_wire.conformance.verdict import (
 )
 from pulsarctl_wire.errors import WireError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
+
 JOBS: Final = 16
 """Cases that run at once, by default."""
 
 TIME_LIMIT: Final = 60.0
 """Seconds that a case may take, besides what it says that it waits."""
+
+
+class Subject(Protocol):
+    """What a case is run on, each on one of its own: a broker (`Target`), or a client (`Stage`)."""
+
+    @property
+    def transcript(self) -> Transcript:
+        """All bytes of the case."""
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Times that the broker or client is set to."""
+
+    @property
+    def output(self) -> Sequence[str]:
+        """What the client has written, a line each."""
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+
+    async def __aexit__(self, *_: Any) -> None:
+        """End; raise Mismatch if something is found in the end."""
+
+    async def find_end(self) -> str:
+        """Return why no case can be judged any more; "" if they can."""
 
 
 class Plan(NamedTuple):
@@ -55,7 +83,7 @@ def make_plan(
 
 
 async def run_plan(
-    plan: Plan, make_target: Callable[[], Target], report: Callable[[Outcome], object]
+    plan: Plan, make_target: Callable[[], Subject], report: Callable[[Outcome], object]
 ) -> list[Outcome]:
     """Run a plan; return what came of each case, in the order of the plan, and call `report` with each.
 
@@ -95,19 +123,21 @@ def _waits(case: Case, seconds: Mapping[str, float]) -> float:
     return times * seconds[name]
 
 
-async def run_case(case: Case, make_target: Callable[[], Target]) -> Outcome:
+async def run_case(case: Case, make_target: Callable[[], Subject]) -> Outcome:
     """Run a case on a target of its own."""
     target, began = make_target(), time.perf_counter()
 
     def make_outcome(verdict: str, reason: str = "", mismatch: Mismatch | None = None) -> Outcome:
         texts = ("", "", "") if mismatch is None else (mismatch.what, mismatch.expected, mismatch.actual)
-        return Outcome(case, verdict, time.perf_counter() - began, reason, *texts, target.transcript)
+        return Outcome(
+            case, verdict, time.perf_counter() - began, reason, *texts, target.transcript, list(target.output)
+        )
 
     try:
         async with target:
             await asyncio.wait_for(case.run(target), TIME_LIMIT + _waits(case, target.seconds))
     except Mismatch as error:
-        reason = await _find_end(make_target)
+        reason = await make_target().find_end()
         return make_outcome(ERROR, reason) if reason else make_outcome(FAILED, mismatch=error)
     except Inapplicable as error:
         return make_outcome(NOT_APPLICABLE, str(error))
@@ -118,13 +148,3 @@ async def run_case(case: Case, make_target: Callable[[], Target]) -> Outcome:
     except Exception as error:  # of the case: a frame that it has not thought of
         return make_outcome(ERROR, f"{type(error).__name__}: {error}")
     return make_outcome(PASSED)
-
-
-async def _find_end(make_target: Callable[[], Target]) -> str:
-    """Return why a broker cannot be reached any more; "" if it can."""
-    try:
-        async with make_target() as target:
-            await target.open_connection()
-    except WireError as error:
-        return str(error)
-    return ""

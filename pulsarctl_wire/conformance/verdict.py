@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.conformance.basics.case import Case
@@ -29,7 +30,8 @@ _WITHOUT_TOPICS: Final = {"framing", "connect", "keepalive", "nocreate"}
 class Outcome(NamedTuple):
     """What came of a case: its verdict, and `reason`, why it was not judged.
 
-    If it has failed, `expected` and `actual` are texts, about `what`, unless that is "".
+    If it has failed, `expected` and `actual` are texts, about `what`, unless that is "". `output` is what the
+    client has written, a line each.
     """
 
     case: Case
@@ -40,6 +42,7 @@ class Outcome(NamedTuple):
     expected: str = ""
     actual: str = ""
     transcript: Transcript | None = None
+    output: Sequence[str] = ()
 
 
 def parse_release(text: str) -> Release | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pulsarctl_wire.checks.requirement import LEVELS, Requirement
 from pulsarctl_wire.checks.rule import split_paragraphs
 
-if TYPE_CHECKING:
-    from pulsarctl_wire.conformance.basics.target import Target
-
-Run = Callable[["Target"], Awaitable[None]]
+Run = Callable[[Any], Awaitable[None]]
+"""A case as a function: of a `Target`, or for clients of a `Stage`."""
 F = TypeVar("F", bound=Run)
 _ATTRIBUTE: Final = "conformance_case"
 _LABELS: Final = ("Expected", "Source", "Why")
@@ -65,13 +63,17 @@ def case(
     waits: tuple[str, float] | None = None,
     alone: bool = False,
     spoils: bool = False,
+    topic: str = "",
 ) -> Callable[[F], F]:
-    """Make a case of an async function; the keywords are fields of `Case`."""
+    """Make a case of an async function; the keywords are fields of `Case`.
+
+    Its topic is its module's name up to an underscore or the end, unless it is given.
+    """
     assert level in LEVELS
 
     def mark(function: F) -> F:
-        topic = function.__module__.rpartition(".")[2].partition("_")[0]
-        name = f"{topic}/{function.__name__.rstrip('_')}"
+        own = topic or function.__module__.rpartition(".")[2].partition("_")[0]
+        name = f"{own}/{function.__name__.rstrip('_')}"
         made = Case(name, level, function, needs, without, since, waits, alone, spoils)
         setattr(function, _ATTRIBUTE, made)
         return function

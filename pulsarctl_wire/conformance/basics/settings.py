@@ -46,11 +46,13 @@ MEANINGS: Final = {
     "autosplit": "Key_Shared without consistent hashing",
     "batchack": "acknowledgement of batch indexes",
     "bem": "broker entry metadata",
+    "consume": "a command that consumes (--consume)",
     "dedup": "deduplication",
     "haproxy": "PROXY headers",
     "limits": "low limits",
     "lookups": "a limit of one lookup at a time",
     "nocreate": "no automatic creation of topics and subscriptions",
+    "produce": "a command that produces (--produce)",
     "subscribing": "restricted subscriptions",
     "txn": "transactions",
 }

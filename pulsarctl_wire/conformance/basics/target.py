@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -16,7 +16,7 @@ from pulsarctl_wire.conformance.basics.probe import PATIENCE, Probe
 from pulsarctl_wire.conformance.basics.settings import SECONDS
 from pulsarctl_wire.conformance.basics.tokens import sign
 from pulsarctl_wire.conformance.basics.transcript import Transcript
-from pulsarctl_wire.errors import RequestTimeout
+from pulsarctl_wire.errors import RequestTimeout, WireError
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import TlsContext, explain_failure
 
@@ -36,6 +36,7 @@ class Target:
     credentials: Mapping[str, Any] = {}
     tokens: Mapping[str, str] = {}
     seconds: Mapping[str, float] = SECONDS
+    output: Sequence[str] = ()
     unique = ""
     """The end of all names, so that they differ from those of other runs."""
     _names: ClassVar = count(1)
@@ -74,6 +75,15 @@ class Target:
 
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
+
+    async def find_end(self) -> str:
+        """Return why the broker cannot be reached any more; "" if it can."""
+        try:
+            async with self:
+                await self.open_connection()
+        except WireError as error:
+            return str(error)
+        return ""
 
     def require_keepalive(self, seconds: float) -> None:
         """Require that the broker does not yet end connections that leave its PINGs unanswered for so long.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsarctl_wire.conformance.basics.frames import make_entry, make_metadata, wrap
+from pulsarctl_wire.conformance.basics.frames import make_entry, make_frame, make_metadata, wrap
 from pulsarctl_wire.conformance.clients.scripted import LEDGER, Peer, ScriptedBroker, answer, confirm
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import build_frame
@@ -144,11 +144,11 @@ class Backlog:
             frames.append(stored.entry(consumer))
         return b"".join(frames)
 
-    def resume(self) -> None:
-        """Deliver what permits allow, if the last delivery was cut short."""
-        if self._consumer is not None:
-            peer, consumer = self._consumer
-            peer.send(self._deliver(consumer))
+    def send(self, command: str, **fields: Any) -> None:
+        """Send a command about the consumer."""
+        assert self._consumer is not None
+        peer, consumer = self._consumer
+        peer.send(make_frame(command, consumer_id=consumer, **fields))
 
     def redeliver(self, peer: Peer, frame: Frame) -> bytes:
         """Deliver what is not acknowledged once more."""
