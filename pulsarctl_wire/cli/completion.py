@@ -114,6 +114,13 @@ def cases(incomplete: str) -> list[str]:
     return [name for name in CASES if name.startswith(incomplete)]
 
 
+def client_cases(incomplete: str) -> list[str]:
+    """Complete ids of cases, for `conform client`."""
+    from pulsarctl_wire.conformance.catalog import load_client_cases
+
+    return [name for name in load_client_cases() if name.startswith(incomplete)]
+
+
 def settings(incomplete: str) -> list[tuple[str, str]]:
     """Complete values of `conform broker --have`; return them with their meanings."""
     from pulsarctl_wire.conformance.basics.settings import MEANINGS, SETTINGS

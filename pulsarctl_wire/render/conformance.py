@@ -17,6 +17,7 @@ Rows = list[list[str]]
 _VERDICTS: Final = ("passed", "failed", "error", "not applicable")
 _COLOURS: Final = {"passed": "green", "failed": "red", "error": "yellow", "not applicable": "dim"}
 _ABSENT: Final = "—"
+_SHOWN: Final = 10  # lines that a client has written last
 
 
 def text_of(report: Report, paint: Paint, *, frames: bool = False) -> str:
@@ -78,6 +79,7 @@ def _describe(case: dict[str, Any], paint: Paint, frames: bool) -> list[str]:
     lines += [f"    expected  {expected}{what}", f"    actual    {clean(case['actual'])}"]
     if frames:
         lines += [paint("dim", f"      {clean(line)}") for line in case["frames"]]
+    lines += [paint("dim", f"    client    {clean(line)}") for line in case.get("output", [])[-_SHOWN:]]
     return lines
 
 
@@ -153,7 +155,8 @@ def _add_case(suite: ElementTree.Element, case: dict[str, Any]) -> None:
         failure = ElementTree.SubElement(
             element, "failure", message=f"expected {expected}; {actual}", type=case["level"]
         )
-        failure.text = "\n".join([clean(case["requirement"]), *map(clean, case["frames"])])
+        lines = [case["requirement"], *case["frames"], *case.get("output", [])]
+        failure.text = "\n".join(map(clean, lines))
     elif case["verdict"] == "error":
         ElementTree.SubElement(element, "error", message=clean(case["reason"]), type=case["level"])
     elif case["verdict"] == "not applicable":

@@ -79,10 +79,10 @@ def _find_case(term: str) -> list[Explanation]:
     """Return the case of `pwire conform` with this id, if there is one."""
     if "/" not in term:
         return []
-    from pulsarctl_wire.conformance.catalog import CASES
+    from pulsarctl_wire.conformance.catalog import CASES, load_client_cases
     from pulsarctl_wire.manual.explanations import Explanation
 
-    case = CASES.get(term)
+    case = CASES.get(term) or load_client_cases().get(term)
     if case is None:
         return []
     texts = case.paragraphs

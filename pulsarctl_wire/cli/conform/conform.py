@@ -1,20 +1,22 @@
-"""`pwire conform`: checks a broker against what the protocol requires, and compares reports of brokers."""
+"""`pwire conform`: checks brokers and clients against what the protocol requires, and compares reports."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from typing import Any
 
 import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.conform.options import BrokerOptions, CompareOptions
+from pulsarctl_wire.cli.conform.options import BrokerOptions, ClientOptions, CompareOptions
 from pulsarctl_wire.cli.signature import takes
 
 app = typer.Typer(
     name="conform",
     cls=Group,
-    help="Check a broker against what the protocol requires, and compare reports of brokers.",
+    help="Check brokers and clients against what the protocol requires, and compare reports.",
     no_args_is_help=True,
 )
 
@@ -24,15 +26,43 @@ def broker(options: BrokerOptions) -> int:
 
     It should be one for tests: topics and namespaces stay. The exit code is 1 if a must has failed.
     """
-    from pulsarctl_wire.cli.conform.checking import check_broker, list_cases
+    from pulsarctl_wire.cli.conform.checking import check_broker
 
     with console.errors_reported():
-        return list_cases(options) if options.listing else check_broker(options)
+        return check_broker(options)
+
+
+def client(options: ClientOptions) -> int:
+    """Check a client, a command: run it against brokers that give it something to react to.
+
+    After -- comes a command for both: {mode} in it is produce or consume. No shell is used. Each case has
+    brokers and processes of its own. The exit code is 1 if a must has failed.
+    """
+    from pulsarctl_wire.cli.conform.client_checking import check_client
+
+    with console.errors_reported():
+        return check_client(options)
+
+
+class ClientCommand(Command):
+    """The command `conform client`: what follows -- stands for --produce and --consume."""
+
+    def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
+        """Override the parent's method."""
+        if "--" in arguments:
+            place = arguments.index("--")
+            words = arguments[place + 1 :]
+            arguments = arguments[:place]
+            if not any("{mode}" in word for word in words):
+                console.fail("conform client: the command after -- needs {mode}: produce or consume")
+            for mode in ("produce", "consume"):
+                arguments += [f"--{mode}", shlex.join(word.replace("{mode}", mode) for word in words)]
+        return super().parse_args(context, arguments)
 
 
 def compare(options: CompareOptions) -> None:
     """Show reports side by side: the cases in which they differ, and how many are the same."""
-    from pulsarctl_wire.cli.conform.checking import read_report
+    from pulsarctl_wire.cli.conform.reporting import read_report
     from pulsarctl_wire.render.conformance import comparison_markdown, comparison_text
     from pulsarctl_wire.render.text import Paint
 
@@ -46,4 +76,5 @@ def compare(options: CompareOptions) -> None:
 
 
 app.command("broker", cls=Command)(takes(broker))
+app.command("client", cls=ClientCommand)(takes(client))
 app.command("compare", cls=Command)(takes(compare))

@@ -10,7 +10,32 @@ from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.verb import CLUSTER, AuthOptions
 from pulsarctl_wire.cli.signature import argument, flag, group, option, several
 
-CASES, REPORT = "Which cases", "The report"
+CASES, CLIENT, REPORT = "Which cases", "The client", "The report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Options about the report of a check."""
+
+    output: Literal["text", "json"] = OUTPUT(REPORT, default="text")
+    frames: bool = flag("--frames", "Show the frames of each case that has failed.", REPORT)
+    junit: str | None = option("--junit FILE", "Write the report as JUnit's XML, too.", REPORT)
+    markdown: str | None = option("--markdown FILE", "Write the report as Markdown, too.", REPORT)
+    captures: str | None = option("--captures DIR", "Write the traffic of cases as pcapng files.", REPORT)
+    captures_of: Literal["failed", "all"] = option(
+        "--captures-of", "The cases whose traffic is written.", REPORT, default="failed"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceOptions:
+    """Options about which cases run."""
+
+    level: Literal["must", "should", "observed"] = option(
+        "--level", "The least binding cases to run.", CASES, default="should"
+    )
+    listing: bool = flag("--list", "List the cases instead of running them.", CASES)
+    jobs: int | None = option("-j --jobs N", "Cases that run at once.", CASES, min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +51,7 @@ class BrokerOptions:
         default=list,
         autocompletion=completion.cases,
     )
-    level: Literal["must", "should", "observed"] = option(
-        "--level", "The least binding cases to run.", CASES, default="should"
-    )
-    listing: bool = flag("--list", "List the cases instead of running them.", CASES)
+    choice: ChoiceOptions = group(ChoiceOptions)
     have: list[str] = several(
         "--have NAME",
         "What the broker is set to, where the protocol does not show it: limits, haproxy, …, "
@@ -44,15 +66,47 @@ class BrokerOptions:
         "--token-key FILE", "The broker's tokenSecretKey, for the cases that need tokens.", CLUSTER
     )
     auth: AuthOptions = group(AuthOptions, CLUSTER)
-    jobs: int = option("-j --jobs N", "Cases that run at once.", CASES, default=16, min=1)
-    output: Literal["text", "json"] = OUTPUT(REPORT, default="text")
-    frames: bool = flag("--frames", "Show the frames of each case that has failed.", REPORT)
-    junit: str | None = option("--junit FILE", "Write the report as JUnit's XML, too.", REPORT)
-    markdown: str | None = option("--markdown FILE", "Write the report as Markdown, too.", REPORT)
-    captures: str | None = option("--captures DIR", "Write the traffic of cases as pcapng files.", REPORT)
-    captures_of: Literal["failed", "all"] = option(
-        "--captures-of", "The cases whose traffic is written.", REPORT, default="failed"
+    report: ReportOptions = group(ReportOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """The command line of `conform client`."""
+
+    cases: list[str] = argument(
+        "[CASE]...",
+        "Ids of cases, also with wildcards: client/ping, 'client/receipt_*'. By default, all.",
+        default=list,
+        autocompletion=completion.client_cases,
     )
+    produce: str | None = option(
+        "--produce COMMAND",
+        "Produces {count} messages to {topic} at {url}, each alone and all at once, waits for their "
+        "receipts, and ends with exit code 0 if all were stored.",
+        CLIENT,
+    )
+    consume: str | None = option(
+        "--consume COMMAND",
+        "Consumes {count} messages of {topic} from the earliest on, prints each payload on a line at once, "
+        "acknowledges each, and ends with exit code 0.",
+        CLIENT,
+    )
+    timeout: float = option(
+        "--timeout SECONDS",
+        "How long the client waits for an answer, also to SEND: {timeout} in its command.",
+        CLIENT,
+        default=30.0,
+        min=0.1,
+    )
+    keepalive: float = option(
+        "--keepalive SECONDS",
+        "The client's time between PINGs: {keepalive} in its command.",
+        CLIENT,
+        default=30.0,
+        min=0.1,
+    )
+    choice: ChoiceOptions = group(ChoiceOptions)
+    report: ReportOptions = group(ReportOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
