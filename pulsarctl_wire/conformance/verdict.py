@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pulsarctl_wire.conformance.basics.case import Case
-from pulsarctl_wire.conformance.basics.settings import MEANINGS
+from pulsarctl_wire.conformance.basics.settings import COMMANDS, MEANINGS
 from pulsarctl_wire.conformance.basics.transcript import Transcript
 
 PASSED: Final = "passed"
@@ -61,7 +61,7 @@ def find_obstacle(
     since = parse_release(case.since)
     if since is not None and release is not None and release < since and not is_named:
         return f"is so since Pulsar {case.since}"
-    needs = [MEANINGS[name] for name in case.needs if name not in settings]
+    needs = [(MEANINGS | COMMANDS)[name] for name in case.needs if name not in settings]
     if needs:
         return f"needs {' and '.join(needs)}"
     conflicts = [MEANINGS[name] for name in case.without if name in settings]

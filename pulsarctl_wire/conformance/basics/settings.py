@@ -46,17 +46,21 @@ MEANINGS: Final = {
     "autosplit": "Key_Shared without consistent hashing",
     "batchack": "acknowledgement of batch indexes",
     "bem": "broker entry metadata",
-    "consume": "a command that consumes (--consume)",
     "dedup": "deduplication",
     "haproxy": "PROXY headers",
     "limits": "low limits",
     "lookups": "a limit of one lookup at a time",
     "nocreate": "no automatic creation of topics and subscriptions",
-    "produce": "a command that produces (--produce)",
     "subscribing": "restricted subscriptions",
     "txn": "transactions",
 }
 """Name of a setting -> what it is, in words."""
+
+COMMANDS: Final = {
+    "produce": "a command that produces (--produce)",
+    "consume": "a command that consumes (--consume)",
+}
+"""The commands of a client that cases need: mode -> what it is, in words."""
 
 VISIBLE: Final = frozenset({"batchack", "bem", "dedup", "nocreate", "txn"})
 """The settings that the protocol shows. Of the others, the user says which ones the broker has."""

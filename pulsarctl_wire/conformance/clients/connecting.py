@@ -19,7 +19,6 @@ from pulsarctl_wire.conformance.clients.scripted import (
 from pulsarctl_wire.conformance.clients.stage import (
     CONSUME,
     COUNT,
-    PATIENCE,
     PRODUCE,
     Stage,
     client_case,
@@ -118,7 +117,7 @@ async def connect_never_answered(stage: Stage) -> None:
     """
     broker = await stage.open_broker()
     broker.always("CONNECT", ignore)
-    await (await stage.produce(broker.url)).fail()
+    await (await stage.produce(broker.url)).fail(2)
     require(broker.list_frames("CONNECT"), "CONNECT", "none came")
 
 
@@ -178,8 +177,8 @@ async def missing_pong(stage: Stage) -> None:
     broker.always("PING", lambda peer, frame: None if peer is broker.peers[0] else make_frame("PONG"))
     broker.always("FLOW", lambda peer, frame: None if peer is broker.peers[0] else backlog.flow(peer, frame))
     run = await stage.consume(broker.url)
-    within = PATIENCE + 3 * stage.seconds["keepalive"]
-    await stage.until(lambda: len(broker.list_frames("SUBSCRIBE")) > 1, "a second SUBSCRIBE", within)
+    extra = 3 * stage.seconds["keepalive"]
+    await stage.until(lambda: len(broker.list_frames("SUBSCRIBE")) > 1, "a second SUBSCRIBE", extra)
     await expect_consumed(stage, run, backlog, texts)
 
 

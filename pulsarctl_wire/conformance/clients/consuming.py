@@ -99,7 +99,7 @@ async def chunks(stage: Stage) -> None:
     parts = [part for _, part in chunk(metadata, texts[0].encode(), 6)]
     fields: dict[str, Any] = {
         **{"uuid": "p-0", "num_chunks_from_msg": len(parts), "total_chunk_msg_size": len(texts[0])},
-        "sequence_id": 0,
+        **{"sequence_id": 0, "uncompressed_size": len(texts[0])},
     }
     backlog = Backlog(
         broker, *(entry(number, part, chunk_id=number, **fields) for number, part in enumerate(parts))

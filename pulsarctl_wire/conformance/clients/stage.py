@@ -30,9 +30,6 @@ CONSUME: Final = "consume"
 COUNT: Final = 3
 """Messages of most cases."""
 
-PATIENCE: Final = 15.0
-"""Seconds for what a client does at once: enough for the slow start of a process."""
-
 SECONDS: Final = {"timeout": 30.0, "keepalive": 30.0}
 """Times of the client, in seconds: how long it waits for an answer, and between two PINGs."""
 
@@ -69,19 +66,19 @@ class Run:
         """End it at once, with all that it has started."""
         raise NotImplementedError
 
-    async def finish(self) -> None:
-        """Wait until it has ended. It has time to give up what it waits for."""
-        within = PATIENCE + 2 * self._stage.seconds["timeout"]
-        await self._stage.until(lambda: self.code is not None, "the end of the client", within)
+    async def finish(self, times: int = 1) -> None:
+        """Wait until it has ended. It may give up what it waits for, so many times one after the other."""
+        extra = times * self._stage.seconds["timeout"]
+        await self._stage.until(lambda: self.code is not None, "the end of the client", extra)
 
     async def succeed(self) -> None:
         """Wait until it has ended; require exit code 0."""
         await self.finish()
         require(self.code == 0, "exit code 0 of the client", self.code)
 
-    async def fail(self) -> None:
+    async def fail(self, times: int = 1) -> None:
         """Wait until it has ended; require that it says that something has failed."""
-        await self.finish()
+        await self.finish(times)
         require(self.code != 0, "another exit code of the client than 0", self.code)
 
     def list_texts(self, texts: Sequence[str]) -> list[str]:
@@ -94,6 +91,9 @@ class Stage:
 
     `seconds` are the client's: see `SECONDS`. `output` is what the runs have written, for people.
     """
+
+    patience = 15.0
+    """Seconds for what a client does at once: enough for the slow start of a process."""
 
     def __init__(self, seconds: Mapping[str, float] = SECONDS) -> None:
         self.seconds = seconds
@@ -155,8 +155,12 @@ class Stage:
 
     # -- waiting
 
-    async def until(self, holds: Callable[[], object], what: str, within: float = PATIENCE) -> None:
-        """Wait until something is true that a frame, or an end, brings about. Raises Mismatch."""
+    async def until(self, holds: Callable[[], object], what: str, extra: float = 0.0) -> None:
+        """Wait until something is true that a frame, or an end, brings about. Raises Mismatch.
+
+        It takes so many `extra` seconds to what is usual.
+        """
+        within = self.patience + extra
         try:
             await asyncio.wait_for(self.bell.until(lambda: holds() or self._is_over()), within)
         except (asyncio.TimeoutError, TimeoutError):
@@ -233,6 +237,7 @@ async def expect_texts(stage: Stage, run: Run, texts: Sequence[str]) -> None:
 async def expect_acked(stage: Stage, backlog: Backlog, numbers: Sequence[int]) -> None:
     """Require that these entries are acknowledged, and no others."""
     wanted = list(numbers)
-    await stage.until(
-        lambda: backlog.acked == wanted, f"ACK of the entries {wanted}, but there is one of {backlog.acked}"
-    )
+    try:
+        await stage.until(lambda: backlog.acked == wanted, "")
+    except Mismatch:
+        raise Mismatch(f"ACK of the entries {wanted}", f"ACK of {backlog.acked}") from None
