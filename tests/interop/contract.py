@@ -1,4 +1,4 @@
-"""The Python client by the contracts of `pwire conform client`: MODE URL TOPIC COUNT TIMEOUT."""
+"""The Python client by the contracts of `pwire conform client`: MODE URL TOPIC COUNT TIMEOUT KEEPALIVE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def consume(client: Any, topic: str, count: int) -> bool:
 
 
 def main() -> int:
-    mode, url, topic, count, timeout = sys.argv[1:]
+    mode, url, topic, count, timeout, _ = sys.argv[1:]  # no setting of it is about PINGs
     client = pulsar.Client(
         url,
         operation_timeout_seconds=max(round(float(timeout)), 1),
