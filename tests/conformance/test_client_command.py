@@ -100,6 +100,13 @@ def test_usage_errors(args: list[str], text: str) -> None:
     assert text in run.err
 
 
+def test_the_documents_are_right() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    number = len(load_client_cases())
+    assert f"It has {number} cases." in (docs / "conformance.md").read_text()
+    assert f"more: {number} cases" in (docs / "clients.md").read_text()
+
+
 def test_cases_are_listed_and_explained() -> None:
     run = pwire("conform", "client", "--list", "--level", "observed", "-o", "json")
     records = [json.loads(line) for line in run.lines]
