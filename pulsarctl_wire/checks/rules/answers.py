@@ -246,11 +246,11 @@ class RequestRefused(Rule):
                 self._report(kind)
 
     def on_finished(self) -> None:
-        """Report the groups that are left, and take back those that were explained later."""
+        """Report the groups that are left, and take back those that are, or may be, explained by now."""
         for kind in list(self._groups):
             self._report(kind)
         for kind, code, refusals in self._reported:
-            if self._is_explained(kind, code, refusals):
+            if self._is_explained(kind, code, refusals) or not self.can_judge(refusals.state):
                 self.doctor.withdraw(self, refusals.state, refusals.subject)
 
     def _is_explained(self, kind: _Kind, code: int, refusals: _Refusals) -> bool:
