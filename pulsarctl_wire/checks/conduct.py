@@ -14,6 +14,7 @@ from pulsarctl_wire.checks.ledgers import Consumer, OwnerLife, Producer, Sighted
 from pulsarctl_wire.wire.commands import NUMBERS, TO_BROKER
 from pulsarctl_wire.wire.fast_fields import Head
 from pulsarctl_wire.wire.frame import Frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.knowledge import MAX_PENDING, bound
 from pulsarctl_wire.wire.session.state_data import Owner, Request
@@ -28,6 +29,7 @@ MAX_MISTAKES: Final = 64
 """Maximum number of mistakes on a connection whose outcome is awaited."""
 
 _LARGE_QUEUE: Final = 20  # permits of a first FLOW: smaller queues may be filled one by one
+_CONFIRMED_ACKS: Final = 17  # the protocol version that introduced ACK_RESPONSE
 _GREETING: Final = 4  # frames from a client that are looked at until CONNECT
 _NO_LIVES: Final[dict[Owner, OwnerLife]] = {}
 _NO_IDS: Final[dict[str, int]] = {}
@@ -151,6 +153,10 @@ class ConductState(SightedState):
 
     def _request(self, frame: Frame) -> None:
         super()._request(frame)
+        if frame.type == _SEEK:
+            life = self.lives.get((True, frame.base.seek.consumer_id))  # type: ignore[union-attr]
+            if life is not None:
+                life.is_seeking = True
         if self._repeated is not None:
             self.notice("id_in_use", frame, self._repeated)
             self._repeated = None
@@ -216,12 +222,6 @@ class ConductState(SightedState):
         if frame.request is None and not frame.to_broker and frame.type not in _UNASKED:
             self.notice("unasked", frame)
 
-    def is_seeking(self, owner: Owner) -> bool:
-        """Return whether a consumer waits for the answer to SEEK."""
-        return any(
-            request.type == _SEEK and request.owner == owner for request in self._pending_requests.values()
-        )
-
     def is_mistake(self, sighting: Sighting) -> bool:
         """Return whether a rule has reported this frame as a mistake."""
         return any(mistake.sighting is sighting for mistake in (self.mistakes or {}).values())
@@ -252,6 +252,16 @@ class ConductState(SightedState):
             or ((skew_ms > MAX_SKEW_MS or skew_ms < -MAX_SKEW_MS) and send.time_ns != 0)
         ):
             self.notice("odd_send", frame, producer, send)
+
+    def check_ack(self, frame: Frame, consumer: Consumer | None) -> None:
+        """Notice an ACK of the wrong kind, with what was not agreed on, or for nobody."""
+        ids = frame.ids
+        if consumer is None:
+            self.notice("not_open", frame, (True, ids.owner))
+        elif ids.kind == CommandAck.Cumulative and consumer.is_shared:
+            self.notice("cumulative_on_shared", frame, consumer)
+        if ids.request is not None and (self.greeting.protocol_version or 0) < _CONFIRMED_ACKS:
+            self.notice("too_new", frame, "ACK with a request id", _CONFIRMED_ACKS)
 
     def check_flow(self, frame: Frame, consumer: Consumer | None, permits: int) -> None:
         """Notice a FLOW of no permits, or too many, or for nobody."""

@@ -34,12 +34,13 @@ from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Connection, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.session.ending import CLOSED, OPEN, PULSAR, EndedConnection
-from pulsarctl_wire.wire.session.knowledge import Knowledge
+from pulsarctl_wire.wire.session.knowledge import Knowledge, bound
 from pulsarctl_wire.wire.session.sinks import Sink
 
 MAX_FINDINGS: Final = 10_000
 """Maximum number of findings that are kept; further ones are only counted."""
 
+_MAX_PROOFS: Final = 131_072
 _CHECK_FRAMES: Final = 256  # in a capture, a check of silences comes this many frames late, or more
 
 _ALL: Final = -1
@@ -85,6 +86,8 @@ class Doctor(Sink):
         self._next_check = (0, 0)  # time of the next check (0: none), and number of the frame that starts it
         self._now = 0
         self._checked_count = 0  # connections, consumers and producers that the last check looked at
+        self._proofs: dict[Sighting, str] = {}  # frames that prove a finding, and the rule that said so last
+        self._topics: set[tuple[str, str | None]] = set()  # rules that have findings, and their topics
         self._latest_reports: dict[int, int] = {}
         """After how many frames the latest finding that a hole may withdraw was reported.
 
@@ -278,12 +281,8 @@ class Doctor(Sink):
         self, rule: Rule, sightings: Iterable[Sighting], topic: str | None, causes: Iterable[str]
     ) -> bool:
         """Return whether a frame proves a finding of another rule, or a cause has a finding on the topic."""
-        wanted, rules = set(sightings), set(causes)
-        return any(
-            (finding.rule in rules and finding.subject.topic == topic)
-            or any(evidence.sighting in wanted for evidence in finding.evidence)
-            for finding in self.findings.values()
-            if finding.rule != rule.id
+        return any((cause, topic) in self._topics for cause in causes) or any(
+            self._proofs.get(sighting, rule.id) != rule.id for sighting in sightings
         )
 
     def withdraw(self, rule: Rule, state: SightedState, subject: Subject) -> None:
@@ -312,6 +311,7 @@ class Doctor(Sink):
                 *(rule.id, rule.severity, certainty, subject, state.connection, [], explanation, advice)
             )
             finding.cause = rule.find_cause(state.connection, subject, evidence)
+            self._topics.add((rule.id, subject.topic))
             self._note_report(rule, finding, state)
             times = [row.sighting.time_ns for row in evidence if row.sighting.time_ns]
             finding.first_ns = min(times, default=0)
@@ -320,6 +320,8 @@ class Doctor(Sink):
                 self._note_report(rule, finding, state)
             finding.certainty, finding.explanation = certainty, explanation
         finding.last_ns = max((row.sighting.time_ns for row in evidence), default=0)
+        self._proofs |= dict.fromkeys((row.sighting for row in evidence), rule.id)
+        bound(self._proofs, _MAX_PROOFS)
         if finding.add(evidence):
             finding.count += 1
             self._on_finding(finding, is_new)

@@ -99,15 +99,17 @@ class OwnerLife:
     queued     the answer that a producer has to wait for its turn (WaitForExclusive)
     success    the answer after which it may be used; None so far
     end        CLOSE_PRODUCER, CLOSE_CONSUMER, UNSUBSCRIBE, or the ERROR that refused it; None so far
+    is_seeking whether SEEK was sent, which closes a consumer
     """
 
-    __slots__ = ("end", "queued", "request", "success")
+    __slots__ = ("end", "is_seeking", "queued", "request", "success")
 
     def __init__(self, request: Sighting) -> None:
         self.request = request
         self.queued: Sighting | None = None
         self.success: Sighting | None = None
         self.end: Sighting | None = None
+        self.is_seeking = False
 
     @property
     def is_open(self) -> bool:

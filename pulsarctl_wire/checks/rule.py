@@ -69,6 +69,8 @@ MOMENTS: Final = {
     "(state, frame, its owner)",
     "id_in_use": "a PRODUCER or SUBSCRIBE with the id of an open one: (state, frame, life)",
     "request_again": "a request with the id of one that is not answered yet: (state, frame, reuse)",
+    "too_new": "something that a later version has introduced than was agreed on: "
+    "(state, frame, what, that version)",
     "wrong_way": "a command that only the other side sends: (state, frame)",
     "unasked": "an answer to no request: (state, frame)",
     "odd_send": "the numbers, the name or the time of a SEND contradict each other or what came before: "

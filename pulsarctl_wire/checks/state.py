@@ -36,7 +36,6 @@ from pulsarctl_wire.wire.frame import (
 )
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.inspection import Inspection, inspect_entry
-from pulsarctl_wire.wire.PulsarApi_pb2 import CommandAck
 from pulsarctl_wire.wire.session.counts import MAX_PERMITS
 from pulsarctl_wire.wire.session.exchanges import ProducerLedger
 from pulsarctl_wire.wire.session.knowledge import Knowledge, bound
@@ -383,10 +382,7 @@ class CheckState(ConductState):
             if last is not None and self.sighting.time_ns - last.time_ns >= self.facts.quiet_ns:
                 self.doctor.on_moment("pause_ends", self, frame, consumer)
             self._highest = NOWHERE
-            if ids.kind == CommandAck.Cumulative and consumer.is_shared:
-                self.notice("cumulative_on_shared", frame, consumer)
-        else:
-            self.notice("not_open", frame, (True, ids.owner))
+        self.check_ack(frame, consumer)
         super()._ack(frame)
         if consumer is not None:
             consumer.subscription_facts.record_ack(self._highest, self.sighting)

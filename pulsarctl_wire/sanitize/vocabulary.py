@@ -100,7 +100,7 @@ HTTP: Final = ADDRESSES | _words(
 
 VERSIONS: Final = _words(
     "Pulsar Java CPP C Go Python Node NodeJs Rust CSharp DotNet dotpulsar Ruby PHP Erlang Haskell Kafka WS "
-    "client Server Proxy broker pwire v M RC candidate beta alpha SNAPSHOT none token tls basic athenz "
+    "client Server Proxy broker pwire probe v M RC candidate beta alpha SNAPSHOT none token tls basic athenz "
     "sasl oauth OIDC AES GCM ECB RSA"
 )
 """Words of versions, and names of methods and algorithms."""

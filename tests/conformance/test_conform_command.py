@@ -20,7 +20,7 @@ from pulsarctl_wire.conformance.basics.settings import MEANINGS, SECONDS, SETTIN
 from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
 from pulsarctl_wire.conformance.catalog import CASES, list_requirements
 from pulsarctl_wire.conformance.runner import run_case
-from pulsarctl_wire.conformance.verdict import ERROR
+from pulsarctl_wire.conformance.verdict import ERROR, find_obstacle, parse_release
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.testing import Broker
 
@@ -254,3 +254,12 @@ def test_the_document_is_right() -> None:
     assert set(names) == {*MEANINGS, *SECONDS}
     for name in re.findall(r"`(\w+)=", settings):
         assert name in Settings.__annotations__ or name in SECONDS, name
+
+
+def test_what_is_newer_than_a_broker_is_not_applicable() -> None:
+    newer = CASES["topics/pattern"]
+    assert newer.since == "3.3"
+    reason = find_obstacle(newer, frozenset(), False, parse_release("Pulsar Server2.10.1"))
+    assert reason == "is so since Pulsar 3.3"
+    for release, is_named in (("Pulsar Server3.3.6", False), ("Pulsar Server2.10.1", True), ("other", False)):
+        assert find_obstacle(newer, frozenset(), is_named, parse_release(release)) == ""

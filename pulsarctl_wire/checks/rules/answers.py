@@ -30,6 +30,7 @@ _SEND: Final = NUMBERS["SEND"]
 _CONNECT_LIKE: Final = {NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]}
 _NON_PERSISTENT: Final = "non-persistent://"  # whose messages all have the id 0:0
 _MAX_GROUPS: Final = 1_024
+_MAX_REPORTED: Final = 10_000
 _KEPT: Final = 12  # refusals of a group that are kept
 _LONGEST: Final = 200  # characters of a broker's text that are shown
 
@@ -164,8 +165,8 @@ class DeliveredTwice(ConductRule):
             self.report_mistake(state, consumer.subject(entry), rows)
 
 
-_Kind = tuple[str, str | None, int | None, int]
-"""Client host, topic, type of the request, and code."""
+_Kind = tuple[str, str | None, int | None]
+"""Client host, topic, and type of the request."""
 
 
 class _Refusals:
@@ -205,21 +206,21 @@ class RequestRefused(Rule):
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._groups: dict[_Kind, _Refusals] = {}
-        self._reported: dict[_Kind, _Refusals] = {}
+        self._groups: dict[_Kind, dict[int, _Refusals]] = {}  # and by code
+        self._reported: list[tuple[_Kind, int, _Refusals]] = []
 
     def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Add a refusal to its group."""
         code, asked = error_of(frame), frame.request_type
         if code is None or code in _EXPLAINED or asked in _CONNECT_LIKE or frame.to_broker:
             return
-        key = find_client_host(state.connection), frame.topic, asked, code
-        refusals = self._groups.get(key)
+        group = self._groups.setdefault((find_client_host(state.connection), frame.topic, asked), {})
+        bound(self._groups, _MAX_GROUPS)
+        refusals = group.get(code)
         if refusals is None:
             text = as_text(frame.body.message[:_LONGEST]).partition("\n")[0]
             subject = make_answer_subject(state, frame)._replace(consumer_id=None, producer_id=None)
-            refusals = self._groups[key] = _Refusals(state, subject, sighting, text)
-            bound(self._groups, _MAX_GROUPS)
+            refusals = group[code] = _Refusals(state, subject, sighting, text)
         refusals.count += 1
         refusals.last_ns = sighting.time_ns
         if len(refusals.sightings) < _KEPT:
@@ -229,49 +230,43 @@ class RequestRefused(Rule):
 
     def on_success(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget the refusals of what has succeeded in the end."""
-        if not self._groups or frame.request_type is None:
-            return
-        host = find_client_host(state.connection)
-        for key in list(self._groups):
-            if key[:3] == (host, frame.topic, frame.request_type):
-                del self._groups[key]
+        if self._groups and frame.request_type is not None:
+            self._groups.pop((find_client_host(state.connection), frame.topic, frame.request_type), None)
 
     def on_possible_duplicate(
         self, state: CheckState, frame: Frame, producer: Producer, send: object
     ) -> None:
         """Forget refused SENDs of a producer whose message was stored at last."""
-        host = find_client_host(state.connection)
-        for key in list(self._groups):
-            if key[:3] == (host, frame.topic, _SEND):
-                del self._groups[key]
+        self._groups.pop((find_client_host(state.connection), frame.topic, _SEND), None)
 
     def on_due(self, now_ns: int) -> None:
         """Report groups that have been quiet for long enough."""
-        for key, refusals in list(self._groups.items()):
-            if now_ns - refusals.last_ns >= self.thresholds.unanswered:
-                self._report(key)
+        for kind, group in list(self._groups.items()):
+            if all(now_ns - refusals.last_ns >= self.thresholds.unanswered for refusals in group.values()):
+                self._report(kind)
 
     def on_finished(self) -> None:
-        """Report the groups that are left, and take back those that were explained later."""
-        for key in list(self._groups):
-            self._report(key)
-        for key, refusals in self._reported.items():
-            if self._is_explained(key, refusals):
+        """Report the groups that are left, and take back those that are, or may be, explained by now."""
+        for kind in list(self._groups):
+            self._report(kind)
+        for kind, code, refusals in self._reported:
+            if self._is_explained(kind, code, refusals) or not self.can_judge(refusals.state):
                 self.doctor.withdraw(self, refusals.state, refusals.subject)
 
-    def _is_explained(self, key: _Kind, refusals: _Refusals) -> bool:
+    def _is_explained(self, kind: _Kind, code: int, refusals: _Refusals) -> bool:
         sightings = (*refusals.sightings, *refusals.requests)
-        return self.doctor.is_explained(self, sightings, key[1], _CAUSES.get(key[3], ()))
+        return self.doctor.is_explained(self, sightings, kind[1], _CAUSES.get(code, ()))
 
-    def _report(self, key: _Kind) -> None:
-        refusals = self._groups.pop(key)
-        if self._is_explained(key, refusals) or not self.can_judge(refusals.state):
-            return
-        self._reported[key] = refusals
-        bound(self._reported, _MAX_GROUPS)
-        _, _, asked, code = key
+    def _report(self, kind: _Kind) -> None:
+        for code, refusals in self._groups.pop(kind).items():
+            if not self._is_explained(kind, code, refusals) and self.can_judge(refusals.state):
+                self._report_refusals(kind, code, refusals)
+
+    def _report_refusals(self, kind: _Kind, code: int, refusals: _Refusals) -> None:
+        if len(self._reported) < _MAX_REPORTED:
+            self._reported.append((kind, code, refusals))
         name = ServerError.Name(code) if code in ServerError.values() else str(code)  # type: ignore[arg-type]
-        command = command_name(asked) if asked is not None else "a request"
+        command = command_name(kind[2]) if kind[2] is not None else "a request"
         times = "" if refusals.count == 1 else f" {refusals.count} times"
         if refusals.last_ns > refusals.first_ns:
             times += f" in {format_ns(refusals.last_ns - refusals.first_ns)}"

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Final
 
 from pulsarctl_wire.checks.conduct import Reuse
-from pulsarctl_wire.checks.finding import CERTAIN, Sighting, Subject
+from pulsarctl_wire.checks.finding import Sighting, Subject
 from pulsarctl_wire.checks.rule import ConductRule, make_owner_subject
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.commands import NUMBERS
@@ -188,17 +188,22 @@ class FeatureNotNegotiated(ConductRule):
 
     def on_command(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Report a command that is too new."""
-        connected, version, flags = state.notes.get(self.id, (None, 0, None))
-        if connected is None or not (state.is_whole and self.can_judge(state)):
-            return
+        _, version, flags = state.notes.get(self.id, (None, 0, None))
         since, flag = _SINCE.get(frame.command, 0), _FLAGS.get(frame.command)
         if since > version:
-            need = f"needs version {since}, and the two sides agreed on {version}"
+            self.on_too_new(state, frame, frame.command, since)
         elif flag is not None and hasattr(flags, flag) and not getattr(flags, flag):
-            need = f"needs {flag}, which CONNECTED does not set"
-        else:
+            self._report(state, frame, f"{frame.command} needs {flag}, which CONNECTED does not set")
+
+    def on_too_new(self, state: CheckState, frame: Frame, what: str, since: int) -> None:
+        """Report something that a later version has introduced."""
+        _, version, _ = state.notes.get(self.id, (None, 0, None))
+        self._report(state, frame, f"{what} needs version {since}, and the two sides agreed on {version}")
+
+    def _report(self, state: CheckState, frame: Frame, text: str) -> None:
+        connected, _, _ = state.notes.get(self.id, (None, 0, None))
+        if connected is None or not (state.is_whole and self.can_judge(state)):
             return
         owner = (True, frame.body.consumer_id) if hasattr(frame.body, "consumer_id") else None
-        subject = make_owner_subject(frame, owner)
-        rows = [(connected, "what was agreed on"), (sighting, f"needs more: {need}")]
-        self.report_mistake(state, subject, rows, f"{frame.command} {need}.", CERTAIN)
+        rows = [(connected, "what was agreed on"), (state.sighting, "needs more")]
+        self.report_mistake(state, make_owner_subject(frame, owner), rows, f"{text}.")

@@ -171,7 +171,7 @@ class _IdInUse(ConductRule):
             return
         body: Any = frame.body
         owner = (True, body.consumer_id) if self.is_consumer else (False, body.producer_id)
-        if state.is_seeking(owner):
+        if life.is_seeking:
             return  # SEEK closes the consumer (`subscribe_before_seek_done`)
         rows = [(life.request, "opened it"), (life.success, "open since"), (state.sighting, "opens it again")]
         self.report_mistake(state, make_owner_subject(frame, owner), rows)
@@ -277,6 +277,10 @@ class _Closed(NamedTuple):
     subject: Subject
 
 
+_Key = tuple[int, Owner]
+"""The number of a connection, and a producer or consumer of it."""
+
+
 class NotReopened(Rule):
     """The broker closed a producer or consumer, and its client does not open it again.
 
@@ -297,12 +301,12 @@ class NotReopened(Rule):
     handlers: ClassVar = {
         **dict.fromkeys(("CLOSE_PRODUCER", "CLOSE_CONSUMER"), "on_close"),
         **dict.fromkeys(("PRODUCER", "SUBSCRIBE", "LOOKUP", "PARTITIONED_METADATA"), "on_return"),
-        **dict.fromkeys(("SEEK", "UNSUBSCRIBE"), "on_leave"),
     }
 
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
-        self._closed: dict[tuple[int, Owner], _Closed] = {}
+        self._closed: dict[_Key, _Closed] = {}  # in order of time
+        self._by_topic: dict[tuple[str, str], dict[_Key, None]] = {}  # by client host, and topic
 
     def on_close(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Note that the broker has closed a producer or consumer; a client that does it is done with it."""
@@ -310,42 +314,49 @@ class NotReopened(Rule):
         if body is None:
             return
         owner = (True, body.consumer_id) if hasattr(body, "consumer_id") else (False, body.producer_id)
-        key = state.connection.index, owner
         if sighting.to_broker:
-            self._closed.pop(key, None)
+            self._closed.pop((state.connection.index, owner), None)
             return
         life = state.lives.get(owner)
         if life is None or life.success is None or life.end is not sighting or frame.topic is None:
             return
-        if not owner[0] or owner not in state.notes.get(self.id, ()):
-            subject = make_owner_subject(frame, owner)
-            self._closed[key] = _Closed(state, owner, frame.topic, sighting, subject)
+        if life.is_seeking:
+            return  # its client waits for SUCCESS before it opens it again
+        if len(self._closed) >= _MAX_CLOSED:
             bound(self._closed, _MAX_CLOSED)
+            self._by_topic.clear()
+            for key, closed in self._closed.items():
+                self._add(key, closed)
+        self._add(
+            (state.connection.index, owner),
+            _Closed(state, owner, frame.topic, sighting, make_owner_subject(frame, owner)),
+        )
+        state.notes.setdefault(self.id, []).append(owner)
 
-    def on_leave(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Note a consumer that is done, or whose client waits for SUCCESS before it opens it again."""
-        if frame.body is not None:
-            state.notes.setdefault(self.id, set()).add((True, frame.body.consumer_id))
+    def _add(self, key: _Key, closed: _Closed) -> None:
+        self._closed[key] = closed
+        place = find_client_host(closed.state.connection), without_partition(closed.topic)
+        self._by_topic.setdefault(place, {})[key] = None
 
     def on_return(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
         """Forget what the client takes up again."""
-        if self._closed and frame.topic is not None:
-            self._forget(find_client_host(state.connection), frame.topic)
+        self._forget(state, frame.topic)
 
     def on_http(self, state: CheckState, message: HttpMessage, number: int) -> None:
         """Forget what the client looks up over HTTP."""
-        if self._closed and message.topic is not None and not message.status:
-            self._forget(find_client_host(state.connection), message.topic)
+        if not message.status:
+            self._forget(state, message.topic)
 
-    def _forget(self, host: str, topic: str) -> None:
-        name = without_partition(topic)
-        for key, closed in list(self._closed.items()):
-            if without_partition(closed.topic) == name and find_client_host(closed.state.connection) == host:
-                del self._closed[key]
+    def _forget(self, state: CheckState, topic: str | None) -> None:
+        if self._closed and topic is not None:
+            place = find_client_host(state.connection), without_partition(topic)
+            for key in self._by_topic.pop(place, ()):
+                self._closed.pop(key, None)
 
     def on_due(self, now_ns: int) -> None:
         """Report those that nobody has taken up for too long."""
-        for key, closed in list(self._closed.items()):
+        while self._closed:
+            key, closed = next(iter(self._closed.items()))
             waited_ns = now_ns - closed.close.time_ns
             if waited_ns < self.thresholds.quiet:
                 break
@@ -354,11 +365,9 @@ class NotReopened(Rule):
 
     def on_closed(self, state: CheckState, ending: EndedConnection) -> None:
         """Judge those of a connection that has ended."""
-        if not self._closed:
-            return
-        for key, closed in list(self._closed.items()):
-            if closed.state is state:
-                del self._closed[key]
+        for owner in state.notes.get(self.id, ()) if state.has_notes else ():
+            closed = self._closed.pop((state.connection.index, owner), None)
+            if closed is not None:
                 waited_ns = (ending.end_ns or 0) - closed.close.time_ns
                 if waited_ns >= self.thresholds.quiet:
                     self._report(closed, waited_ns)

@@ -1,6 +1,6 @@
 """Rules about what consumers must not do: acknowledgements, permits, redelivery."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pulsarctl_wire.checks.conduct import MAX_SMALL_FLOWS
 from pulsarctl_wire.checks.facts import NOWHERE, Entry
@@ -11,6 +11,8 @@ from pulsarctl_wire.checks.rules.flow import find_waiting_message
 from pulsarctl_wire.checks.state import CheckState
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import CommandSubscribe
+
+_MAX_SEARCHED: Final = 256  # consumers of a connection that are asked whether they hold an entry
 
 
 class AckNotDelivered(ConductRule):
@@ -53,7 +55,7 @@ class AckNotDelivered(ConductRule):
                 delivery = owner.entries.get(entry)
                 if owner is not consumer and isinstance(delivery, UnackedDelivery) and not delivery.is_repeat:
                     return delivery
-        if entry <= consumer.highest_delivered:
+        if entry <= consumer.highest_delivered or len(state.consumers) > _MAX_SEARCHED:
             return None
         for other in state.consumers.values():
             delivery = other.entries.get(entry)

@@ -14,7 +14,7 @@ from pulsarctl_wire.wire.session.state import NO_REQUEST
 _MESSAGE_ID = {"ledgerId": 1, "entryId": 0}
 
 
-@case(MUST, without=("limits",))
+@case(MUST, without=("limits",), since="3.3")
 async def basic(broker: Target) -> None:
     """CONNECT {client_version=…, protocol_version=21}.
 
@@ -132,7 +132,7 @@ async def pong_first(broker: Target) -> None:
     await probe.expect("PONG")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def auth_response_first(broker: Target) -> None:
     """Authentication is off: AUTH_RESPONSE {none, 'x'} before CONNECT.
 
@@ -176,7 +176,7 @@ async def first_is_subscribe(broker: Target) -> None:
     await _expect_close_at(broker, make_frame("SUBSCRIBE", **make_subscription("t"), request_id=1))
 
 
-@case(MUST)
+@case(MUST, since="3.3")
 async def first_is_lookup(broker: Target) -> None:
     """LOOKUP as the first frame, no CONNECT.
 

@@ -80,7 +80,7 @@ async def _compact_entries(broker: Target, sent: list[tuple[str | None, bytes]],
     await consumer.expect_nothing()
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="4.0")
 async def empty_payload(broker: Target) -> None:
     """a=1, a='' (empty payload), b=1; compaction; read_compacted.
 
@@ -91,7 +91,7 @@ async def empty_payload(broker: Target) -> None:
     await _compact_entries(broker, [("a", b"1"), ("a", b""), ("b", b"1")], [b"", b"1"])
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def no_key(broker: Target) -> None:
     """A message without key, one with key a, one without; compaction; read_compacted.
 
@@ -152,7 +152,7 @@ async def batch_empty_payload(broker: Target) -> None:
     await _compact_batch(broker, b"")
 
 
-@case(MUST, needs=("admin",))
+@case(MUST, needs=("admin",), since="3.3")
 async def no_key_last(broker: Target) -> None:
     """Messages a=1, one without key; compaction; b=2; compaction; c=3; read_compacted.
 
@@ -255,7 +255,7 @@ async def _ask_last_id(broker: Target, keys: tuple[str, ...], expected: int) -> 
         equal(body.last_message_id.batch_index, -1, "batch_index")
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def last_id(broker: Target) -> None:
     """a=1, then one without key; compaction; GET_LAST_MESSAGE_ID by a read_compacted consumer, and by
     another.
@@ -267,7 +267,7 @@ async def last_id(broker: Target) -> None:
     await _ask_last_id(broker, ("a", ""), 0)
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def nothing_left(broker: Target) -> None:
     """Two messages without key; compaction; GET_LAST_MESSAGE_ID by a read_compacted consumer.
 

@@ -132,7 +132,7 @@ async def batch_shared_1(broker: Target) -> None:
     await consumer.expect_nothing()
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def batch_exclusive_overshoot(broker: Target) -> None:
     """10 batches of 5; Exclusive, FLOW 5.
 

@@ -85,7 +85,7 @@ async def _compare_owners(
     await _expect_owners(consumers, _KEYS, lambda key: owner(names, key))
 
 
-@case(OBSERVED, without=("autosplit", "limits", "subscribing"))
+@case(OBSERVED, without=("autosplit", "limits", "subscribing"), since="4.0")
 async def consistent_hash_owner(broker: Target) -> None:
     """Default selector, consumers a, b, c, 100 keys k0..k99.
 
@@ -156,7 +156,7 @@ async def uncovered_slot_waits(broker: Target) -> None:
     await first.expect_nothing(0)
 
 
-@case(SHOULD, without=("limits", "subscribing"))
+@case(SHOULD, without=("limits", "subscribing"), since="4.0")
 async def ordering_key_wins(broker: Target) -> None:
     """Two messages: partition_key k1 + ordering_key k2, and partition_key k2.
 
@@ -173,7 +173,7 @@ async def ordering_key_wins(broker: Target) -> None:
     equal(payloads(await consumers["b"].messages(2)), [b"both", b"one"], "payloads")
 
 
-@case(SHOULD, without=("autosplit", "limits", "subscribing"))
+@case(SHOULD, without=("autosplit", "limits", "subscribing"), since="4.0")
 async def base64_key(broker: Target) -> None:
     """Binary keys: partition_key = base64 text, partition_key_b64_encoded=true, 30 keys.
 
@@ -192,7 +192,7 @@ async def base64_key(broker: Target) -> None:
     await _expect_owners(consumers, keys, lambda key: find_consistent_owner("abc", key))
 
 
-@case(SHOULD, without=("limits", "subscribing"))
+@case(SHOULD, without=("limits", "subscribing"), since="4.0")
 async def batch_follows_first(broker: Target) -> None:
     """Batch of 3 whose single messages have keys of other owners; entry metadata partition_key = key of b.
 
@@ -211,7 +211,7 @@ async def batch_follows_first(broker: Target) -> None:
         await consumers[name].expect_nothing(0.1)
 
 
-@case(OBSERVED, without=("autosplit", "limits", "subscribing"))
+@case(OBSERVED, without=("autosplit", "limits", "subscribing"), since="4.0")
 async def no_key_sticky(broker: Target) -> None:
     """20 messages without key from one producer, ids differ.
 
@@ -242,7 +242,7 @@ async def _join_late(broker: Target, **fields: Any) -> tuple[Probe, list[Any], P
     return a, ids, b
 
 
-@case(SHOULD, without=("subscribing",))
+@case(SHOULD, without=("subscribing",), since="4.0")
 async def joining_waits_for_acks(broker: Target) -> None:
     """Consumer a holds unacknowledged messages of its keys; b joins; new messages for keys that move to b.
 
@@ -300,7 +300,7 @@ def _ranges(*pairs: tuple[int, int]) -> dict[str, Any]:
     return {"keySharedMeta": {"keySharedMode": 1, "hashRanges": [{"start": a, "end": b} for a, b in pairs]}}
 
 
-@case(OBSERVED, without=("subscribing",))
+@case(OBSERVED, without=("subscribing",), since="4.0")
 async def own_ranges_overlap(broker: Target) -> None:
     """STICKY hashRanges 300-400 and 350-500.
 
@@ -328,7 +328,7 @@ async def range_beyond(broker: Target) -> None:
         await broker.subscribe(topic, "Key_Shared", **_ranges(pair))
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def exclusive_reversed(broker: Target) -> None:
     """A message; SUBSCRIBE Exclusive with hashRanges 10-5, FLOW.
 

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.wire.PulsarApi_pb2 import ProducerAccessMode
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def last_id(broker: Target) -> None:
     """Non-persistent topic: GET_LAST_MESSAGE_ID.
 

@@ -126,7 +126,7 @@ async def unknown_consumer(broker: Target) -> None:
     await consumer.expect_pong()
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def disconnect_count(broker: Target) -> None:
     """Shared: A and B; A holds 2 messages (count 0), its connection drops.
 

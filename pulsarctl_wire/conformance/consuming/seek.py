@@ -153,7 +153,7 @@ async def batch_ack_set(broker: Target) -> None:
     equal(list(message.body.ack_set), [12], "ack_set")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def resubscribe_at_once(broker: Target) -> None:
     """SEEK and SUBSCRIBE (same consumer_id) written together.
 

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.wire.PulsarApi_pb2 import ServerError
 
 
-@case(OBSERVED, without=("subscribing",))
+@case(OBSERVED, without=("subscribing",), since="4.0")
 async def key_shared_other_mode(broker: Target) -> None:
     """Key_Shared AUTO_SPLIT consumer live; SUBSCRIBE Key_Shared STICKY.
 
@@ -135,7 +135,7 @@ async def partition_in_message_id(broker: Target) -> None:
     equal(message.body.message_id.partition, 2, "partition")
 
 
-@case(MUST)
+@case(MUST, since="3.3")
 async def second_exclusive(broker: Target) -> None:
     """An Exclusive consumer is live; another connection sends SUBSCRIBE, Exclusive.
 
@@ -153,7 +153,7 @@ async def second_exclusive(broker: Target) -> None:
     require(first.pings > pings, "PING on the first connection", first.pings - pings)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def exclusive_dead_conn(broker: Target) -> None:
     """An Exclusive consumer is live, but its client does not answer PING; another connection sends
     SUBSCRIBE, Exclusive.
@@ -390,7 +390,7 @@ async def close_then_redelivered(broker: Target) -> None:
         absent(message.body, "redelivery_count")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="4.0")
 async def other_type_named(broker: Target) -> None:
     """Shared consumer live; SUBSCRIBE Failover.
 
@@ -411,7 +411,7 @@ async def other_type_named(broker: Target) -> None:
     )
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def closed_while_opening(broker: Target) -> None:
     """Exclusive consumer live, its client silent; on another connection SUBSCRIBE, CLOSE_CONSUMER and
     SUBSCRIBE with one id.

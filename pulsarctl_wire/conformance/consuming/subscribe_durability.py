@@ -160,7 +160,7 @@ async def nondurable_before_entry_0(broker: Target) -> None:
     await _start_nowhere(broker, 2**64 - 1)
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def nondurable_keeps_ledgers(broker: Target) -> None:
     """Messages in two ledgers, no durable subscription; a consumer with durable=false acknowledges into the
     second ledger; another one with durable=false at -1:-1.

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.probe import SOON
 from pulsarctl_wire.conformance.basics.target import Target, admin_path
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def properties_of_one_key(broker: Target) -> None:
     """SUBSCRIBE a new subscription with subscription_properties k=1 and k=2; its properties.
 

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.target import Target
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def force(broker: Target) -> None:
     """Shared, two consumers on two connections; UNSUBSCRIBE force=true by one.
 

@@ -76,7 +76,7 @@ async def of_a_partition(broker: Target) -> None:
     equal(await _count(await broker.connect(), f"{topic}-partition-1"), 0, "count")
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="4.0")
 async def beyond_range(broker: Target) -> None:
     """Partitioned topic of 3: LOOKUP and PRODUCER on <topic>-partition-7.
 
@@ -104,7 +104,7 @@ async def invalid_name(broker: Target) -> None:
     equal(body.error, ServerError.InvalidTopicName, "error")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def unknown_namespace(broker: Target) -> None:
     """PARTITIONED_METADATA in an unknown namespace, with metadata_auto_creation_enabled true and false.
 
@@ -123,7 +123,7 @@ async def unknown_namespace(broker: Target) -> None:
         )
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="4.0")
 async def metadata_beyond_range(broker: Target) -> None:
     """Partitioned topic of 3: PARTITIONED_METADATA of <topic>-partition-7.
 

@@ -184,7 +184,7 @@ async def get_or_create_unloaded(broker: Target) -> None:
     _expect_code(body, ServerError.TopicNotFound)
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def auto_consume_subscribe(broker: Target) -> None:
     """Topic with Avro schema: SUBSCRIBE with schema type AutoConsume.
 
@@ -275,7 +275,7 @@ async def unanswered(broker: Target) -> None:
     await probe.request("PRODUCER", "PRODUCER_SUCCESS", **fields)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def consumer_invalid(broker: Target) -> None:
     """SUBSCRIBE with an Avro schema that is no JSON, on a new topic; GET_SCHEMA.
 
@@ -288,7 +288,7 @@ async def consumer_invalid(broker: Target) -> None:
     _expect_code(await _get(broker, topic), ServerError.TopicNotFound)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="4.0")
 async def incompatible_text(broker: Target) -> None:
     """Topic has {a:int}; PRODUCER and SUBSCRIBE with {a:string}.
 

@@ -64,7 +64,7 @@ async def modes(broker: Target) -> None:
         equal(sorted(item for item in result if item in ours), sorted(wanted), "item")
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def pattern(broker: Target) -> None:
     """GET_TOPICS topics_pattern='persistent://<ns>/<prefix>.*'.
 
@@ -78,7 +78,7 @@ async def pattern(broker: Target) -> None:
     require(body.filtered, "filtered", body)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def pattern_bare(broker: Target) -> None:
     """GET_TOPICS topics_pattern without domain: 'public/default/<prefix>-y.*'.
 
@@ -92,7 +92,7 @@ async def pattern_bare(broker: Target) -> None:
     require(body.filtered, "filtered", body)
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def hash_(broker: Target) -> None:
     """GET_TOPICS with pattern matching two topics.
 
@@ -105,7 +105,7 @@ async def hash_(broker: Target) -> None:
     equal(body.topics_hash, _hash(names), "topics_hash")
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def hash_unchanged(broker: Target) -> None:
     """GET_TOPICS with a pattern, then again with the topics_hash of the first answer.
 
@@ -122,7 +122,7 @@ async def hash_unchanged(broker: Target) -> None:
     equal(body.topics_hash, first, "topics_hash")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def hash_without_pattern(broker: Target) -> None:
     """GET_TOPICS without pattern.
 
@@ -166,7 +166,7 @@ async def partitions_listed(broker: Target) -> None:
     equal(sorted(item for item in result if item.startswith(topic)), partitions, "item")
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def system_topics_hidden(broker: Target) -> None:
     """GET_TOPICS mode=ALL.
 
@@ -181,7 +181,7 @@ async def system_topics_hidden(broker: Target) -> None:
     equal([item for item in result if any(part in item for part in hidden)], [], "system topics")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="4.0")
 async def pattern_other_domain(broker: Target) -> None:
     """GET_TOPICS topics_pattern='foo://public/default/x'; WATCH_TOPIC_LIST with it.
 
@@ -195,7 +195,7 @@ async def pattern_other_domain(broker: Target) -> None:
     await probe.expect_error("AuthorizationError", "WATCH_TOPIC_LIST", watcher_id=1, **fields)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def pattern_empty(broker: Target) -> None:
     """GET_TOPICS topics_pattern='' (present).
 
@@ -208,7 +208,7 @@ async def pattern_empty(broker: Target) -> None:
     equal((list(body.topics), body.filtered), ([], True), "topics, filtered")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def pattern_error_text(broker: Target) -> None:
     """GET_TOPICS with '(', '[' and '*'.
 
@@ -227,7 +227,7 @@ async def pattern_error_text(broker: Target) -> None:
         equal(body.message, f"java.util.regex.PatternSyntaxException: {text}", "message")
 
 
-@case(SHOULD, needs=("admin",))
+@case(SHOULD, needs=("admin",), since="3.3")
 async def too_many(broker: Target) -> None:
     """Namespace policy maxTopicsPerNamespace=1: PRODUCER on two persistent topics and a non-persistent one.
 

@@ -29,7 +29,7 @@ async def _start_watch(broker: Target) -> tuple[Probe, str]:
     return probe, prefix
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def success(broker: Target) -> None:
     """WATCH_TOPIC_LIST with one matching topic.
 
@@ -44,7 +44,7 @@ async def success(broker: Target) -> None:
     equal(list(body.topic), [topic], "topic")
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def update_new(broker: Target) -> None:
     """Watch, then a matching topic is created on another connection.
 
@@ -62,7 +62,7 @@ async def update_new(broker: Target) -> None:
     present(body, "topics_hash")
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def non_matching(broker: Target) -> None:
     """A topic outside the pattern is created.
 
@@ -76,7 +76,7 @@ async def non_matching(broker: Target) -> None:
     await probe.expect_nothing()
 
 
-@case(SHOULD)
+@case(SHOULD, since="3.3")
 async def close(broker: Target) -> None:
     """WATCH_TOPIC_LIST_CLOSE, then a matching topic appears.
 
@@ -91,7 +91,7 @@ async def close(broker: Target) -> None:
     await probe.expect_nothing()
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def close_unknown(broker: Target) -> None:
     """WATCH_TOPIC_LIST_CLOSE watcher_id=99.
 
@@ -103,7 +103,7 @@ async def close_unknown(broker: Target) -> None:
     await probe.request("WATCH_TOPIC_LIST_CLOSE", "SUCCESS", watcher_id=99)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="4.0")
 async def pattern_invalid(broker: Target) -> None:
     """WATCH_TOPIC_LIST topics_pattern='('.
 
@@ -130,7 +130,7 @@ async def malformed_namespace(broker: Target) -> None:
     await probe.expect_close(SOON)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def no_such_namespace(broker: Target) -> None:
     """WATCH_TOPIC_LIST on a namespace that does not exist.
 
@@ -145,7 +145,7 @@ async def no_such_namespace(broker: Target) -> None:
     equal(body.topics_hash, "00000000", "topics_hash")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def same_id_again(broker: Target) -> None:
     """WATCH_TOPIC_LIST with a live watcher_id again.
 
@@ -157,7 +157,7 @@ async def same_id_again(broker: Target) -> None:
     await _watch(probe, prefix)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def long_with_domain(broker: Target) -> None:
     """WATCH_TOPIC_LIST with a pattern of 50 characters behind 'persistent://'.
 

@@ -86,7 +86,7 @@ async def exclusive_vs_exclusive(broker: Target) -> None:
     await _create_exclusive_second(broker, "Exclusive")
 
 
-@case(SHOULD)
+@case(SHOULD, since="4.0")
 async def wait_behind_shared(broker: Target) -> None:
     """Shared producer live; PRODUCER WaitForExclusive; then the shared one closes.
 
@@ -134,7 +134,7 @@ async def send_while_queued(broker: Target) -> None:
     await probe.expect_close()
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def fencing(broker: Target) -> None:
     """Exclusive producer 1 live on connection A; PRODUCER ExclusiveWithFencing on B.
 
@@ -186,7 +186,7 @@ async def epoch_told_to_shared(broker: Target) -> None:
     absent(body, "topic_epoch")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def lower_epoch_fences(broker: Target) -> None:
     """Exclusive producer with topic_epoch=5 live; PRODUCER ExclusiveWithFencing with topic_epoch=3.
 
@@ -222,7 +222,7 @@ async def lower_epoch_waits(broker: Target) -> None:
     await other.expect("PRODUCER_SUCCESS", request_id=number, producer_ready=True, topic_epoch=3)
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="4.0")
 async def unload_while_waiting(broker: Target) -> None:
     """Shared producer 1 live, 2 queued WaitForExclusive; the topic is unloaded.
 

@@ -76,7 +76,7 @@ async def tick(broker: Target) -> None:
 _NOT_ALLOWED = ServerError.NotAllowedError
 
 
-@case(SHOULD, needs=("admin",))
+@case(SHOULD, needs=("admin",), since="3.3")
 async def too_long(broker: Target) -> None:
     """Namespace policy maxDeliveryDelayInMillis=5000: SEND with deliver_at_time = publish_time + 4 s, + 6 s.
 

@@ -132,7 +132,7 @@ async def name_taken_same_conn(broker: Target) -> None:
     await probe.expect_error("ProducerBusy", "PRODUCER", topic=topic, producer_id=2, producer_name="p")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def name_taken_dead_conn(broker: Target) -> None:
     """PRODUCER with the name of a producer on another connection, whose client does not answer PING.
 
@@ -290,7 +290,7 @@ async def v1_topic_name(broker: Target) -> None:
     await broker.produce(f"persistent://public/standalone/default/{broker.name()}")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def no_such_namespace(broker: Target) -> None:
     """LOOKUP then PRODUCER on persistent://public/<new namespace>/t.
 
@@ -381,7 +381,7 @@ async def metadata(broker: Target) -> None:
     await broker.produce(broker.topic(), user_provided_producer_name=False, **fields)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def name_taken_text(broker: Target) -> None:
     """PRODUCER p where p is connected.
 
@@ -397,7 +397,7 @@ async def name_taken_text(broker: Target) -> None:
     equal(body.message, f"{_EXCEPTION}NamingException: {text}", "message")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def bad_topic_blank(broker: Target) -> None:
     """PRODUCER, LOOKUP with topic='persistent://public/default/ '.
 
@@ -413,7 +413,7 @@ async def bad_topic_blank(broker: Target) -> None:
     equal((body.error, body.message), (ServerError.InvalidTopicName, text), "error, message")
 
 
-@case(SHOULD, needs=("admin",))
+@case(SHOULD, needs=("admin",), since="3.3")
 async def initial_subscription_refused(broker: Target) -> None:
     """A namespace with autoSubscriptionCreation off: PRODUCER with initial_subscription_name=i, then
     SUBSCRIBE to s.
@@ -432,7 +432,7 @@ async def initial_subscription_refused(broker: Target) -> None:
     await probe.expect_error("SubscriptionNotFound", "SUBSCRIBE", **make_subscription(topic))
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="4.0")
 async def not_served_text(broker: Target) -> None:
     """Unknown namespace: PRODUCER, for both domains.
 

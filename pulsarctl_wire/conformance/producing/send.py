@@ -295,7 +295,7 @@ async def _expect_not_allowed(broker: Target, fields: dict[str, Any]) -> None:
     await probe.expect("SEND_ERROR", sequence_id=0, error=_NOT_ALLOWED)
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def message_id_on_plain_topic(broker: Target) -> None:
     """SEND with message_id={1,1} on an ordinary topic.
 
@@ -368,7 +368,7 @@ async def tail_too_short(broker: Target) -> None:
         await probe.expect_close()
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def incomplete_not_delivered(broker: Target) -> None:
     """SEND with metadata of 0 bytes, then a plain one; consume, on a topic of each domain.
 
@@ -386,7 +386,7 @@ async def incomplete_not_delivered(broker: Target) -> None:
         equal(payloads(await consumer.messages(1)), [b"m"], "payloads")
 
 
-@case(OBSERVED)
+@case(OBSERVED, since="3.3")
 async def message_id_before_checksum(broker: Target) -> None:
     """SEND with message_id={1,1} and a wrong checksum.
 

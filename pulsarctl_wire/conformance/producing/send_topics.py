@@ -27,7 +27,7 @@ async def after_close(broker: Target) -> None:
     await probe.expect_close()
 
 
-@case(SHOULD, needs=("admin",))
+@case(SHOULD, needs=("admin",), since="3.3")
 async def terminated_topic(broker: Target) -> None:
     """Live producer, topic terminated by the admin API, SEND, then PRODUCER again.
 
@@ -44,7 +44,7 @@ async def terminated_topic(broker: Target) -> None:
     await probe.expect_error("TopicTerminatedError", "PRODUCER", topic=topic, producer_id=1)
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def after_broker_close(broker: Target) -> None:
     """Topic unloaded by the admin API (producer got CLOSE_PRODUCER); two more SEND for that producer_id
     within 30 s.
@@ -137,7 +137,7 @@ async def nonpersistent_transaction(broker: Target) -> None:
     await probe.expect_close()
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def closed_after_broker_close(broker: Target) -> None:
     """Topic unloaded; PRODUCER with the same id, CLOSE_PRODUCER, SEND, all within 30 s.
 
@@ -155,7 +155,7 @@ async def closed_after_broker_close(broker: Target) -> None:
     await probe.expect_nothing()
 
 
-@case(SHOULD, needs=("admin",))
+@case(SHOULD, needs=("admin",), since="3.3")
 async def topic_max_size(broker: Target) -> None:
     """Topic policy maxMessageSize=100: SEND with 50 bytes, with 500 bytes, with 500 bytes as a chunk.
 
@@ -198,7 +198,7 @@ async def while_closing(broker: Target) -> None:
     equal(answers[-1].command, "SUCCESS", "command")
 
 
-@case(OBSERVED, needs=("admin",))
+@case(OBSERVED, needs=("admin",), since="3.3")
 async def too_fast(broker: Target) -> None:
     """Namespace policy publishRate of 1 message a second: SEND x3 and PING in one write.
 
