@@ -104,7 +104,7 @@ class Judge:
             return
         frame = events[0]
         self.offence = self._find_offence(frame)
-        if not self.offence and frame.type not in _SCALABLE:
+        if frame.body is not None and frame.type not in _SCALABLE:
             self._note_command(frame)
 
     def _find_offence(self, frame: Frame) -> str:
@@ -171,7 +171,7 @@ class Judge:
             self._judge_answer(frame)
 
     def _report(self, kind: str, expected: str, actual: str) -> None:
-        if not ((self.is_lost or self.offence) and kind.startswith(_ASKED)):
+        if not (self.is_lost and kind.startswith(_ASKED)):
             self.problems.append(Problem(kind, expected, actual))
 
     def _judge_receipt(self, frame: Frame) -> None:

@@ -138,6 +138,8 @@ class _Player:
                 self.report(
                     "not served", "PONG, or the end of the connection", f"neither within {patience:g} s"
                 )
+        elif not probe.closed.done():  # the broker waits for the rest of a frame
+            await self._wait(lambda: False, _DELIVERY)
         self._receive()
         if not (self._session.mutations or judge.is_refused):
             unanswered = judge.find_unanswered()
