@@ -6,7 +6,7 @@ Where it cannot know how the broker reads something, it expects nothing.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pulsarctl_wire.conformance.basics.checking import describe
 from pulsarctl_wire.wire.commands import ANSWERS, NAMES, NUMBERS, REQUESTS, TO_BROKER, command_name
@@ -58,7 +58,7 @@ class Judge:
         self.offence = ""
         """Why the broker must end the connection; "" if it need not."""
         self.is_lost = False
-        """Whether a command cannot be read. Pulsar may do it: it lets a text run beyond its message."""
+        """Whether the broker may read a command otherwise: Pulsar lets a text run beyond its message."""
         self.is_refused = False
         """Whether a producer or consumer was refused, so that later steps are wrong."""
         self._limit = limit
@@ -109,18 +109,17 @@ class Judge:
 
     def _find_offence(self, frame: Frame) -> str:
         """Return why a frame ends the connection; "" if it need not."""
-        command, base = frame.command, frame.base
+        command, body = frame.command, frame.body
         if frame.type not in NAMES:
             return f"a command of the unknown type {frame.type}"
         if TO_BROKER.get(frame.type) is False:
             return f"{command}, which only brokers send"
-        if base is None or frame.body is None:
+        if body is None:
             return f"{command} without its sub-message"
-        for field, _ in base.ListFields():
-            if field.number in _SCALABLE and field.number != frame.type:
-                base.ClearField(field.name)  # type: ignore[arg-type]  # older brokers skip it
-        if not base.IsInitialized():
+        if _lacks_fields(body):
             return f"{command} without a required field"
+        # a message in it that is incomplete may be of a field that the broker does not know, and skips
+        self.is_lost |= frame.base is not None and not frame.base.IsInitialized()
         if self.is_lost:
             return ""
         if self._is_connected and command == "CONNECT":
@@ -154,7 +153,7 @@ class Judge:
     def receive(self, frame: Frame) -> None:
         """Judge a frame of the broker."""
         command = frame.command
-        if frame.type in NAMES and (frame.body is None or not frame.base.IsInitialized()):  # type: ignore[union-attr]
+        if frame.type in NAMES and (frame.body is None or not frame.body.IsInitialized()):
             self._report("incomplete frame", f"{command} with all required fields", describe(frame))
         elif frame.type not in NAMES or TO_BROKER.get(frame.type) is True:
             self._report("no command of a broker", "a command that brokers send", describe(frame))
@@ -235,3 +234,8 @@ class Judge:
         if receipts < sends:
             return Problem("unanswered SEND", f"answers to {sends} of SEND", f"{receipts} came", True)
         return None
+
+
+def _lacks_fields(body: Any) -> bool:
+    """Return whether a message lacks a required field, apart from the messages in it."""
+    return any(field.is_required and not body.HasField(field.name) for field in body.DESCRIPTOR.fields)
