@@ -21,7 +21,7 @@ from pulsarctl_wire.broker.core import Core
 from pulsarctl_wire.cli.conform.fuzzing import Scripts
 from pulsarctl_wire.conformance.basics.frames import make_frame, make_raw_frame, make_send, wrap
 from pulsarctl_wire.conformance.basics.target import Place, RemoteTarget
-from pulsarctl_wire.conformance.fuzzing.fuzzer import Finding, Fuzzer, Plan, Tally
+from pulsarctl_wire.conformance.fuzzing.fuzzer import MAX_FINDINGS, Finding, Fuzzer, Plan, Tally
 from pulsarctl_wire.conformance.fuzzing.generate import generate
 from pulsarctl_wire.conformance.fuzzing.judge import Judge, Problem
 from pulsarctl_wire.conformance.fuzzing.mutate import KINDS, make_session
@@ -406,3 +406,11 @@ def test_a_finding_explains_others() -> None:
     assert finding.explains(make_session(1, 1), PROBLEM)
     assert not finding.explains(make_session(1, 1), PROBLEM._replace(kind="other"))
     assert not finding.explains(make_session(1, 2), PROBLEM)
+
+
+def test_the_document_is_right() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+    section = text.partition("\n## Fuzzing\n")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `([^|]+)` \|", section, re.MULTILINE)
+    assert [name for name in names if name in KINDS] == list(KINDS)
+    assert f"early with {MAX_FINDINGS} findings" in section
