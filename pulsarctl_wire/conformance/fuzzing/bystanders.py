@@ -15,9 +15,6 @@ from pulsarctl_wire.wire.frame import FRAME_PADDING, MAX_MESSAGE_SIZE
 if TYPE_CHECKING:
     from pulsarctl_wire.conformance.basics.target import Target
 
-GONE: Final = "broker gone"
-"""The kind of the problem that no new connection can be made."""
-
 _ROUNDS: Final = 500
 """Checks after which new connections take over, so that what is kept of them is bounded."""
 
@@ -90,7 +87,7 @@ class Bystanders:
         except RequestTimeout as error:
             return Problem(kind, "a connection", str(error), True)
         except SessionError as error:
-            return Problem(GONE, "a connection", str(error))
+            return Problem("broker gone", "a connection", str(error))
         return None
 
     async def _check_watch(self) -> None:
