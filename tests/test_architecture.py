@@ -52,10 +52,18 @@ ROOMS = {
         *("basics", "storage", "schemas", "tenancy", "clients", "delivery", "topics", "cluster"),
         *("handlers", "admin", ".", "shell"),
     ],
-    "conformance": ["basics", "connecting", "discovering", "producing", "consuming", "clients", "."],
+    "conformance": [
+        *("basics", "fuzzing", "connecting", "discovering", "producing", "consuming", "clients", "."),
+    ],
 }
 """The rooms of the larger parts: each imports only those before it. "." is the part's own folder."""
-NOT_BETWEEN = {("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")}
+NOT_BETWEEN = {
+    *(("net", "proxy", "replay"), ("net", "session", "proxy"), ("broker", "handlers", "admin")),
+    *(
+        ("conformance", "fuzzing", room)
+        for room in ("connecting", "discovering", "producing", "consuming", ".")
+    ),
+}
 """Rooms of a part that do not import each other either."""
 ONLY_IN = {
     "google": {

@@ -56,7 +56,7 @@ _BROKER: Final = {
     "demo": "Show a broker, a producer, consumers of two types, and what they send each other.",
 }
 _CONFORM: Final = {
-    "conform": "Check brokers and clients against what the protocol requires, and compare reports.",
+    "conform": "Check brokers and clients against what the protocol requires, compare reports, and fuzz.",
 }
 _PACKAGES: Final = {
     "capture": _CAPTURES,

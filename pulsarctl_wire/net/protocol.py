@@ -119,6 +119,8 @@ class FrameProtocol(Outbox["Event | Warned | Outcome | Challenge"]):
             self._fail_too_large(stream.awaited)
         elif 0 < stream.awaited < _SMALLEST_FRAME:
             self.fail(f"{self._sender} announced a frame of {stream.awaited} bytes, too few for a command")
+        elif 0 < stream.awaited <= stream.held_bytes:  # it waits for more, to tell another protocol
+            self.fail(f"{self._sender} sent bytes that are not a frame: its sizes do not fit together")
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are, usually whole frames. Raises LinkClosed."""

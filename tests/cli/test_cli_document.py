@@ -95,7 +95,7 @@ def test_every_option_and_request_of_the_broker_is_documented() -> None:
     assert _documented(_section("### `pwire broker ctl`", BROKER)) == _options_of_all("broker ctl")
 
 
-@pytest.mark.parametrize("command", ["broker", "client", "compare"])
+@pytest.mark.parametrize("command", ["broker", "client", "compare", "fuzz"])
 def test_every_option_of_conform_is_documented(command: str) -> None:
     section = _section(f"## Options of `pwire conform {command}`", CONFORMANCE)
     assert _documented(section) == _options(f"conform {command}")

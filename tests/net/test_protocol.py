@@ -151,6 +151,12 @@ def test_either_side_refuses_what_is_no_frame() -> None:
             side.send(build("PONG"))
 
 
+def test_a_short_first_frame_whose_sizes_do_not_fit_is_refused_at_once() -> None:
+    side = FrameProtocol(Connection(0), to_broker=True)
+    side.receive(bytes.fromhex("00000006 00000802 0802"), at(0))
+    assert side.failure == "the client sent bytes that are not a frame: its sizes do not fit together"
+
+
 def test_refusals_are_told_from_answers() -> None:
     """An answer tells of no error; ERROR does."""
     assert read_refusal(frame_of(build("SUCCESS", request_id=1)), "SEEK") is None

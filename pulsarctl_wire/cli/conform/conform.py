@@ -1,4 +1,4 @@
-"""`pwire conform`: checks brokers and clients against what the protocol requires, and compares reports."""
+"""`pwire conform`: checks brokers and clients against the protocol, compares reports, and fuzzes brokers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.command import Command, Group
-from pulsarctl_wire.cli.conform.options import BrokerOptions, ClientOptions, CompareOptions
+from pulsarctl_wire.cli.conform.options import BrokerOptions, ClientOptions, CompareOptions, FuzzOptions
 from pulsarctl_wire.cli.signature import takes
 
 app = typer.Typer(
     name="conform",
     cls=Group,
-    help="Check brokers and clients against what the protocol requires, and compare reports.",
+    help="Check brokers and clients against what the protocol requires, compare reports, and fuzz.",
     no_args_is_help=True,
 )
 
@@ -75,6 +75,20 @@ def compare(options: CompareOptions) -> None:
         sys.stdout.flush()
 
 
+def fuzz(options: FuzzOptions) -> int:
+    """Send valid sessions with random mutations to a broker, and find out what it does wrong.
+
+    It must stay up, serve all other connections, refuse what it cannot accept as Pulsar does, and answer
+    only what was asked. Each finding is reduced to a short script for pwire send, named on stdout. Only for
+    brokers that are for tests. Exit code 1: there are findings.
+    """
+    from pulsarctl_wire.cli.conform.fuzzing import run_fuzzer
+
+    with console.errors_reported():
+        return run_fuzzer(options)
+
+
 app.command("broker", cls=Command)(takes(broker))
 app.command("client", cls=ClientCommand)(takes(client))
 app.command("compare", cls=Command)(takes(compare))
+app.command("fuzz", cls=Command)(takes(fuzz))

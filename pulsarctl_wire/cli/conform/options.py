@@ -10,7 +10,7 @@ from pulsarctl_wire.cli.options import OUTPUT
 from pulsarctl_wire.cli.session.verb import CLUSTER, AuthOptions
 from pulsarctl_wire.cli.signature import argument, flag, group, option, several
 
-CASES, CLIENT, REPORT = "Which cases", "The client", "The report"
+CASES, CLIENT, REPORT, RUN = "Which cases", "The client", "The report", "The run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,3 +115,31 @@ class CompareOptions:
 
     reports: list[str] = argument("REPORT...", "Reports, as `conform broker -o json` writes them.")
     output: Literal["text", "markdown"] = OUTPUT(default="text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuzzOptions:
+    """The command line of `conform fuzz`."""
+
+    url: str = argument("URL", "The broker: pulsar://host:port or pulsar+ssl://….")
+    seed: int | None = option(
+        "--seed N", "The run to repeat; the same seed gives the same sessions.", RUN, show_default="random"
+    )
+    minutes: float = option("--minutes M", "How long to fuzz.", RUN, default=1.0, min=0.01)
+    sessions: int | None = option("--sessions N", "End after so many sessions.", RUN, min=1)
+    jobs: int = option("-j --jobs N", "Sessions that run at once.", RUN, default=8, min=1)
+    patience: float = option(
+        "--patience SECONDS",
+        "How long an answer may take before it counts as missing.",
+        RUN,
+        default=5.0,
+        min=0.1,
+    )
+    out: str | None = option(
+        "--out DIR",
+        "Where scripts of the findings are written, for pwire send.",
+        REPORT,
+        show_default="a new temporary directory",
+    )
+    remote: bool = flag("--remote", "Allow a broker that is not on this machine.", CLUSTER)
+    auth: AuthOptions = group(AuthOptions, CLUSTER)

@@ -24,7 +24,7 @@ from pulsarctl_wire.errors import LinkClosed
 from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.wire.commands import build_command
-from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.frame import Connection, Frame, Malformed
 from pulsarctl_wire.wire.server_errors import error_name
 
 PATIENCE: Final = 10.0
@@ -69,6 +69,8 @@ class Probe(FrameSocket):
         self.pings = 0
         self.bytes_sent = self.bytes_received = 0
         self.answers_pings = True
+        self.garbage = ""
+        """Why bytes that came are no frame, if some are not."""
         self.changed = asyncio.Event()
         """Set at each frame, and at the end of the connection."""
         self._ids = count(1)
@@ -85,6 +87,8 @@ class Probe(FrameSocket):
 
     def handle(self, event: Any) -> None:
         """Keep a frame. What is no frame ends the connection, which says why."""
+        if isinstance(event, Malformed):
+            self.garbage = self.garbage or event.reason
         if not isinstance(event, Frame) or event.partial:
             return
         if event.command == "PING":

@@ -1,0 +1,252 @@
+"""`Fuzzer`: plays one session after another, finds out what is to blame for a problem, and reduces it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pulsarctl_wire.conformance.basics.checking import Mismatch
+from pulsarctl_wire.conformance.fuzzing.bystanders import Bystanders
+from pulsarctl_wire.conformance.fuzzing.judge import Problem
+from pulsarctl_wire.conformance.fuzzing.mutate import make_session
+from pulsarctl_wire.conformance.fuzzing.play import Exchange, Play, play
+from pulsarctl_wire.conformance.fuzzing.reduce import reduce
+from pulsarctl_wire.conformance.fuzzing.session import Session
+from pulsarctl_wire.errors import LinkClosed, SessionError
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.conformance.basics.target import Target
+
+MAX_FINDINGS: Final = 20
+"""Findings after which a run ends: a broker with more is known to be wrong."""
+
+_ATTEMPTS: Final = 3  # to see a problem again
+_RETURN: Final = 10.0  # seconds in which a broker that is gone may be back
+
+
+class Plan(NamedTuple):
+    """What to do: how long (in seconds), and how many sessions at once.
+
+    `patience` are the seconds that an answer may take, `effort` those that a problem may be reduced.
+    """
+
+    make_target: Callable[[], Target]
+    seed: int
+    seconds: float
+    jobs: int = 8
+    patience: float = 5.0
+    effort: float = 60.0
+    max_sessions: int | None = None
+    max_findings: int = MAX_FINDINGS
+
+
+@dataclass
+class Finding:
+    """Something wrong with the broker: the session that shows it, and what that sent and got.
+
+    `count` is how often it came. If not `is_repeatable`, it did not come again when the session was alone.
+    """
+
+    problem: Problem
+    session: Session
+    exchanges: list[Exchange]
+    is_repeatable: bool = True
+    count: int = 1
+
+    def explains(self, session: Session, problem: Problem) -> bool:
+        """Return whether a session has this problem for the same cause: it has the same steps in it."""
+        if problem.kind != self.problem.kind:
+            return False
+        signatures = (step.signature for step in session.steps)
+        return all(step.signature in signatures for step in self.session.steps)  # each after the one before
+
+
+@dataclass
+class Tally:
+    """What a run has done so far. `oddities`: silences that did not come again."""
+
+    sessions: int = 0
+    frames: int = 0
+    mutations: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    oddities: int = 0
+
+
+class Fuzzer:
+    """A run; `tally` is what it has done, also after it was cancelled.
+
+    `report` is called with each finding, and `progress` after some sessions.
+    """
+
+    def __init__(
+        self, plan: Plan, report: Callable[[Finding], object], progress: Callable[[Tally], object]
+    ) -> None:
+        self.tally = Tally()
+        self._plan = plan
+        self._report = report
+        self._progress = progress
+        self._bystanders = Bystanders(plan.make_target, plan.patience)
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Fuzz until the time is up. Raises SessionError if the broker cannot be reached at the beginning."""
+        plan, tally = self._plan, self.tally
+        loop = asyncio.get_running_loop()
+        end = loop.time() + plan.seconds
+        try:
+            await self._bystanders.open()
+        except Mismatch as error:
+            raise LinkClosed(f"{error}; is this the port of a broker?") from None
+        number = 0
+        try:
+            while loop.time() < end and not self._must_stop:
+                last = (
+                    number + plan.jobs
+                    if plan.max_sessions is None
+                    else min(number + plan.jobs, plan.max_sessions)
+                )
+                if last == number:
+                    break
+                await self._run_batch([make_session(plan.seed, index) for index in range(number, last)])
+                number = last
+                self._progress(tally)
+        finally:
+            await self._bystanders.close()
+
+    async def _run_batch(self, sessions: Sequence[Session]) -> None:
+        """Play sessions at once, then look at each problem alone."""
+        plays = await asyncio.gather(*map(self._play, sessions))
+        for session, result in zip(sessions, plays, strict=True):
+            self.tally.sessions += 1
+            self.tally.frames += len(result.exchanges)
+            self.tally.mutations.update(session.mutations)
+        problem = await self._check_bystanders()
+        for session, result in zip(sessions, plays, strict=True):
+            if result.problems and not self._must_stop:
+                await self._handle(session, result)
+        if problem is not None and len(self.tally.findings) < self._plan.max_findings:
+            await self._blame(sessions, plays, problem)
+
+    @property
+    def _must_stop(self) -> bool:
+        """Whether nothing more can be tried, or there are enough findings."""
+        return self._is_over or len(self.tally.findings) >= self._plan.max_findings
+
+    async def _play(self, session: Session) -> Play:
+        plan = self._plan
+        return await play(session, plan.make_target(), plan.patience, self._bystanders.limit)
+
+    # -- bystanders
+
+    async def _check_bystanders(self) -> Problem | None:
+        """Return what is wrong with others, and have new ones in that case."""
+        try:
+            problem = await self._bystanders.check()
+        except (SessionError, Mismatch) as error:
+            problem = Problem(
+                "new connection not served", "a connection with a producer or a consumer", str(error)
+            )
+        if problem is not None:
+            await self._renew_bystanders()
+        return problem
+
+    async def _renew_bystanders(self) -> None:
+        """Open new bystanders; a broker that was gone has some time for that."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _RETURN
+        while True:
+            try:
+                await self._bystanders.open()
+                return
+            except (SessionError, Mismatch):
+                if loop.time() > deadline:
+                    self._is_over = True
+                    return
+            await asyncio.sleep(0.2)
+
+    async def _blame(self, sessions: Sequence[Session], plays: Sequence[Play], problem: Problem) -> None:
+        """Find the session that does others harm, and make a finding of it."""
+        if any(self._count_again(session, problem) for session in sessions):
+            return
+        if not self._is_over and await self._check_bystanders() is not None:
+            self._is_over = True  # it stays so, whatever is sent: nothing can be tried any more
+        for session in sessions:
+            if self._is_over:
+                break
+            if await self._shows(session, problem.kind):
+                await self._reduce(session, problem)
+                return
+        steps = tuple(step for session in sessions for step in session.steps)
+        mutations = tuple(kind for session in sessions for kind in session.mutations)
+        exchanges = [exchange for result in plays for exchange in result.exchanges]
+        self._add_doubtful(Finding(problem, Session(sessions[0].number, steps, mutations), exchanges, False))
+
+    # -- findings
+
+    async def _handle(self, session: Session, result: Play) -> None:
+        """Make a finding of the first problem of a session, if it comes again."""
+        problem = result.problems[0]
+        if self._count_again(session, problem):
+            return
+        for _ in range(_ATTEMPTS):
+            if self._is_over:
+                break
+            if await self._shows(session, problem.kind):
+                await self._reduce(session, problem)
+                return
+        self._add_doubtful(Finding(problem, session, result.exchanges, False))
+
+    def _count_again(self, session: Session, problem: Problem) -> bool:
+        """Count a problem whose cause is known; return whether it is."""
+        for finding in self.tally.findings:
+            if finding.explains(session, problem):
+                finding.count += 1
+                return True
+        return False
+
+    def _add_doubtful(self, finding: Finding) -> None:
+        """Add a finding that has not come again. A silence may be due to a busy machine."""
+        if finding.problem.is_silence and not self._is_over:
+            self.tally.oddities += 1
+        else:
+            self._add(finding)
+
+    def _add(self, finding: Finding) -> None:
+        self.tally.findings.append(finding)
+        self._report(finding)
+
+    async def _try(self, session: Session) -> tuple[Play, list[Problem]]:
+        """Play a session alone; return what came of it, with the problems of others."""
+        result = await self._play(session)
+        problem = await self._check_bystanders()
+        return result, [*result.problems, *([] if problem is None else [problem])]
+
+    async def _shows(self, session: Session, kind: str) -> bool:
+        _, problems = await self._try(session)
+        return kind in {problem.kind for problem in problems}
+
+    async def _reduce(self, session: Session, problem: Problem) -> None:
+        """Reduce a session that shows a problem, and add the finding."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._plan.effort
+        best = Finding(problem, session, [])
+
+        async def shows(candidate: Session) -> bool:
+            if loop.time() > deadline or self._is_over:
+                return False
+            result, problems = await self._try(candidate)
+            for other in problems:
+                if other.kind == problem.kind:
+                    best.problem, best.session, best.exchanges = other, candidate, result.exchanges
+                    return True
+            return False
+
+        await reduce(session, shows)
+        if not best.exchanges:
+            result, _ = await self._try(session)
+            best.exchanges = result.exchanges
+        if not self._count_again(best.session, best.problem):
+            self._add(best)
