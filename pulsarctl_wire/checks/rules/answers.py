@@ -207,6 +207,7 @@ class RequestRefused(Rule):
     def __init__(self, doctor: Reporter) -> None:
         super().__init__(doctor)
         self._groups: dict[_Kind, dict[int, _Refusals]] = {}  # and by code
+        self._asked_at: dict[_Kind, int] = {}  # time of the latest request that succeeded
         self._reported: list[tuple[_Kind, int, _Refusals]] = []
 
     def on_error(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
@@ -214,7 +215,10 @@ class RequestRefused(Rule):
         code, asked = error_of(frame), frame.request_type
         if code is None or code in _EXPLAINED or asked in _CONNECT_LIKE or frame.to_broker:
             return
-        group = self._groups.setdefault((find_client_host(state.connection), frame.topic, asked), {})
+        kind = find_client_host(state.connection), frame.topic, asked
+        if sighting.time_ns and sighting.time_ns <= self._asked_at.get(kind, -1):
+            return  # what is live may come in another order
+        group = self._groups.setdefault(kind, {})
         bound(self._groups, _MAX_GROUPS)
         refusals = group.get(code)
         if refusals is None:
@@ -229,9 +233,17 @@ class RequestRefused(Rule):
                 refusals.requests.append(state.request_sighting)
 
     def on_success(self, state: CheckState, frame: Frame, sighting: Sighting) -> None:
-        """Forget the refusals of what has succeeded in the end."""
-        if self._groups and frame.request_type is not None:
-            self._groups.pop((find_client_host(state.connection), frame.topic, frame.request_type), None)
+        """Forget the refusals of what was asked for again, and has succeeded."""
+        asked = state.request_sighting
+        if frame.request_type is None or asked is None:
+            return
+        kind = find_client_host(state.connection), frame.topic, frame.request_type
+        self._asked_at[kind] = max(self._asked_at.get(kind, 0), asked.time_ns)
+        bound(self._asked_at, _MAX_GROUPS)
+        group = self._groups.get(kind, {})
+        for code, refusals in list(group.items()):
+            if refusals.last_ns <= asked.time_ns:
+                del group[code]
 
     def on_possible_duplicate(
         self, state: CheckState, frame: Frame, producer: Producer, send: object
