@@ -56,7 +56,7 @@ async def _run(options: FuzzOptions, settings: Settings, seed: int) -> int:
         options.minutes * 60,
         options.jobs,
         options.patience,
-        max_sessions=options.sessions,
+        max_sessions=options.sessions or sys.maxsize,
     )
     fuzzer = Fuzzer(plan, report, progress.show)
     task = asyncio.ensure_future(fuzzer.run())

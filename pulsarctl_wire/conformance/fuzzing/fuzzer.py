@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Plan(NamedTuple):
     jobs: int = 8
     patience: float = 5.0
     effort: float = 60.0
-    max_sessions: int | None = None
+    max_sessions: int = sys.maxsize
     max_findings: int = MAX_FINDINGS
 
 
@@ -100,18 +101,11 @@ class Fuzzer:
             await self._bystanders.open()
         except Mismatch as error:
             raise LinkClosed(f"{error}; is this the port of a broker?") from None
-        number = 0
         try:
-            while loop.time() < end and not self._must_stop:
-                last = (
-                    number + plan.jobs
-                    if plan.max_sessions is None
-                    else min(number + plan.jobs, plan.max_sessions)
-                )
-                if last == number:
-                    break
-                await self._run_batch([make_session(plan.seed, index) for index in range(number, last)])
-                number = last
+            while loop.time() < end and tally.sessions < plan.max_sessions and not self._must_stop:
+                first = tally.sessions
+                last = min(first + plan.jobs, plan.max_sessions)
+                await self._run_batch([make_session(plan.seed, number) for number in range(first, last)])
                 self._progress(tally)
         finally:
             await self._bystanders.close()
