@@ -111,7 +111,7 @@ def _add_publishes(overview: Overview, engine: Engine, top: int, plots: bool) ->
     overview.publish_over_time = engine.rows(percentiles(timed, {"time_ns": start}, order="time_ns"))
     overview.heat = engine.rows(
         f"SELECT {start} AS time_ns, CAST(floor(log10(greatest(latency_ns, 1)) * {BINS}) AS INT) AS bin, "
-        f"count(*) AS count FROM {timed} GROUP BY 1, 2"
+        f"count(*) AS count FROM {timed} GROUP BY 1, 2 ORDER BY 1, 2"
     )
 
 

@@ -144,6 +144,7 @@ def test_refusals(spec: str, parts: list[str]) -> None:
         (b" " * (2 << 20), "more than 1048576 bytes"),
         (b" " * (17 << 20), "is it a schema?"),
     ],
+    ids=range(6),
 )
 def test_files_that_are_no_avro_schema(tmp_path: Path, data: bytes, part: str) -> None:
     file = tmp_path / "x.avsc"
