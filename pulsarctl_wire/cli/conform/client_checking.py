@@ -52,9 +52,9 @@ def _parse_commands(options: ClientOptions) -> Commands:
             words = shlex.split(text)
         except ValueError as error:
             console.fail(f"--{mode}: {error}")
-        missing = [name for name in _PLACEHOLDERS if not any(name in word for word in words)]
-        if missing:
-            console.fail(f"--{mode}: the command needs {' and '.join(missing)}")
+        needs = [name for name in _PLACEHOLDERS if not any(name in word for word in words)]
+        if needs:
+            console.fail(f"--{mode}: the command needs {' and '.join(needs)}")
         if shutil.which(words[0]) is None:
             console.fail(f"--{mode}: {words[0][:100]} is no command that can be found")
         commands[mode] = words
@@ -67,7 +67,7 @@ async def _run(
     options: ClientOptions, cases: Sequence[Case], commands: Commands
 ) -> tuple[Report, list[Outcome]]:
     """Run cases; return the report, and what came of each."""
-    began, date = time.perf_counter(), datetime.now(timezone.utc)
+    start, date = time.perf_counter(), datetime.now(timezone.utc)
     seconds = {"timeout": options.timeout, "keepalive": options.keepalive}
     plan = make_plan(cases, frozenset(commands), options.cases, options.choice.jobs or _JOBS)
     progress = Progress(len(cases))
@@ -79,7 +79,7 @@ async def _run(
         "server": version,
         "protocol_version": number,
         "date": date.isoformat(),
-        "seconds": round(time.perf_counter() - began, 3),
+        "seconds": round(time.perf_counter() - start, 3),
         "pwire": __version__,
         "settings": sorted(commands),
     }

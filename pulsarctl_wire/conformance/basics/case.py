@@ -72,8 +72,8 @@ def case(
     assert level in LEVELS
 
     def mark(function: F) -> F:
-        own = topic or function.__module__.rpartition(".")[2].partition("_")[0]
-        name = f"{own}/{function.__name__.rstrip('_')}"
+        prefix = topic or function.__module__.rpartition(".")[2].partition("_")[0]
+        name = f"{prefix}/{function.__name__.rstrip('_')}"
         made = Case(name, level, function, needs, without, since, waits, alone, spoils)
         setattr(function, _ATTRIBUTE, made)
         return function

@@ -87,9 +87,9 @@ class CommandStage(Stage):
 
 def fill(words: Sequence[str], **values: str) -> list[str]:
     """Replace {url}, {topic}, {count} and so on in the words of a command."""
-    filled = []
+    result = []
     for word in words:
         for name, value in values.items():
             word = word.replace(f"{{{name}}}", value)
-        filled.append(word)
-    return filled
+        result.append(word)
+    return result

@@ -87,15 +87,15 @@ async def auth_refresh(stage: Stage) -> None:
     """
     broker = await stage.open_broker()
     challenge = {"auth_method_name": "none", "auth_data": b"PulsarAuthRefresh"}
-    held: list[tuple[Peer, Frame]] = []
+    queue: list[tuple[Peer, Frame]] = []
 
     def ask(peer: Peer, frame: Frame) -> bytes | None:
-        held.append((peer, frame))
-        return make_frame("AUTH_CHALLENGE", **_CHALLENGE, challenge=challenge) if len(held) == 1 else None
+        queue.append((peer, frame))
+        return make_frame("AUTH_CHALLENGE", **_CHALLENGE, challenge=challenge) if len(queue) == 1 else None
 
     def release(peer: Peer, frame: Frame) -> bytes:
         broker.always("SEND", store)
-        return b"".join(store(*pair) for pair in held)
+        return b"".join(store(*pair) for pair in queue)
 
     broker.always("SEND", ask)
     broker.always("AUTH_RESPONSE", release)

@@ -9,7 +9,7 @@ from pulsarctl_wire.conformance.basics.checking import equal, require
 from pulsarctl_wire.conformance.basics.frames import make_batch, make_frame
 from pulsarctl_wire.conformance.clients.messages import (
     Backlog,
-    Stored,
+    Slot,
     entry,
     make_entries,
     make_texts,
@@ -55,7 +55,7 @@ async def batches(stage: Stage) -> None:
     texts = make_texts(6)
     halves = [[text.encode() for text in texts[start : start + 3]] for start in (0, 3)]
     entries = [
-        Stored(entry(number, make_batch(*half), num_messages_in_batch=3), 3)
+        Slot(entry(number, make_batch(*half), num_messages_in_batch=3), 3)
         for number, half in enumerate(halves)
     ]
     backlog = Backlog(broker, *entries)
@@ -166,7 +166,7 @@ async def permits_of_batches(stage: Stage) -> None:
     texts = make_texts(_MANY)
     groups = [[text.encode() for text in texts[start : start + 100]] for start in range(0, _MANY, 100)]
     entries = [
-        Stored(entry(number, make_batch(*group), num_messages_in_batch=100), 100)
+        Slot(entry(number, make_batch(*group), num_messages_in_batch=100), 100)
         for number, group in enumerate(groups)
     ]
     backlog = Backlog(broker, *entries)

@@ -10,7 +10,7 @@ from pulsarctl_wire.conformance.basics.frames import NOT_METADATA
 from pulsarctl_wire.conformance.clients.messages import (
     Backlog,
     Entry,
-    Stored,
+    Slot,
     entry,
     entry_of,
     make_entries,
@@ -38,7 +38,7 @@ _COMPRESSED: dict[str, Any] = {"compression": CompressionType.LZ4, "uncompressed
 def _surround(broker: ScriptedBroker, bad: Entry, **fields: object) -> Backlog:
     """Return a backlog of two good entries with a bad one between them, which comes only once."""
     first, _, last = make_entries(_TEXTS, **fields)
-    return Backlog(broker, first, Stored(bad, fragile=True), last)
+    return Backlog(broker, first, Slot(bad, fragile=True), last)
 
 
 async def _expect_good(stage: Stage, broker: ScriptedBroker, feature: str = "") -> None:
@@ -126,8 +126,8 @@ async def message_unknown_consumer(stage: Stage) -> None:
     Source: Protocol: Consumer.
     """
     broker = await stage.open_broker()
-    own = entry(1, _TEXTS[1].encode())
-    backlog = _surround(broker, lambda consumer: own(99))
+    stray = entry(1, _TEXTS[1].encode())
+    backlog = _surround(broker, lambda consumer: stray(99))
     await _expect_good(stage, broker)
     await expect_acked(stage, backlog, [0, 2])
     equal(len(broker.list_frames("SUBSCRIBE")), 1, "SUBSCRIBEs")
@@ -150,8 +150,8 @@ async def message_twice(stage: Stage) -> None:
 
     def repeat(peer: Peer, frame: Frame) -> bytes:
         backlog.acknowledge(peer, frame)
-        others = b"".join(stored.entry(frame.body.consumer_id) for stored in backlog.entries[1:])
-        return first(frame.body.consumer_id) + others
+        rest = b"".join(slot.entry(frame.body.consumer_id) for slot in backlog.entries[1:])
+        return first(frame.body.consumer_id) + rest
 
     broker.once("FLOW", begin)
     broker.once("ACK", repeat)

@@ -46,21 +46,21 @@ def entry(
     return build
 
 
-def damage(good: Entry) -> Entry:
+def damage(source: Entry) -> Entry:
     """Return the same entry with another last byte, so that its CRC32-C is wrong."""
 
     def build(consumer: int) -> bytes:
-        data = good(consumer)
+        data = source(consumer)
         return data[:-1] + bytes([data[-1] ^ 1])
 
     return build
 
 
-def spoil_checksum(good: Entry) -> Entry:
+def spoil_checksum(source: Entry) -> Entry:
     """Return the same entry with another CRC32-C: the payload stays as it is."""
 
     def build(consumer: int) -> bytes:
-        data = good(consumer)
+        data = source(consumer)
         place = data.rindex(MAGIC_CHECKSUM) + len(MAGIC_CHECKSUM)
         return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
@@ -79,7 +79,7 @@ def entry_of(number: int, metadata: bytes) -> Entry:
 
 
 @dataclass
-class Stored:
+class Slot:
     """An entry of a backlog: so many messages. One that is `fragile` is only sent once."""
 
     entry: Entry
@@ -96,12 +96,12 @@ class Backlog:
     that has subscribed again. `errors` are the validation errors of acknowledgements, by entry.
     """
 
-    def __init__(self, broker: ScriptedBroker, *entries: Entry | Stored) -> None:
-        self.entries = [value if isinstance(value, Stored) else Stored(value) for value in entries]
+    def __init__(self, broker: ScriptedBroker, *entries: Entry | Slot) -> None:
+        self.entries = [value if isinstance(value, Slot) else Slot(value) for value in entries]
         self.errors: dict[int, int] = {}
         self.permits = 0
         self._consumer: tuple[Peer, int] | None = None
-        self._waiting: list[Stored] = []
+        self._waiting: list[Slot] = []
         for command, reaction in {
             "SUBSCRIBE": self.subscribe,
             "FLOW": self.flow,
@@ -113,7 +113,7 @@ class Backlog:
     @property
     def acked(self) -> list[int]:
         """The numbers of the entries that are acknowledged."""
-        return [number for number, stored in enumerate(self.entries) if stored.is_acked]
+        return [number for number, slot in enumerate(self.entries) if slot.is_acked]
 
     def subscribe(self, peer: Peer, frame: Frame) -> Any:
         """Begin again with what is not acknowledged."""
@@ -123,9 +123,7 @@ class Backlog:
 
     def _renew(self) -> None:
         self._waiting = [
-            stored
-            for stored in self.entries
-            if not stored.is_acked and not (stored.fragile and stored.is_delivered)
+            slot for slot in self.entries if not slot.is_acked and not (slot.fragile and slot.is_delivered)
         ]
 
     def flow(self, peer: Peer, frame: Frame) -> bytes | None:
@@ -138,10 +136,10 @@ class Backlog:
     def _deliver(self, consumer: int) -> bytes:
         frames = []
         while self._waiting and self.permits > 0:
-            stored = self._waiting.pop(0)
-            self.permits -= stored.messages
-            stored.is_delivered = True
-            frames.append(stored.entry(consumer))
+            slot = self._waiting.pop(0)
+            self.permits -= slot.messages
+            slot.is_delivered = True
+            frames.append(slot.entry(consumer))
         return b"".join(frames)
 
     def send(self, command: str, **fields: Any) -> None:
@@ -162,8 +160,8 @@ class Backlog:
             if place.ledgerId != LEDGER or place.entryId >= len(self.entries) or any(place.ack_set):
                 continue
             first = 0 if body.ack_type == _CUMULATIVE else place.entryId
-            for stored in self.entries[first : place.entryId + 1]:
-                stored.is_acked = True
+            for slot in self.entries[first : place.entryId + 1]:
+                slot.is_acked = True
             if body.HasField("validation_error"):
                 self.errors[place.entryId] = body.validation_error
         return confirm(peer, frame)

@@ -119,10 +119,10 @@ async def receipt_unknown_producer(stage: Stage) -> None:
     Source: Protocol: Producer.
     """
     broker = await stage.open_broker()
-    held: list[tuple[Peer, Frame]] = []
+    queue: list[tuple[Peer, Frame]] = []
 
     def mislead(peer: Peer, frame: Frame) -> bytes:
-        held.append((peer, frame))
+        queue.append((peer, frame))
         place = {"ledgerId": LEDGER, "entryId": 0}
         sequence_id = frame.body.sequence_id
         return make_frame("SEND_RECEIPT", producer_id=99, sequence_id=sequence_id, message_id=place)
@@ -134,7 +134,7 @@ async def receipt_unknown_producer(stage: Stage) -> None:
     require(run.code is None, "a client that waits for its receipts", f"exit code {run.code}")
     equal(len(broker.list_frames("CLOSE_PRODUCER")), 0, "CLOSE_PRODUCERs")
     broker.always("SEND", store)
-    for peer, frame in held:
+    for peer, frame in queue:
         peer.send(store(peer, frame))
     await expect_stored(run, broker)
     equal(len(broker.list_frames("PRODUCER")), 1, "PRODUCERs")

@@ -332,9 +332,9 @@ def delay(reaction: Reaction, seconds: float) -> Reaction:
 
     async def wait(peer: Peer, frame: Frame) -> None:
         await asyncio.sleep(seconds)
-        later = reaction(peer, frame)
-        assert isinstance(later, bytes)
-        peer.send(later)
+        frames = reaction(peer, frame)
+        assert isinstance(frames, bytes)
+        peer.send(frames)
 
     return wait
 
@@ -365,9 +365,9 @@ def admit(peer: Peer, frame: Frame) -> bytes:
 
 def open_producer(peer: Peer, frame: Frame, **fields: Any) -> bytes:
     """Answer PRODUCER by PRODUCER_SUCCESS; `fields` replace what is usual."""
-    usual = {"producer_name": frame.body.producer_name or "scripted-1", "last_sequence_id": -1}
-    usual |= {"request_id": frame.body.request_id, "schema_version": b""}
-    return make_frame("PRODUCER_SUCCESS", **{**usual, **fields})
+    defaults = {"producer_name": frame.body.producer_name or "scripted-1", "last_sequence_id": -1}
+    defaults |= {"request_id": frame.body.request_id, "schema_version": b""}
+    return make_frame("PRODUCER_SUCCESS", **{**defaults, **fields})
 
 
 def confirm(peer: Peer, frame: Frame) -> bytes | None:

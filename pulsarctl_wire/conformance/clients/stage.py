@@ -206,8 +206,8 @@ async def require_feature(stage: Stage, broker: ScriptedBroker, name: str) -> No
 
 def check_claim(run: Run, broker: ScriptedBroker, number: int = COUNT) -> None:
     """Require that all messages of a run that says so are stored."""
-    stored = sum(broker.receipts.values())
-    require(run.code != 0 or stored >= number, f"receipts for {number} messages, or a failure", stored)
+    total = sum(broker.receipts.values())
+    require(run.code != 0 or total >= number, f"receipts for {number} messages, or a failure", total)
 
 
 async def expect_stored(run: Run, broker: ScriptedBroker, number: int = COUNT) -> None:
@@ -228,16 +228,16 @@ async def expect_texts(stage: Stage, run: Run, texts: Sequence[str]) -> None:
 
     The client is asked for more messages than there are, so that it does not end before.
     """
-    wanted = set(texts)
-    await stage.until(lambda: wanted <= set(run.lines), f"the payloads {show(texts)}")
+    goal = set(texts)
+    await stage.until(lambda: goal <= set(run.lines), f"the payloads {show(texts)}")
     require(run.code is None, "a client that waits for more messages", f"exit code {run.code}")
     equal(list(dict.fromkeys(run.list_texts(texts))), list(texts), "payloads")
 
 
 async def expect_acked(stage: Stage, backlog: Backlog, numbers: Sequence[int]) -> None:
     """Require that these entries are acknowledged, and no others."""
-    wanted = list(numbers)
+    goal = list(numbers)
     try:
-        await stage.until(lambda: backlog.acked == wanted, "")
+        await stage.until(lambda: backlog.acked == goal, "")
     except Mismatch:
-        raise Mismatch(f"ACK of the entries {wanted}", f"ACK of {backlog.acked}") from None
+        raise Mismatch(f"ACK of the entries {goal}", f"ACK of {backlog.acked}") from None
