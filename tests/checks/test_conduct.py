@@ -95,3 +95,10 @@ def test_a_refusal_that_is_mended_is_none() -> None:
     asked = to_broker("PRODUCER", topic=TOPIC, producer_id=1, request_id=1)
     looked_up = to_broker("LOOKUP", topic=TOPIC, request_id=2)
     assert findings_of([asked, to_client("ERROR", **error), looked_up, *OPENED]) == []
+
+
+def test_a_producer_without_its_sub_message_has_no_id() -> None:
+    empty = bytes.fromhex("00000006 00000002 0805")  # a PRODUCER
+    opened = to_broker("PRODUCER", topic=TOPIC, producer_id=0, request_id=1)
+    success = to_client("PRODUCER_SUCCESS", request_id=1, producer_name="p", producer_ready=True)
+    assert findings_of([opened, success, (True, empty)]) == []

@@ -167,9 +167,9 @@ class _IdInUse(ConductRule):
 
     def on_id_in_use(self, state: CheckState, frame: Frame, life: OwnerLife) -> None:
         """Report a request with the id of an open producer or consumer."""
-        if (frame.type != PRODUCER) is not self.is_consumer or not self.can_judge(state):
-            return
         body: Any = frame.body
+        if (frame.type != PRODUCER) is not self.is_consumer or body is None or not self.can_judge(state):
+            return
         owner = (True, body.consumer_id) if self.is_consumer else (False, body.producer_id)
         if life.is_seeking:
             return  # SEEK closes the consumer (`subscribe_before_seek_done`)
