@@ -98,7 +98,7 @@ def test_a_refusal_that_is_mended_is_none() -> None:
 
 
 def test_a_producer_without_its_sub_message_has_no_id() -> None:
-    empty = bytes.fromhex("00000006 00000002 0805")  # a PRODUCER
+    empty = bytes.fromhex("00000009 00000005 0805 c03e01")  # a PRODUCER with an unknown field only
     opened = to_broker("PRODUCER", topic=TOPIC, producer_id=0, request_id=1)
     success = to_client("PRODUCER_SUCCESS", request_id=1, producer_name="p", producer_ready=True)
     assert findings_of([opened, success, (True, empty)]) == []
