@@ -121,8 +121,11 @@ class Producing(World):
         def effect() -> None:
             if message.no == NEVER:
                 message.no, message.sent_ms = self.no, self.now_ms
+            topic = message.topic
             if message.txn is not None and message.txn.may_be_over(self.now_ms):
-                message.topic.stuck = True
+                topic.stuck = True
+            if message.txn is not None and message not in (*topic.messages, *topic.doubtful):
+                topic.doubtful.append(message)  # sent again, to the next topic of the name
             publisher = client.publishers.get(it.id)
             if publisher is not None and publisher.opened:
                 publisher.waiting.append((sequence, message))

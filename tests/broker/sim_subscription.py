@@ -393,6 +393,7 @@ class Subscription:
             each
             for each in self.topic.order
             if each not in self.holders
+            and each not in self.doubtful
             and self.topic.at[each].due_ms <= now_ms
             and self.is_owed(each, now_ms)
         ]

@@ -40,15 +40,15 @@ def test_further_seeds(first: int) -> None:
 @pytest.mark.parametrize(
     ("seed", "steps"),
     [
-        (
-            3002887303,
-            STEPS,
-        ),  # a topic is unloaded as soon as it is loaded, and asked for again: that never ended
+        (3002887303, STEPS),  # unloading a topic as soon as it is loaded, while it is asked for, never ended
         (3291958230, STEPS),  # what a transaction hides is sent again after its topic was deleted
         (4110673298, STEPS),  # a transaction is committed between a reset and its answer
         (3758745938, STEPS),  # a consumer is blocked by messages that were skipped
         (1579570974, 400),  # entries are acknowledged in a transaction that is over, and come again
         (299348603, STEPS),  # transactions have acknowledged the rest of a batch, and one is refused
+        (4004858479, STEPS),  # a message of an open transaction is sent again after its topic was deleted
+        (132223228, STEPS),  # the rest of a batch is not due after a commit that nobody heard of
+        (1576699632, STEPS),  # a topic is deleted while its bundle moves: cursors of its log were left
     ],
 )
 def test_seeds_that_found_something(seed: int, steps: int) -> None:

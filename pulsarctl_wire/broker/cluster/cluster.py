@@ -189,6 +189,10 @@ class Broker:
         """Delete a topic with all its data."""
         await topic.close()
         self.topics.pop(topic.name.full, None)
+        # Its bundle may have moved meanwhile: then its new owner has loaded the topic.
+        for other in self.cluster.brokers:
+            if topic.name.full in other.topics:
+                return await other.delete(other.topics[topic.name.full])
         if isinstance(topic, PersistentTopic):
             topic.forget()
             if not self.cluster.namespaces.count_partitions(topic.name.parent):
