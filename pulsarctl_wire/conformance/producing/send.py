@@ -210,7 +210,7 @@ async def max_size(broker: Target) -> None:
     await _send_payload(broker, MAX_MESSAGE_SIZE - 1024)
 
 
-@case(OBSERVED, without=("limits",))
+@case(OBSERVED, without=("limits",), alone=True)  # 5.0.0-M1 serves no other topic after it for half a minute
 async def over_max_size(broker: Target) -> None:
     """SEND with payload 5 MiB + 1 KiB (frame still under the 10 KiB padding).
 
