@@ -170,7 +170,7 @@ async def name_free_after_close(broker: Target) -> None:
     await probe.create_producer(topic, 2, producer_name="p")
 
 
-@case(MUST)
+@case(MUST, since="3.0")
 async def name_free_after_disconnect(broker: Target) -> None:
     """Connection 1 with producer p is closed by the client; connection 2 opens p.
 

@@ -163,7 +163,7 @@ async def new(broker: Target) -> None:
     await end(probe, "ABORT", txn)
 
 
-@case(SHOULD, needs=("txn",))
+@case(SHOULD, needs=("txn",), since="4.0")
 async def commit(broker: Target) -> None:
     """ADD_PARTITION_TO_TXN, SEND with txnid, a consumer waits, END_TXN COMMIT.
 
@@ -180,7 +180,7 @@ async def commit(broker: Target) -> None:
     equal(payloads(await consumer.messages(1)), [b"in"], "payloads")
 
 
-@case(SHOULD, needs=("txn",))
+@case(SHOULD, needs=("txn",), since="4.0")
 async def abort(broker: Target) -> None:
     """ADD_PARTITION_TO_TXN, SEND with txnid, a consumer waits, END_TXN ABORT; then a plain message.
 
@@ -276,7 +276,7 @@ async def send_nonpersistent(broker: Target) -> None:
     await producer.expect_close()
 
 
-@case(OBSERVED, needs=("txn",), alone=True)
+@case(OBSERVED, needs=("txn",), alone=True, since="4.0")
 async def send_when_over(broker: Target) -> None:
     """SEND in a committed transaction, a plain SEND; another transaction sends there and commits.
 

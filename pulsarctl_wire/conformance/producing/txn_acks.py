@@ -25,7 +25,7 @@ async def _receive_rest(broker: Target, topic: str) -> list[bytes]:
     return payloads(result)
 
 
-@case(OBSERVED, needs=("txn",), without=("subscribing",))
+@case(OBSERVED, needs=("txn",), without=("subscribing",), since="3.3")
 async def ack_in_txn(broker: Target) -> None:
     """ACK with txnid and request_id inside a transaction; the consumer closes; SUBSCRIBE before COMMIT, and
     after it.
@@ -58,7 +58,7 @@ async def _deliver(broker: Target, kind: str) -> tuple[Probe, str, Probe, list[d
     return probe, topic, consumer, [id_of(item.body.message_id) for item in await consumer.messages(3)]
 
 
-@case(OBSERVED, needs=("txn",), alone=True)
+@case(OBSERVED, needs=("txn",), alone=True, since="3.3")
 async def ack_when_over(broker: Target) -> None:
     """ACK in a committed transaction; CLOSE_CONSUMER, SUBSCRIBE, FLOW; another transaction acknowledges
     there and commits.
@@ -89,7 +89,7 @@ async def _expect_conflict(consumer: Probe, text: str, *ids: Any, **fields: Any)
     require(text in body.message, f"a message with {text!r}", body.message)
 
 
-@case(OBSERVED, needs=("txn",))
+@case(OBSERVED, needs=("txn",), since="4.0")
 async def ack_conflict_texts(broker: Target) -> None:
     """Shared: ACK in x; ACK of the same in y; plain ACK of another, then in x.
 
@@ -110,7 +110,7 @@ async def ack_conflict_texts(broker: Target) -> None:
         await end(probe, "ABORT", txn)
 
 
-@case(OBSERVED, needs=("txn",))
+@case(OBSERVED, needs=("txn",), since="3.3")
 async def ack_cumulative_hides_nothing(broker: Target) -> None:
     """Exclusive: 3 messages, cumulative ACK of the 2nd in a transaction; REDELIVER; a lower cumulative one;
     ABORT.
@@ -152,7 +152,7 @@ async def end_on_subscription(broker: Target) -> None:
     await end(probe, "ABORT", txn)
 
 
-@case(MUST, needs=("txn",))
+@case(MUST, needs=("txn",), since="3.3")
 async def batch_acked_in_parts(broker: Target) -> None:
     """Entry with a batch of 2; ACK in a transaction of the first message, ACK of the second, commit;
     SUBSCRIBE again.
