@@ -99,10 +99,11 @@ Item = Unit | Action
 
 
 class LaneContext(NamedTuple):
-    """The lane's random generator for a fault, and the URL that the client used ("": unknown)."""
+    """The lane's random generator for a fault, the URL that the client used ("": unknown), its connection."""
 
     rng: random.Random
     url: str
+    connection: int = 0
 
 
 def option(default: Any, kind: Kind, help: str) -> Any:
@@ -248,4 +249,8 @@ class FaultState:
 
     def release(self) -> Iterable[Item]:
         """Yield all items still held back; called when the direction ends or the fault is removed."""
+        return ()
+
+    def end(self) -> Iterable[Note]:
+        """Yield notes about the end of the lane; called once, whatever ends it."""
         return ()

@@ -194,12 +194,18 @@ class FaultLane:
             self._apply(state.release(), index + 1, actions)
         return actions
 
+    def end(self) -> list[Note]:
+        """End the lane, whether it was flushed or not; return notes about that."""
+        active, self._active = self._active, []
+        return [note for _, state in active for note in state.end()]
+
     def _update_rules(self, actions: list[Action]) -> None:
         """Apply added and removed faults."""
         rules = self._faults._rules
         for index, (rule, state) in enumerate(self._active):
             if rule.number not in rules:
                 self._apply(state.release(), index + 1, actions)
+                actions += state.end()
         states = {rule.number: state for rule, state in self._active}
         directions = ("both", TO_BROKER if self._to_broker else TO_CLIENT)
         active = [rule for rule in rules.values() if rule.fault.direction in directions]
@@ -209,7 +215,7 @@ class FaultLane:
 
     def _new_state(self, rule: Rule) -> FaultState:
         seed = f"{self._faults.seed} {rule.number} {self._connection} {self._to_broker}"
-        return rule.fault.new_state(LaneContext(random.Random(seed), self._url))
+        return rule.fault.new_state(LaneContext(random.Random(seed), self._url, self._connection))
 
     def _apply(self, items: Iterable[Item], start: int, actions: list[Action]) -> None:
         """Apply the faults from index `start` on to `items`, one by one; append the resulting actions."""

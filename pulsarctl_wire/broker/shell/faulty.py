@@ -231,6 +231,8 @@ class _Lane:
     def stop(self) -> None:
         """Cancel everything that waits."""
         self._is_stopped = True
+        for note in self._faults.end():
+            self._connection.ends.note(note.text)
         self._delayed.clear()
         for timer in self._timers:
             timer.cancel()

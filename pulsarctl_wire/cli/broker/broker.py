@@ -126,7 +126,7 @@ def _run(
     check(watch_options)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until `_serve` handles them
     settings = _settings(data)
-    faults = fault_options.make_faults() if fault_options.fault or fault_options.scenario else None
+    faults = fault_options.make_faults() if fault_options.has_faults else None
     with ExitStack() as stack:
         plan = _plan(place, data, settings, stack)
         from pulsarctl_wire.broker.shell.running import bind, close_all

@@ -153,13 +153,21 @@ class FaultOptions:
         autocompletion=completion.faults,
     )
     scenario: str | None = option("--scenario FILE", "YAML file with faults and their seed.", FAULTS)
+    script: list[str] = several(
+        "--script FILE", "Python script that sees and changes each frame; see docs/scripts.md.", FAULTS
+    )
     seed: int | None = option("--seed N", "Seed of all random choices. Default: a random one.", FAULTS)
     control: str | None = option(
         "--control PATH", "Unix socket for pwire proxy ctl; '' for no socket.", FAULTS
     )
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether any faults are given."""
+        return bool(self.fault or self.scenario or self.script)
+
     def make_faults(self) -> Faults:
-        """Return the faults of `--fault` and `--scenario`. Raises SettingsError, FilterError."""
+        """Return the faults of `--fault`, `--scenario` and `--script`. Raises SettingsError, FilterError."""
         from random import SystemRandom
 
         from pulsarctl_wire.faults.lanes import Faults
@@ -178,6 +186,11 @@ class FaultOptions:
             seed = scenario.seed if seed is None else seed
             entries += scenario.faults
         entries += map(parse_fault, self.fault)
+        if self.script:
+            from pulsarctl_wire.scripting.fault import Script
+            from pulsarctl_wire.scripting.program import Program
+
+            entries += [Script(program=Program(path), file=path) for path in self.script]
         faults = Faults(SystemRandom().randrange(2**32) if seed is None else seed, make_test)
         for entry in entries:
             faults.add(entry)

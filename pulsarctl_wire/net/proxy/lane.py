@@ -230,7 +230,7 @@ class RelayLane:
             self._faults = FaultLane(faults, relay.order, self.to_broker, relay.find_url())
         else:
             lane, self._faults = self._faults, None
-            self._act(lane.flush(self._relay.now()))
+            self._act([*lane.flush(self._relay.now()), *lane.end()])
             self._run_until(float("inf"))  # also what they delayed
         self._walk.want_all(self._faults is not None)
 
@@ -369,6 +369,10 @@ class RelayLane:
             self._flush()
             self._run_until(float("inf"))
         self._delayed.clear()
+        if self._faults is not None:
+            for note in self._faults.end():
+                self._relay.note(note.text)
+            self._faults = None
         self.tap_writer.finish()
 
 
