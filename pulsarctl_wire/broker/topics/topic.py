@@ -181,7 +181,8 @@ class Topic(Generic[S]):
 
     async def add_producer(self, producer: Producer, on_queued: Callable[[], None]) -> None:
         """Add a producer; `on_queued` is called if it has to wait for its turn. Raises Refused."""
-        self.check_open()
+        if self.closed:
+            raise _FENCED
         try:
             if producer.mode != Shared:
                 await self._claim(producer, on_queued)
@@ -190,7 +191,8 @@ class Topic(Generic[S]):
             await self._register(producer)
             producer.topic_epoch = self.epoch
         except Refused:
-            self._release(producer)
+            if not self.terminated:  # the claim on a terminated topic stays, as in Pulsar
+                self._release(producer)
             raise
 
     @property
