@@ -73,12 +73,14 @@ def test_the_last_messages(broker: Broker, filled: str, pwire: Pwire) -> None:
     assert [last(count) for count in (1, 2, 5, 6)] == ["h", "gh", "defgh", "cdefgh"]
     assert last(8) == last(100) == "abcdefgh"
     assert last(5, "-n", 2) == "de"
+    earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+    broker.rest("PUT", f"{path_of(filled)}/subscription/keeper", earliest)  # else ledgers may be deleted
     for text in ("i", "j"):  # each in a ledger of its own
         broker.rest("PUT", f"{path_of(filled)}/unload")
         fill(broker, filled, text)
     assert [last(count) for count in (1, 2, 3, 4, 5)] == ["j", "ij", "hij", "ghij", "fghij"]
     assert last(100) == "abcdefghij"
-    assert stats_of(broker, filled)["subscriptions"] == {}
+    assert stats_of(broker, filled)["subscriptions"].keys() == {"keeper"}
 
 
 def test_the_last_messages_of_partitions(broker: Broker, topic: str, pwire: Pwire) -> None:
