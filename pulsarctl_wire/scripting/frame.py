@@ -12,7 +12,6 @@ from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.wire.commands import BODIES, NUMBERS, TO_BROKER, build_command
 from pulsarctl_wire.wire.frame import Connection, build_frame
 from pulsarctl_wire.wire.frame import Frame as DecodedFrame
-from pulsarctl_wire.wire.frame_layout import FrameLayout, locate
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 
@@ -60,14 +59,13 @@ class Frame:
     delay          seconds until it goes on. Other frames of its connection overtake it
     keeps_checksum whether the stored CRC32-C stays as it is, right or wrong
 
-    `body`, `metadata` and `payload` can be changed in place, or set.
+    `body` and `metadata` can be changed in place; `metadata` and `payload` can be set.
     """
 
     __slots__ = (
         *(
             "_base",
             "_decoded",
-            "_layout",
             "_metadata",
             "_notes",
             "_payload",
@@ -89,7 +87,6 @@ class Frame:
         self._base: BaseCommand | None = None
         self._metadata: MessageMetadata | None = None
         self._payload: bytes | None = None
-        self._layout: FrameLayout | None = None
         self._notes: list[str] = []
 
     @classmethod
@@ -227,7 +224,7 @@ class Frame:
     def _encode_entry(self) -> bytes:
         """Return all that follows the command: broker entry metadata, checksum, metadata, payload."""
         decoded, raw = self._decoded, self.raw
-        parts = locate(raw, 8 + decoded.command_size)
+        parts = decoded.parts
         if parts.metadata == (0, 0):
             raise LocalProtocolError(f"{decoded.command} has no entry that can be changed; set `data`")
         start, stop = parts.metadata

@@ -71,7 +71,6 @@ class Program:
         module = ModuleType("pwire_script")
         module.__file__ = self.path
         folder = str(path.resolve().parent)
-        before = sys.modules.get(module.__name__)
         sys.modules[module.__name__] = module  # dataclasses look it up
         sys.path.insert(0, folder)
         try:
@@ -82,8 +81,6 @@ class Program:
             raise ScriptError(describe(error, self.path)) from None
         finally:
             sys.path.remove(folder)
-            if before is not None:
-                sys.modules[module.__name__] = before
         functions = {name: getattr(module, name) for name in _NAMES if callable(getattr(module, name, None))}
         if not functions:
             raise ScriptError("it has none of the functions on_frame, on_open and on_close")

@@ -230,7 +230,7 @@ class RelayLane:
             self._faults = FaultLane(faults, relay.order, self.to_broker, relay.find_url())
         else:
             lane, self._faults = self._faults, None
-            self._act([*lane.flush(self._relay.now()), *lane.end()])
+            self._act(lane.flush(self._relay.now()))
             self._run_until(float("inf"))  # also what they delayed
         self._walk.want_all(self._faults is not None)
 
