@@ -48,6 +48,9 @@ def test_further_seeds(first: int) -> None:
         (299348603, STEPS),  # transactions have acknowledged the rest of a batch, and one is refused
         (4004858479, STEPS),  # a message of an open transaction is sent again after its topic was deleted
         (132223228, STEPS),  # the rest of a batch is not due after a commit that nobody heard of
+        (2048614798, STEPS),  # a terminated topic with a claim is unused
+        (431202595, STEPS),  # the same with a producer that waits
+        (3940069602, STEPS),  # a client leaves that waits for exclusive access to a terminated topic
         (1576699632, STEPS),  # a topic is deleted while its bundle moves: cursors of its log were left
     ],
 )

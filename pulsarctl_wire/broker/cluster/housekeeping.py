@@ -122,12 +122,9 @@ def _is_unused(topic: AnyTopic, now_ms: int) -> bool:
         or settings.brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
         or settings.brokerDeleteInactiveTopicsFrequencySeconds
     )
-    if (
-        topic.producers
-        or topic.waiting_producers
-        or topic.exclusive
-        or now_ms - topic.last_active_ms < seconds * 1000
-    ):
+    # on a terminated topic a claim stays that nobody can use
+    is_claimed = (topic.waiting_producers or topic.exclusive) and not topic.terminated
+    if topic.producers or is_claimed or now_ms - topic.last_active_ms < seconds * 1000:
         return False
     mode = policy.get("inactiveTopicDeleteMode", settings.brokerDeleteInactiveTopicsMode)
     if mode == "delete_when_subscriptions_caught_up" and isinstance(topic, PersistentTopic):
