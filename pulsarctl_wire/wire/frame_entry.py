@@ -1,4 +1,4 @@
-"""Reads the entry of a SEND or MESSAGE into its frame, also of a frame that is cut."""
+"""Reads the command and the entry of a frame from its bytes, also of a frame that is cut."""
 
 from typing import Final
 
@@ -6,14 +6,48 @@ from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from pulsarctl_wire.wire.commands import PAYLOAD_TYPES
-from pulsarctl_wire.wire.fast_fields import IS_COMPILED, read_head
+from pulsarctl_wire.wire.fast_fields import IS_COMPILED, read_head, read_ids
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import MAX_PARSED, Connection, Frame, type_of
 from pulsarctl_wire.wire.frame_layout import MAGIC_CHECKSUM, locate
 from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from pulsarctl_wire.wire.varint import describe_break
 
+UNPARSEABLE: Final = "the command does not parse as BaseCommand"
+
+_CONNECT: Final = BaseCommand.CONNECT
 _MAX_GUESSED: Final = 65_536  # the largest metadata for which `entry_hint` tries a little-endian size
+
+
+def read_command(frame: Frame, size: int) -> str:
+    """Fill in the command of a frame, which has `size` bytes. Return why it is none, or ""."""
+    raw = frame.raw
+    ids = read_ids(raw, size) if IS_COMPILED else None
+    if ids is not None:
+        frame.type, frame.ids = raw[9], ids
+        return ""
+    try:
+        base = BaseCommand.FromString(raw[8 : 8 + size])
+    except DecodeError:
+        return UNPARSEABLE
+    number = type_of(base) if base.type == _CONNECT else base.type
+    if number is None:
+        return "the command has no type"
+    frame.type, frame.base = number, base
+    return ""
+
+
+def read_frame(
+    raw: bytes, connection: Connection, to_broker: bool, offset: int, time_ns: int | None, packet: int
+) -> Frame:
+    """Build the frame that has these bytes, which a stream has found to be one. Raises ValueError if not."""
+    frame = Frame(raw, None, -1, connection, to_broker, offset, time_ns, packet)
+    size = frame.command_size
+    if problem := read_command(frame, size):
+        raise ValueError(problem)
+    if frame.type in PAYLOAD_TYPES:
+        read_entry(frame, 8 + size)
+    return frame
 
 
 def read_entry(frame: Frame, pos: int) -> None:

@@ -16,11 +16,9 @@ and `settle` return about `MAX_EVENTS` events at a time.
 
 from typing import Final
 
-from google.protobuf.message import DecodeError
 from mypy_extensions import mypyc_attr
 
 from pulsarctl_wire.wire.commands import MESSAGE, SEND
-from pulsarctl_wire.wire.fast_fields import IS_COMPILED, read_ids
 from pulsarctl_wire.wire.fixed import u32_at
 from pulsarctl_wire.wire.frame import (
     MAX_FRAME_SIZE,
@@ -30,42 +28,18 @@ from pulsarctl_wire.wire.frame import (
     Event,
     Frame,
     Gap,
-    type_of,
 )
-from pulsarctl_wire.wire.frame_entry import build_cut_frame, read_entry
+from pulsarctl_wire.wire.frame_entry import UNPARSEABLE, build_cut_frame, read_command, read_entry
 from pulsarctl_wire.wire.framing import foreign, resync
 from pulsarctl_wire.wire.framing.lost import AFTER_GAP, BEGAN_INSIDE, LostBytes, Source, packets_of, time_of
 from pulsarctl_wire.wire.framing.malformed import is_little_endian
 from pulsarctl_wire.wire.framing.stream_state import StreamState
-from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand
 
 _PIECE_SIZE: Final = 65_536  # bytes that are decoded before the number of events is checked
 _MAX_UNCHECKED: Final = 65_536  # a frame up to this size is completed before its command is parsed
 
 MAX_EVENTS: Final = 4_096
 """Events after which `FrameStream.take` and `settle` pause."""
-
-_CONNECT: Final = BaseCommand.CONNECT
-
-_UNPARSEABLE: Final = "the command does not parse as BaseCommand"
-
-
-def _read_command(frame: Frame, size: int) -> str:
-    """Fill in the command of a frame, which has `size` bytes. Returns why it is none, or ""."""
-    raw = frame.raw
-    ids = read_ids(raw, size) if IS_COMPILED else None
-    if ids is not None:
-        frame.type, frame.ids = raw[9], ids
-        return ""
-    try:
-        base = BaseCommand.FromString(raw[8 : 8 + size])
-    except DecodeError:
-        return _UNPARSEABLE
-    number = type_of(base) if base.type == _CONNECT else base.type
-    if number is None:
-        return "the command has no type"
-    frame.type, frame.base = number, base
-    return ""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -330,11 +304,11 @@ class FrameStream:
                 elif stop - pos <= _MAX_UNCHECKED or resync.is_parseable(data[pos + 8 : pos + 8 + size]):
                     self._need = stop - pos
                 else:
-                    self._refuse(_UNPARSEABLE, pos, stop)
+                    self._refuse(UNPARSEABLE, pos, stop)
                 return pos
             raw = data[pos:stop]
             frame = Frame(raw, None, -1, connection, to_broker, offset + pos, time_ns, packet)
-            problem = _read_command(frame, size)
+            problem = read_command(frame, size)
             if problem:
                 self._refuse(problem, pos, stop)
                 return pos
@@ -386,7 +360,7 @@ class FrameStream:
             self._need = command_end
             return pos
         if not resync.is_parseable(data[pos + 8 : pos + command_end]):
-            self._refuse(_UNPARSEABLE, pos, 0)
+            self._refuse(UNPARSEABLE, pos, 0)
             return pos
         self._report_cut_frame(data[pos : pos + command_end], pos, events)
         self._skip = total + 4 - command_end

@@ -1,0 +1,173 @@
+"""Events as rows of plain data, which are packed in segments; from a row its event can be made again.
+
+A frame's own parts are read from its bytes again. A row has the bytes, and what its connection's state knew.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from pulsarctl_wire.errors import StoreError
+from pulsarctl_wire.wire.encryption import Seal
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, HttpMessage, Malformed
+from pulsarctl_wire.wire.frame_entry import build_cut_frame, read_frame
+from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
+
+_CONNECTION: Final = ("index", "client", "server", "broker", "listener", "since", "flipped")
+_PLACE: Final = ("to_broker", "offset", "time_ns", "packet", "packets", "reported")
+_KNOWN: Final = (
+    *("number", "start_ns", "topic", "subscription", "producer", "sent", "request", "request_offset"),
+    *("request_type", "resend_of", "latency_ns", "notes"),
+)
+"""Attributes of a frame that do not follow from its bytes."""
+_HTTP: Final = ("size", "status", "method", "target", "kind", "topic", "namespace", "latency_ns", "partial")
+
+_of_connection: Final = attrgetter(*_CONNECTION)
+_of_frame: Final = attrgetter("connection.index", "raw", "partial", *_PLACE, *_KNOWN)
+_of_malformed: Final = attrgetter(*_PLACE, "reason", "raw", "size", "protocol")
+_of_gap: Final = attrgetter(*_PLACE, "size")
+_of_http: Final = attrgetter(*_PLACE, *_HTTP, "fields")
+
+_Known = tuple[Any, ...]
+_Row = Annotated[list[Any], Meta(min_length=3 + len(_PLACE) + len(_KNOWN), max_length=64)]
+
+
+class Special(Struct, array_like=True):
+    """What few frames have: the payload of all chunks with its seals, and the schema, by its number."""
+
+    joined: bytes | None
+    seals: list[tuple[tuple[bytes, list[tuple[str, bytes]]] | None, int]]
+    schema: int
+
+
+class Segment(Struct, array_like=True):
+    """Some hundred events in a row.
+
+    connections    of the events, with the values of `_CONNECTION`
+    frames         rows of `_of_frame`
+    others         other events: their positions among all, and their rows, the kind first
+    specials       by the frame's index in `frames`
+    schemas        encoded
+    """
+
+    connections: list[tuple[int, str, str, str, str, int | None, bool]]
+    frames: list[_Row]
+    others: list[tuple[int, int, str, list[Any]]]
+    specials: dict[int, Special]
+    schemas: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.frames) + len(self.others)
+
+
+_encode: Final = Encoder().encode
+_decode: Final = Decoder(Segment).decode
+
+
+def pack(events: Sequence[Event]) -> bytes:
+    """Pack events into a segment."""
+    frames = [event for event in events if event.__class__ is Frame]
+    others = [] if len(frames) == len(events) else _pack_others(events)
+    connections = {event.connection.index: event.connection for event in events}
+    specials: dict[int, Special] = {}
+    schemas: dict[bytes, int] = {}
+    for index, frame in enumerate(frames):
+        if frame.schema is not None or frame.joined is not None:
+            specials[index] = _pack_special(frame, schemas)
+    rows = list(map(_of_frame, frames))
+    return _encode((list(map(_of_connection, connections.values())), rows, others, specials, list(schemas)))
+
+
+def _pack_special(frame: Frame, schemas: dict[bytes, int]) -> Special:
+    schema = -1
+    if frame.schema is not None:
+        schema = schemas.setdefault(frame.schema.SerializePartialToString(), len(schemas))
+    return Special(frame.joined, list(frame.seals), schema)  # type: ignore[arg-type]
+
+
+def _pack_others(events: Sequence[Event]) -> list[tuple[int, int, str, Any]]:
+    rows: list[tuple[int, int, str, Any]] = []
+    for position, event in enumerate(events):
+        index = event.connection.index
+        if isinstance(event, Malformed):
+            rows.append((position, index, "malformed", _of_malformed(event)))
+        elif isinstance(event, Gap):
+            rows.append((position, index, "gap", _of_gap(event)))
+        elif isinstance(event, HttpMessage):
+            request = None if event.request is None else _of_http(event.request)
+            rows.append((position, index, "http", (_of_http(event), request)))
+    return rows
+
+
+def unpack(data: bytes) -> Segment:
+    """Unpack a segment. Raises StoreError if it is damaged."""
+    try:
+        return _decode(data)
+    except MsgspecError as error:
+        raise StoreError(f"a segment is damaged: {error}") from error
+
+
+def restore(segment: Segment) -> list[Event]:
+    """Make the events of a segment again. Raises StoreError if it is damaged."""
+    try:
+        return _restore(segment)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise StoreError(f"a segment is damaged: {error}") from error
+
+
+def _restore(segment: Segment) -> list[Event]:
+    connections = {}
+    for row in segment.connections:
+        connection = connections[row[0]] = Connection(row[0])
+        _set(connection, _CONNECTION, row)
+    schemas = list(map(Schema.FromString, segment.schemas))
+    events: list[Event] = [_restore_frame(values, connections) for values in segment.frames]
+    for index, special in segment.specials.items():
+        frame: Any = events[index]
+        frame.joined = special.joined
+        frame.seals = [(None if seal is None else _seal(*seal), size) for seal, size in special.seals]
+        frame.schema = schemas[special.schema] if special.schema >= 0 else None
+    for position, index, kind, values in segment.others:
+        events.insert(position, _restore_other(kind, values, connections[index]))
+    return events
+
+
+def _seal(nonce: bytes, recipients: list[tuple[str, bytes]]) -> Seal:
+    return Seal(nonce, tuple(recipients))
+
+
+def _set(thing: Any, names: Sequence[str], values: Sequence[Any]) -> None:
+    for name, value in zip(names, values, strict=True):
+        setattr(thing, name, value)
+
+
+def _restore_frame(row: list[Any], connections: dict[int, Connection]) -> Frame:
+    index, raw, partial, to_broker, offset, time_ns, packet, packets, reported, *known = row
+    make = build_cut_frame if partial else read_frame
+    frame = make(raw, connections[index], to_broker, offset, time_ns, packet)
+    frame.packets, frame.reported = packets, None if reported is None else tuple(reported)
+    frame.number, frame.start_ns, frame.topic, frame.subscription, frame.producer = known[:5]
+    sent, frame.request, frame.request_offset, frame.request_type, frame.resend_of = known[5:10]
+    frame.latency_ns, frame.notes = known[10:]
+    frame.sent = None if sent is None else tuple(sent)
+    return frame
+
+
+def _restore_other(kind: str, values: list[Any], connection: Connection) -> Event:
+    if kind == "gap":
+        gap = Gap(0, connection, True)
+        _set(gap, (*_PLACE, "size"), values)
+        return gap
+    if kind == "malformed":
+        malformed = Malformed("", b"", 0, connection, True)
+        _set(malformed, (*_PLACE, "reason", "raw", "size", "protocol"), values)
+        return malformed
+    message = HttpMessage(connection, True)
+    _set(message, (*_PLACE, *_HTTP, "fields"), values[0])
+    if values[1] is not None:
+        message.request = HttpMessage(connection, True)
+        _set(message.request, (*_PLACE, *_HTTP, "fields"), values[1])
+    return message
