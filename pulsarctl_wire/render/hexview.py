@@ -32,7 +32,7 @@ class HexRenderer:
             hidden = [] if self._show_secrets else event_spans(event)
             raw = event.raw
             for part in annotate(event, hidden):
-                start, stop, label = part
+                start, stop, label, _ = part
                 if stop - start <= _WIDTH:
                     lines.append(self._row(raw, start, stop, label, hidden))
                 else:

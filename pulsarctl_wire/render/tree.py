@@ -10,7 +10,7 @@ from pulsarctl_wire.render.line import LineRenderer
 from pulsarctl_wire.render.text import Paint, clean, human_time
 from pulsarctl_wire.wire.checksum_cause import describe_checksum_cause
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, Malformed
-from pulsarctl_wire.wire.framing.annotate import annotate
+from pulsarctl_wire.wire.framing.annotate import Path, annotate
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SHOWN: Final = 2_000
@@ -20,8 +20,8 @@ _DIGITS: Final = 16  # bytes shown of each part of a malformed stretch
 
 _NESTED: Final = frozenset((dict, list))
 
-_Lines: TypeAlias = "list[str | tuple[str, _Lines]]"
-"""Lines of a tree, some with lines below them."""
+Lines: TypeAlias = "list[tuple[str, Lines, Path]]"
+"""Lines of a tree, each with the lines below it, and the place of its value in the record."""
 
 
 class TreeRenderer:
@@ -37,10 +37,17 @@ class TreeRenderer:
 
     def __call__(self, event: Event) -> str:
         """Render the tree of `event`, without a final line end."""
+        children, record = self.lines(event)
+        output = [self._line(event, record=record)]
+        self._draw(children, "", output)
+        return "\n".join(output)
+
+    def lines(self, event: Event) -> tuple[Lines, Record | None]:
+        """Return the lines below that of `event`, and the record if it is a frame."""
         connection, packets = event.connection, event.packets or (event.packet,)
         direction = f"{connection.client} {'→' if event.to_broker else '←'} {connection.server}"
         span = f"packet {packets[-1]}" if len(packets) == 1 else f"packets {packets[0]}…{packets[-1]}"
-        children: _Lines = [self._paint("dim", f"{direction}, {span}, offset {event.offset}")]
+        children: Lines = [(self._paint("dim", f"{direction}, {span}, offset {event.offset}"), [], ())]
         record = None
         if isinstance(event, Frame):
             record = self._recorder(event)
@@ -48,94 +55,89 @@ class TreeRenderer:
         elif isinstance(event, Malformed):
             self._add_malformed(children, event)
         elif isinstance(event, Gap):
-            self._add_values(children, {"gap": event.size})
+            self._add_values(children, {"gap": event.size}, ())
         else:
-            self._add_values(children, self._recorder(event)["http"])
-        output = [self._line(event, record=record)]
-        self._draw(children, "", output)
-        return "\n".join(output)
+            self._add_values(children, self._recorder(event)["http"], ())
+        return children, record
 
-    def _draw(self, lines: _Lines, guides: str, output: list[str]) -> None:
+    def _draw(self, lines: Lines, guides: str, output: list[str]) -> None:
         """Add `lines` to `output`, each after `guides`."""
         prefix, inside, last = self._paint("dim", f"{guides}├── "), f"{guides}│   ", len(lines) - 1
-        for number, line in enumerate(lines):
+        for number, (text, children, _) in enumerate(lines):
             if number == last:
                 prefix, inside = self._paint("dim", f"{guides}└── "), f"{guides}    "
-            if isinstance(line, str):
-                output.append(prefix + line)
-            else:
-                text, children = line
-                output.append(prefix + text)
-                if children:
-                    self._draw(children, inside, output)
+            output.append(prefix + text)
+            if children:
+                self._draw(children, inside, output)
 
-    def _add_malformed(self, lines: _Lines, event: Malformed) -> None:
+    def _add_malformed(self, lines: Lines, event: Malformed) -> None:
         """Add the reason and the bytes of a malformed stretch, split as in `-o hex`."""
         paint = self._paint
-        self._add_values(lines, {"malformed": event.reason, "size": event.size})
+        self._add_values(lines, {"malformed": event.reason, "size": event.size}, ())
         hidden = [] if self._show_secrets else event_spans(event)
         digits = hex_digits(event.raw, hidden)
-        children: _Lines = []
-        for start, stop, label in annotate(event, hidden):
+        children: Lines = []
+        for start, stop, label, _ in annotate(event, hidden):
             first = digits[3 * start : 3 * min(stop, start + _DIGITS) - 1]
             rest = f" … ({stop - start} bytes)" if stop - start > _DIGITS else ""
-            children.append(f"{paint('dim', f'{start:08x} ')}{first}{rest} {paint('cyan', clean(label))}")
-        lines.append((paint("blue", "bytes"), children))
+            text = f"{paint('dim', f'{start:08x} ')}{first}{rest} {paint('cyan', clean(label))}"
+            children.append((text, [], ()))
+        lines.append((paint("blue", "bytes"), children, ()))
 
-    def _add_frame(self, lines: _Lines, record: Record) -> None:
+    def _add_frame(self, lines: Lines, record: Record) -> None:
         paint = self._paint
-        self._add_branch(lines, paint("bold", record["command"]), record["fields"] or {})
+        self._add_branch(lines, paint("bold", record["command"]), record["fields"] or {}, ("fields",))
         for part in ("broker_entry_metadata", "metadata"):
             if record[part] is not None:
-                self._add_branch(lines, paint("bold", part), record[part])
+                self._add_branch(lines, paint("bold", part), record[part], (part,))
         if record["checksum"]:
             style = {"valid": "green", "invalid": "red"}.get(record["checksum"], "yellow")
             cause = record.get("checksum_cause")
             words = f": {describe_checksum_cause(cause)}" if cause else ""
-            lines.append(f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}{words}")
+            text = f"{paint('bold', 'checksum')} {paint(style, record['checksum'])}{words}"
+            lines.append((text, [], ("checksum",)))
         if "decrypted" in record:
-            self._add_branch(lines, paint("bold", "decrypted"), record["decrypted"])
+            self._add_branch(lines, paint("bold", "decrypted"), record["decrypted"], ("decrypted",))
         for message in record["messages"]:
             index = message.pop("index")
-            self._add_branch(
-                lines, paint("bold", "message" if index is None else f"message {index}"), message
-            )
+            text = paint("bold", "message" if index is None else f"message {index}")
+            self._add_branch(lines, text, message, ("messages", index or 0))
         if record["request"] is not None:
             took = "" if record["latency_ns"] is None else f" after {human_time(record['latency_ns'])}"
             since = f" that repeats frame {record['resend_of']}" if "resend_of" in record else ""
-            lines.append(paint("cyan", f"answers frame {record['request']}{since}{took}"))
+            lines.append((paint("cyan", f"answers frame {record['request']}{since}{took}"), [], ()))
         elif "resend_of" in record:
-            lines.append(paint("cyan", f"repeats frame {record['resend_of']}"))
-        lines += [paint("yellow", f"! {clean(note)}") for note in record["notes"]]
+            lines.append((paint("cyan", f"repeats frame {record['resend_of']}"), [], ()))
+        lines += [(paint("yellow", f"! {clean(note)}"), [], ()) for note in record["notes"]]
 
-    def _add_branch(self, lines: _Lines, text: str, values: dict[str, Any]) -> None:
+    def _add_branch(self, lines: Lines, text: str, values: dict[str, Any], path: Path) -> None:
         """Add a line with `values` below it."""
-        children: _Lines = []
-        self._add_values(children, values)
-        lines.append((text, children))
+        children: Lines = []
+        self._add_values(children, values, path)
+        lines.append((text, children, path))
 
-    def _add_values(self, lines: _Lines, values: dict[str, Any]) -> None:
+    def _add_values(self, lines: Lines, values: dict[str, Any], path: Path) -> None:
         for name, value in values.items():
             if value is None or (not value and isinstance(value, (dict, list))):
                 continue
-            self._add_value(lines, clean(str(name)), value)
+            self._add_value(lines, clean(str(name)), value, (*path, name))
 
-    def _add_value(self, lines: _Lines, name: str, value: Any) -> None:
+    def _add_value(self, lines: Lines, name: str, value: Any, path: Path) -> None:
         if isinstance(value, dict):
             if "view" in value and "value" in value:
-                self._add_value(lines, f"{name} ({clean(str(value['view']))})", value["value"])
+                self._add_value(lines, f"{name} ({clean(str(value['view']))})", value["value"], path)
                 if len(value) > 2:
                     details = {key: member for key, member in value.items() if key not in ("view", "value")}
-                    self._add_values(lines, details)
+                    self._add_values(lines, details, path)
             else:
-                self._add_branch(lines, self._paint("blue", name), value)
+                self._add_branch(lines, self._paint("blue", name), value, path)
         elif isinstance(value, list) and not _NESTED.isdisjoint(map(type, value)):
-            children: _Lines = []
+            children: Lines = []
             for index, item in enumerate(value):
-                self._add_value(children, f"[{index}]", item)
-            lines.append((self._paint("blue", f"{name} ({len(value)})"), children))
+                self._add_value(children, f"[{index}]", item, (*path, index))
+            lines.append((self._paint("blue", f"{name} ({len(value)})"), children, path))
         else:
-            lines.append(self._paint("blue", f"{name}: ") + _text(value))
+            lines.append((self._paint("blue", f"{name}: ") + _text(value), [], path))
 
 
 def _text(value: Any) -> str:

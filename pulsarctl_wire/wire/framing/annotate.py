@@ -5,6 +5,7 @@ Labels are plain text. For hidden bytes they give the field's name from the sche
 
 import re
 import struct
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -26,12 +27,17 @@ _MAX_DEPTH: Final = 16
 """The maximum nesting of messages that are split into fields."""
 
 
+Path = tuple[str | int, ...]
+"""The place of a value in a frame's record: names, and indexes of repeated fields."""
+
+
 class LabelledSpan(NamedTuple):
-    """The bytes from `start` to `stop`, and a label that says what they are."""
+    """The bytes from `start` to `stop`, a label that says what they are, and where the record has them."""
 
     start: int
     stop: int
     label: str
+    path: Path = ()
 
 
 def annotate(event: Frame | Malformed, hidden: list[Span]) -> list[LabelledSpan]:
@@ -50,6 +56,16 @@ def annotate(event: Frame | Malformed, hidden: list[Span]) -> list[LabelledSpan]
     return parts
 
 
+def find_spans(parts: list[LabelledSpan], path: Path) -> list[tuple[int, int]]:
+    """Return the bytes of the value at `path`: those of its own parts, or of what contains it."""
+    while path:
+        spans = [part[:2] for part in parts if part.path[: len(path)] == path]
+        if spans:
+            return spans
+        path = path[:-1]
+    return []
+
+
 class _Annotator:
     """A collector of `parts`: at most a few more than `MAX_PARTS`."""
 
@@ -62,8 +78,8 @@ class _Annotator:
 
     # -- frames
 
-    def _add(self, start: int, stop: int, label: str) -> None:
-        self.parts.append(LabelledSpan(start, stop, label))
+    def _add(self, start: int, stop: int, label: str, *path: str) -> None:
+        self.parts.append(LabelledSpan(start, stop, label, path))
 
     def add_frame(self, frame: Frame) -> None:
         """Add the parts of a frame, complete or cut."""
@@ -71,7 +87,7 @@ class _Annotator:
         self._cut = frame.partial
         self._checksum_cause = explain_checksum(frame)
         end = min(8 + size, len(raw))
-        self._add(0, 4, f"TOTAL_SIZE {frame.total_size}")
+        self._add(0, 4, f"TOTAL_SIZE {frame.total_size}", "total_size")
         self._add(4, 8, f"COMMAND_SIZE {size}")
         self._add_message(8, end, BaseCommand.DESCRIPTOR, "")
         if frame.type in PAYLOAD_TYPES and frame.base is not None:
@@ -87,26 +103,33 @@ class _Annotator:
         if stop:
             self._add(offset, offset + 2, "magic 0e02: broker entry metadata")
             self._add(offset + 2, offset + 6, f"its size {stop - start}")
-            self._add_message(start, stop, BrokerEntryMetadata.DESCRIPTOR, "broker_entry_metadata.")
+            self._add_message(
+                start,
+                stop,
+                BrokerEntryMetadata.DESCRIPTOR,
+                "broker_entry_metadata.",
+                ("broker_entry_metadata",),
+            )
             offset = stop
         start, stop = parts.checksum
         if stop:
             state = (
                 "valid" if parts.stored == parts.computed else f"invalid, the bytes have {parts.computed:08x}"
             )
-            self._add(offset, offset + 2, "magic 0e01: checksum")
+            self._add(offset, offset + 2, "magic 0e01: checksum", "checksum")
             if self._checksum_cause:
                 state += f"; {self._checksum_cause}"
-            self._add(start, stop, f"CRC32-C {parts.stored:08x}: {'cut' if self._cut else state}")
+            self._add(start, stop, f"CRC32-C {parts.stored:08x}: {'cut' if self._cut else state}", "checksum")
             offset = stop
         start, stop = parts.metadata
         if stop:
             self._add(offset, offset + 4, f"METADATA_SIZE {stop - start}")
-            self._add_message(start, stop, MessageMetadata.DESCRIPTOR, "metadata.")
+            self._add_message(start, stop, MessageMetadata.DESCRIPTOR, "metadata.", ("metadata",))
             offset = stop
         if offset < end:
             problem = parts.problem + ("" if self._cut else entry_hint(raw, offset))
-            self._add(offset, end, problem if parts.problem else f"payload, {end - offset} bytes")
+            label = problem if parts.problem else f"payload, {end - offset} bytes"
+            self._add(offset, end, label, "messages")
 
     # -- malformed stretches
 
@@ -132,9 +155,12 @@ class _Annotator:
 
     # -- messages of protobuf
 
-    def _add_message(self, offset: int, stop: int, descriptor: Any, prefix: str, depth: int = 0) -> None:
+    def _add_message(
+        self, offset: int, stop: int, descriptor: Any, prefix: str, path: Path = (), depth: int = 0
+    ) -> None:
         """Add the fields of an encoded message, up to and including the one that breaks it."""
         schema, parts, spans = descriptor.fields_by_number, self.parts, self._hidden
+        counts: Counter[int] = Counter()
         for field in fields(self._raw, offset, stop):
             if len(parts) > MAX_PARTS:
                 return
@@ -142,7 +168,14 @@ class _Annotator:
             hidden = bool(spans) and any(start < until and begin < end for begin, until in spans)
             definition = None if groups else schema.get(number)
             has_size = wire == SIZED and value_at > start  # its size can be read
-            inside = None
+            inside, place = None, path
+            if definition is not None and prefix:
+                place = (*path, definition.name)
+                if definition.is_repeated:
+                    place = (*place, counts[number])
+                    counts[number] += 1
+            elif definition is not None and definition.message_type is not None:
+                place = ("fields",)  # the command's own sub-message
             if definition is None:
                 name = f"{prefix}unknown field" if hidden else f"{prefix}unknown field {number}"
             else:
@@ -163,10 +196,10 @@ class _Annotator:
                 else:
                     label += f" = {_varint_text(value, definition)}"
             if inside is None:
-                parts.append(LabelledSpan(start, end, label))
+                parts.append(LabelledSpan(start, end, label, place))
             else:
-                parts.append(LabelledSpan(start, value_at, label))
-                self._add_message(value_at, end, inside, f"{name}.", depth + 1)
+                parts.append(LabelledSpan(start, value_at, label, place))
+                self._add_message(value_at, end, inside, f"{name}.", place, depth + 1)
 
     def _value_text(self, field: Field, hidden: bool) -> str:
         """Return the label text for the value of a field that is not a varint, or is hidden."""
