@@ -24,6 +24,8 @@ MAY_IMPORT = {
     "capture": {"errors", "wire"},
     "sanitize": {"errors", "wire", "capture"},
     "stats": {"errors", "wire", "capture"},
+    "store": {"errors", "wire"},
+    "tui": {"errors", "wire", "record", "render", "stats", "store"},
     "table": {"errors", "wire", "capture"},
     "pipeline": {"errors", "wire", "capture", "table"},
     "reports": {"errors", "wire", "checks"},
@@ -40,7 +42,7 @@ MAY_IMPORT = {
     "cli": {
         *("errors", "wire", "views", "record", "render", "capture", "stats", "table", "pipeline", "spark"),
         *("net", "faults", "broker", "checks", "manual", "reports", "data", "sanitize"),
-        *("conformance", "scripting"),
+        *("conformance", "scripting", "store", "tui"),
     },
     "testing": {"errors", "wire", "record", "checks", "faults", "net", "broker", "cli"},
     "pytest_plugin": {"testing"},
@@ -69,14 +71,15 @@ NOT_BETWEEN = {
 ONLY_IN = {
     "google": {
         *("wire", "views", "record", "render", "cli", "table", "stats", "broker", "checks", "manual"),
-        *("sanitize", "conformance", "scripting"),
+        *("sanitize", "conformance", "scripting", "store"),
     },
     "scapy": {"capture"},
     "typer": {"cli"},
-    "rich": {"render", "cli"},
+    "rich": {"render", "cli", "tui"},
+    "textual": {"tui"},
     "orjson": {"render", "cli", "views", "table"},
     "fsspec": {"pipeline"},
-    "msgspec": {"wire", "capture", "pipeline"},
+    "msgspec": {"wire", "capture", "pipeline", "store"},
     "rule_engine": {"cli"},
     "pyarrow": {"table", "pipeline", "spark", "data", "cli"},
     "deltalake": {"pipeline"},
@@ -209,7 +212,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 WITH_EXTRAS = {
     *("table", "data", "spark", "cli.capture.table_job"),
-    *("cli.data.extract_job", "pipeline.cache", "pipeline.decoding.opened", "pipeline.decoding.rows"),
+    *("tui", "cli.data.extract_job", "pipeline.cache", "pipeline.decoding.opened", "pipeline.decoding.rows"),
     *(
         "pipeline.files.filesystems",
         "pipeline.files.captures",

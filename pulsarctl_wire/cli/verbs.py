@@ -23,6 +23,7 @@ _CAPTURES: Final = {
     "doctor": "Find out what is wrong: what, how sure, which frames prove it, what to do.",
     "permits": "Show each consumer's permits, deliveries, acknowledgements and redeliveries over time.",
     "table": "Write captured traffic as Parquet tables: of frames, gaps and connections.",
+    "tui": "Look around in captures with the keyboard: frames, fields, bytes, topics, findings.",
     "sanitize": "Replace names, payloads and addresses in captures, so that they may leave the house.",
 }
 _DATA: Final = {
@@ -88,7 +89,7 @@ _SHARED_MODULES: Final = {
 
 def load(name: str) -> Any:
     """Load typer's command for a verb, with its options."""
-    package = next(package for package, verbs in _PACKAGES.items() if name in verbs)
+    package = "tui" if name == "tui" else next(key for key, verbs in _PACKAGES.items() if name in verbs)
     module = import_module(f"pulsarctl_wire.cli.{package}.{_SHARED_MODULES.get(name, name)}")
     if hasattr(module, "app"):
         return typer.main.get_group(module.app)

@@ -75,6 +75,13 @@ def _join_terms(words: list[str]) -> Iterator[str]:
         index += term.count(" ") + 1
 
 
+def explain_rule(rule: str) -> list[str]:
+    """Return lines about a rule of the doctor, for people."""
+    from pulsarctl_wire.manual.explanations import explanations_of
+
+    return "".join(_text(entry, Paint(True), _WIDTH) for entry in explanations_of(rule)).splitlines()
+
+
 def _find_case(term: str) -> list[Explanation]:
     """Return the case of `pwire conform` with this id, if there is one."""
     if "/" not in term:

@@ -267,6 +267,10 @@ class Rule:
             return ""
         return f"; did you mean {better}?"
 
+    def has(self, name: str) -> bool:
+        """Return whether the expression uses a field."""
+        return name in self._fields
+
     def matches(self, record: Record) -> bool:
         """Return whether the expression holds for `record`."""
         values = tuple([() if value == [] else value for value in map(record.get, self._fields)])
@@ -319,7 +323,7 @@ class Expression(Rule):
         if isinstance(recorder, Recorder):
             self._budget = recorder.budget
             self._outline = recorder.outline if INSIDE.isdisjoint(self._fields) else None
-        self._asks_messages = "messages" in self._fields
+        self._asks_messages = self.has("messages")
 
     def _parse(self, text: str) -> Any:
         import rule_engine

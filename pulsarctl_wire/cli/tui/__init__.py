@@ -1,0 +1,1 @@
+"""`pwire tui`, and the processes beside its screen."""

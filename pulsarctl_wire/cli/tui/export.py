@@ -1,0 +1,132 @@
+"""Takes frames away from the screen, in the form that the name of the file says.
+
+.pcapng, .pcap   packets that carry the same bytes, for pwire, Wireshark, or `pwire replay`
+.jsonl, .json    a record per line, as of decode -o json
+.send            a script for `pwire send`: what the client sent
+.py              a test: the embedded broker gets what the client sent, and must answer in the same way
+anything else    lines, as of decode
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from pulsarctl_wire.capture.recording import SessionWriter
+from pulsarctl_wire.conformance.fuzzing.script import write_line
+from pulsarctl_wire.errors import LocalProtocolError
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.jsonl import json_line
+from pulsarctl_wire.render.line import LineRenderer
+from pulsarctl_wire.render.text import Paint, count_of
+from pulsarctl_wire.wire.commands import TO_BROKER, build_command
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, HttpMessage, Malformed, build_frame
+from pulsarctl_wire.wire.framing.redaction import mask_event
+
+_TEST: Final = '''"""{count} of {title}, sent to the embedded broker again."""
+
+import socket
+
+from pulsarctl_wire.testing import Broker
+from pulsarctl_wire.wire.frame import Connection, Frame
+from pulsarctl_wire.wire.framing.stream import FrameStream
+
+SENT = [
+{sent}]
+ANSWERS = {answers!r}
+
+
+def test_the_broker_answers_in_the_same_way(pulsar_broker: Broker) -> None:
+    stream, answers = FrameStream(Connection(0), False), list[str]()
+    with socket.create_connection(("127.0.0.1", pulsar_broker.port), timeout=10) as connection:
+        connection.sendall(b"".join(bytes.fromhex(data) for data in SENT))
+        while len(answers) < len(ANSWERS) and (data := connection.recv(65_536)):
+            frames = [frame for frame in stream.feed(data) if isinstance(frame, Frame)]
+            answers += [frame.command for frame in frames if frame.command in ANSWERS]
+    assert sorted(answers) == ANSWERS
+'''
+
+
+class Export:
+    """Writes events to files. `answer_of` returns the command that answered a frame, by its number, or ""."""
+
+    def __init__(self, recorder: Recorder, title: str, answer_of: Callable[[int], str]) -> None:
+        self._recorder = recorder
+        self._title = title
+        self._answer_of = answer_of
+
+    def __call__(self, path: str, events: Iterable[Event]) -> str:
+        """Write events to a new file; return what was done. Raises OSError, LocalProtocolError."""
+        target = Path(path).expanduser()
+        writers = {
+            ".pcapng": self._write_packets,
+            ".pcap": self._write_packets,
+            ".jsonl": self._write_records,
+            ".json": self._write_records,
+            ".send": self._write_script,
+            ".py": self._write_test,
+        }
+        write = writers.get(target.suffix, self._write_lines)
+        chosen = list(events)
+        if target.exists():
+            raise LocalProtocolError("the file exists already; take another name")
+        note = write(target, chosen)
+        return f"{count_of(len(chosen), 'frame')} written to {target.name}{note}"
+
+    def _write_packets(self, target: Path, events: list[Event]) -> str:
+        with target.open("xb") as stream:
+            writer = SessionWriter(stream)
+            for event in events:
+                time_ns = event.time_ns or 0
+                if isinstance(event, Gap):
+                    writer.gap(event.connection, event.to_broker, event.size, time_ns)
+                elif not isinstance(event, HttpMessage):
+                    writer.carried(event.connection, event.to_broker, self._bytes(event), time_ns)
+        return f"; to play it again: pwire replay {target.name} --to pulsar://HOST:6650"
+
+    def _bytes(self, event: Frame | Malformed) -> bytes:
+        return mask_event(event, self._recorder.show_secrets)
+
+    def _write_records(self, target: Path, events: list[Event]) -> str:
+        with target.open("xb") as stream:
+            stream.writelines(json_line(self._recorder(event)) for event in events)
+        return ""
+
+    def _write_lines(self, target: Path, events: list[Event]) -> str:
+        line = LineRenderer(Paint(False), show_secrets=self._recorder.show_secrets)
+        with target.open("x", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.writelines(f"{line(event)}\n" for event in events)
+        return ""
+
+    def _write_script(self, target: Path, events: list[Event]) -> str:
+        frames = _sent(events)
+        with target.open("x", encoding="utf-8") as stream:
+            stream.write(f"# {count_of(len(frames), 'frame')} of {self._title}\n")
+            stream.writelines(f"{write_line(self._bytes(frame))}\n" for frame in frames)
+        return f"; to send it: pwire send {target.name} -u pulsar://HOST:6650"
+
+    def _write_test(self, target: Path, events: list[Event]) -> str:
+        frames = _sent(events)
+        answers = sorted(filter(None, (self._answer_of(frame.number) for frame in frames)))
+        lines = [f'    "{self._bytes(frame).hex()}",  # {frame.number} {frame.command}\n' for frame in frames]
+        if not any(frame.command == "CONNECT" for frame in frames):
+            connect = build_command("CONNECT", client_version="pwire", protocol_version=21)
+            lines.insert(0, f'    "{build_frame(connect).hex()}",  # CONNECT\n')
+            answers = sorted([*answers, "CONNECTED"])
+        text = _TEST.format(
+            count=count_of(len(frames), "frame"),
+            title=self._title.replace("\\", "/").replace('"', "'"),
+            sent="".join(lines),
+            answers=answers,
+        )
+        target.write_text(text, encoding="utf-8")
+        return f"; to run it: pytest {target.name}"
+
+
+def _sent(events: list[Event]) -> list[Frame]:
+    """Return the complete frames that one client sent: the client of the first of them."""
+    frames = [event for event in events if isinstance(event, Frame) and event.to_broker and not event.partial]
+    frames = [frame for frame in frames if TO_BROKER.get(frame.type, True)]
+    if not frames:
+        raise LocalProtocolError("no client's frames are among these")
+    first: Connection = frames[0].connection
+    return [frame for frame in frames if frame.connection.index == first.index]

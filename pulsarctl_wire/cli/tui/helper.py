@@ -1,0 +1,161 @@
+"""The process beside a screen: it starts the jobs, and cleans up after the screen, whatever ends that.
+
+    screen ── a pipe of lines ──► helper ── fork ── a process per job
+
+The screen's process has threads, so it cannot be forked. The helper is forked from it before that, and only
+waits for lines: {"filter": 3, "expression": "…"} starts a job, in place of an earlier filter; {"end": true}
+means that the screen has closed. If the pipe ends without that, the helper resets the terminal.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import termios
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from pulsarctl_wire.cli.tui import jobs
+from pulsarctl_wire.cli.tui.jobs import Job
+
+_RESET: Final = (
+    b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # no mouse
+    b"\x1b[?2004l\x1b[?1004l\x1b[?2048l\x1b[<u"  # no bracketed paste, focus events, sizes, or keys as codes
+    b"\x1b[?1049l\x1b[?25h\x1b[?7h\x1b[0m"  # the main screen, with a cursor
+)
+
+
+class Helper:
+    """The screen's end of the pipe to its helper."""
+
+    def __init__(self, job: Job, *, reads: bool) -> None:
+        self.directory = job.directory
+        self._filters = 0
+        reader, self._writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        terminal = _terminal_state()
+        self._process = os.fork()
+        if not self._process:
+            os.close(self._writer)
+            _run(job, reader, terminal, reads=reads)
+        os.close(reader)
+
+    def filter(self, expression: str) -> int:
+        """Start a filter in place of an earlier one; return its number, which its files are named by."""
+        self._filters += 1
+        self._tell({"filter": self._filters, "expression": expression})
+        return self._filters
+
+    def stop_filter(self) -> None:
+        """Stop the filter."""
+        self._tell({"filter": 0, "expression": ""})
+
+    def end(self) -> None:
+        """Tell the helper that the screen has closed, and wait until it has cleaned up."""
+        self._tell({"end": True})
+        os.close(self._writer)
+        with suppress(ChildProcessError):
+            os.waitpid(self._process, 0)
+
+    def _tell(self, value: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._writer, json.dumps(value).encode() + b"\n")
+
+
+def _terminal_state() -> Any:
+    with suppress(termios.error, OSError, ValueError):
+        return termios.tcgetattr(sys.stdin.fileno())
+    return None
+
+
+def _run(job: Job, reader: int, terminal: Any, *, reads: bool) -> NoReturn:
+    """Run the helper's process."""
+    os.setpgid(0, 0)  # what stops the screen must not stop who cleans up after it
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
+    errors = os.open(job.directory / "messages", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    keep = os.dup(1)
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    running = _Running(job)
+    has_ended = False
+    try:
+        if reads:
+            running.start("read", lambda: jobs.read(job))
+            running.start("examine", lambda: jobs.examine(job))
+        with open(reader, "rb") as stream:
+            for line in stream:
+                request = json.loads(line)
+                has_ended = has_ended or "end" in request
+                if "filter" in request:
+                    running.filter(request["filter"], request["expression"])
+    finally:
+        running.stop()
+        if not has_ended and terminal is not None:
+            _reset(keep, terminal)
+        os._exit(0)
+
+
+def _reset(screen: int, terminal: Any) -> None:
+    """Reset the terminal as it was before."""
+    with suppress(OSError, termios.error):
+        os.write(screen, _RESET)
+        termios.tcsetattr(screen, termios.TCSANOW, terminal)
+
+
+class _Running:
+    """The running jobs, by name."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._processes: dict[str, int] = {}
+
+    def start(self, name: str, run: Callable[[], object]) -> None:
+        """Run a job in a process of its own, in place of an earlier one of that name."""
+        self._kill(name)
+        process = os.fork()
+        if process:
+            self._processes[name] = process
+            return
+        try:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if name != "read":
+                os.nice(5)
+            run()
+        except Exception as error:
+            sys.stderr.write(f"pwire: {name}: {type(error).__name__}: {error}\n")
+        finally:
+            with suppress(OSError):
+                sys.stderr.flush()
+            os._exit(0)
+
+    def filter(self, number: int, expression: str) -> None:
+        """Run a filter; 0: none."""
+        self._kill("filter")
+        for path in self._job.directory.glob("match.*"):
+            path.unlink(missing_ok=True)
+        if number:
+            self.start("filter", lambda: jobs.filter_events(self._job, number, expression))
+
+    def _kill(self, name: str) -> None:
+        process = self._processes.pop(name, 0)
+        if process:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+    def stop(self) -> None:
+        """Stop all jobs, and delete what nobody needs any more."""
+        for name in list(self._processes):
+            self._kill(name)
+        directory: Path = self._job.directory
+        if not (self._job.is_kept and jobs.is_complete(directory)):
+            shutil.rmtree(directory, ignore_errors=True)
+            return
+        for path in (*directory.glob("match.*"), directory / "messages"):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,202 @@
+"""What runs beside the screen, each in a process of its own: reading, examining and filtering.
+
+    Reading      sources -> events of the store; reading.json
+    Examination  the same sources again -> findings.json, counts.json
+    Filtering    events of the store -> match.N, an array of positions; match.N.json
+
+The screen looks at the files that they write.
+"""
+
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from pulsarctl_wire.capture.numbers import PacketNumbers
+from pulsarctl_wire.capture.private_keys import read_private_keys
+from pulsarctl_wire.capture.sources import Decoder, collect_rarely
+from pulsarctl_wire.checks.folding import fold
+from pulsarctl_wire.cli.capture import select
+from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.cli.capture.summary import Summary
+from pulsarctl_wire.cli.findings import CheckOptions
+from pulsarctl_wire.cli.options import DisplayOptions, ReadOptions, schema_of
+from pulsarctl_wire.errors import FilterError, StoreError
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.findings import finding_record
+from pulsarctl_wire.render.text import Paint
+from pulsarctl_wire.stats.overview import Overview
+from pulsarctl_wire.store.reader import StoreReader, read_json
+from pulsarctl_wire.store.writer import StoreWriter, write_json
+from pulsarctl_wire.wire.frame import Event, Frame
+
+EVERY: Final = 0.2
+"""Seconds between two looks at files that are still written."""
+
+_MAX_FINDINGS: Final = 2_000  # shown
+_EXAMINED_EVERY: Final = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all jobs of a screen know: the directory of the store, and options of the command line."""
+
+    directory: Path
+    sources: list[str]
+    read: ReadOptions
+    display: DisplayOptions
+    checks: CheckOptions
+    is_kept: bool
+    """Whether the store stays when the screen is closed."""
+
+    def make_recorder(self, find_packet: Any = None) -> Recorder:
+        """Return a recorder of events. Raises FilterError, CaptureError for a wrong schema or key."""
+        more = {} if find_packet is None else {"find_packet": find_packet}
+        return Recorder(
+            show_secrets=self.display.show_secrets,
+            schema=schema_of(self.display.schema),
+            keys=read_private_keys(self.display.private_keys),
+            answers=True,
+            **more,
+        )
+
+
+class _Timer:
+    """Says when it is time again."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due = 0.0
+
+    def is_due(self) -> bool:
+        """Return whether some seconds have passed since it was due last."""
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due = now + self._seconds
+        return True
+
+
+def read(job: Job) -> None:
+    """Read the sources into the store."""
+    collect_rarely()
+    directory, summary = job.directory, Summary()
+    writer = StoreWriter(directory)
+    decoder = Decoder(job.read.reading, on_end=summary.end)
+    decoder.numbers = PacketNumbers(several=len(job.sources) > 1)
+    timer = _Timer(EVERY)
+    with ExitStack() as stack:
+        sources = Sources(job.sources, stack, bar=False)
+        for events in chain(sources.read(decoder), decoder.finish()):
+            writer.add(events)
+            summary.add(events)
+            if timer.is_due():
+                writer.flush()
+                write_json(directory, "reading", {"events": writer.count, "is_done": False})
+        writer.finish()
+        summary.finish(decoder, 0)
+        lines = list(summary.lines(Paint(False)))
+        done = {"events": writer.count, "is_done": True, "code": sources.code, "summary": lines}
+        write_json(directory, "reading", done)
+
+
+def examine(job: Job) -> None:
+    """Read the sources again, for findings and counts."""
+    collect_rarely(every=1_000_000)
+    doctor = job.checks.make_doctor()
+    overview = Overview(doctor.states)
+    numbers = PacketNumbers(several=len(job.sources) > 1)
+    decoder = Decoder(
+        job.read.reading,
+        join_chunks=False,
+        sort=True,
+        new_state=doctor.new_state,
+        on_end=doctor.end_connection,
+    )
+    decoder.numbers = numbers
+    timer = _Timer(_EXAMINED_EVERY)
+
+    def say(*, is_done: bool) -> None:
+        findings, frames = list(fold(doctor.findings.values())), doctor.map_frames_to_rules()
+        records = [finding_record(finding, numbers.find) for finding in findings[:_MAX_FINDINGS]]
+        value = {"findings": records, "frames": frames, "is_done": is_done}
+        write_json(job.directory, "findings", value | {"omitted": len(findings) - len(records)})
+        write_json(job.directory, "counts", overview.counts())
+
+    with ExitStack() as stack:
+        for events in Sources(job.sources, stack, bar=False).read(decoder, say=False):
+            overview.add(events)
+            if timer.is_due():
+                say(is_done=False)
+        doctor.conclude(decoder.last_ns, decoder.finish())
+    say(is_done=True)
+
+
+def filter_events(job: Job, number: int, expression: str) -> None:
+    """Note the positions of all events for which an expression holds, also of those to come."""
+    collect_rarely()
+    name = f"match.{number}"
+    try:
+        test = _make_test(job, expression)
+    except FilterError as error:
+        write_json(job.directory, name, {"error": str(error), "is_done": True})
+        return
+    scanned = matched = 0
+    timer = _Timer(EVERY)
+
+    def say(*, is_done: bool) -> None:
+        write_json(job.directory, name, {"scanned": scanned, "matched": matched, "is_done": is_done})
+
+    with open(job.directory / name, "wb", buffering=0) as stream:
+        for position, events in _follow(job.directory):
+            matches = [position + index for index, event in enumerate(events) if test(event)]
+            stream.write(array("I", matches).tobytes())
+            scanned, matched = position + len(events), matched + len(matches)
+            if timer.is_due():
+                say(is_done=False)
+        say(is_done=True)
+
+
+def _make_test(job: Job, text: str) -> Callable[[Event], bool]:
+    expression = select.Expression(text, job.make_recorder())
+    reader = StoreReader(job.directory)
+    rules: dict[str, list[str]] = {}
+    if expression.has("findings"):
+        rules = read_json(job.directory, "findings", {}).get("frames", {})
+    needs_answers = expression.has("answer")
+
+    def test(event: Event) -> bool:
+        if isinstance(event, Frame):
+            if rules:
+                event.findings = rules.get(str(event.number), ())
+            if needs_answers:
+                event.answer = reader.answer_of(event.number)
+        return expression(event)
+
+    return test
+
+
+def _follow(directory: Path) -> Iterator[tuple[int, list[Event]]]:
+    """Yield the events of a store until it is complete, with the position of the first one of each batch."""
+    reader, position = StoreReader(directory), 0
+    while True:
+        is_done = read_json(directory, "reading", {}).get("is_done", False)
+        reader.refresh()
+        for start, events in reader.batches(position):
+            yield start, events
+            position = start + len(events)
+        if is_done:
+            return
+        time.sleep(EVERY)
+
+
+def is_complete(directory: Path) -> bool:
+    """Return whether a store has all of its sources, with findings and counts."""
+    try:
+        return all(read_json(directory, name, {}).get("is_done") for name in ("reading", "findings"))
+    except StoreError:
+        return False

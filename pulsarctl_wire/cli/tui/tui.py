@@ -1,0 +1,174 @@
+"""`pwire tui`: looks around in captures with the keyboard."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pulsarctl_wire import __version__
+from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.findings import CheckOptions
+from pulsarctl_wire.cli.options import DisplayOptions, ReadOptions
+from pulsarctl_wire.cli.signature import argument, group, option
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.tui.jobs import Job
+    from pulsarctl_wire.tui.model import Jobs, Session
+
+_FORMAT: Final = 1  # of stores: changes when older ones cannot be read
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuiOptions:
+    """The command line of `tui`; docs/cli.md describes its options."""
+
+    sources: list[str] = argument(
+        "SOURCE...", "As for decode; FILE#123 begins at that frame of a file. - is stdin."
+    )
+    expression: str | None = option(
+        "-f --filter EXPR", "Show only frames for which this holds; as in decode."
+    )
+    display: DisplayOptions = group(DisplayOptions)
+    read: ReadOptions = group(ReadOptions)
+    checks: CheckOptions = group(CheckOptions)
+
+
+def tui(options: TuiOptions) -> int:
+    """Look around in captures with the keyboard: frames, fields, bytes, topics, findings."""
+    console.require("textual")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        console.fail("tui: this is no terminal; pwire decode prints frames anywhere")
+    sources, first = _split_links(options.sources)
+    from pulsarctl_wire.cli.capture.reading import find_captures
+
+    sources = find_captures(sources)
+    for source in sources:
+        if source != "-" and not os.path.exists(source):
+            console.fail(f"{source}: no such file", console.EXIT_SOURCE)
+    if "-" in sources:
+        console.fail("tui: stdin is the keyboard; save the capture to a file first")
+    with console.errors_reported():
+        from pulsarctl_wire.cli.tui.jobs import is_complete
+
+        job = make_job(options, sources)
+        return run(job, options, first, reads=not is_complete(job.directory))
+
+
+def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
+    """Split FILE#123 into the file and the number of a frame, unless that is the name of a file."""
+    paths, first = [], None
+    for source in sources:
+        path, sign, number = source.rpartition("#")
+        if sign and number.isdecimal() and not os.path.exists(source):
+            paths.append(path)
+            first = int(number)
+        else:
+            paths.append(source)
+    return paths, first
+
+
+def make_job(options: TuiOptions, sources: list[str]) -> Job:
+    """Choose where the events are kept: in the cache, unless they come from what TLS hides."""
+    from pulsarctl_wire.capture.secrets import may_have_secrets
+    from pulsarctl_wire.cli.tui.jobs import Job, is_complete
+    from pulsarctl_wire.pipeline.files.paths import cache_directory
+
+    is_kept = not options.read.keylogs and all(map(os.path.isfile, sources))
+    is_kept = is_kept and not any(map(may_have_secrets, sources))
+    directory = None
+    if is_kept:
+        directory = cache_directory() / "events" / _key(options, sources)
+        if not is_complete(directory):
+            is_kept = _begin(directory)
+    if directory is None or not is_kept:
+        directory = Path(tempfile.mkdtemp(prefix="pwire-"))
+    return Job(directory, sources, options.read, options.display, options.checks, is_kept)
+
+
+def _begin(directory: Path) -> bool:
+    """Make an empty directory; return False if another process is writing to it."""
+    import shutil
+
+    with_owner = directory / "owner"
+    try:
+        owner = int(with_owner.read_text())
+        os.kill(owner, 0)
+        return False
+    except (OSError, ValueError):
+        shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700, parents=True)
+    with_owner.write_text(str(os.getpid()))
+    return True
+
+
+def _key(options: TuiOptions, sources: list[str]) -> str:
+    """Return the name of the directory for these files, read in this way."""
+    from hashlib import sha256
+
+    files = []
+    for source in sources:
+        status = os.stat(source)
+        files.append((os.path.realpath(source), status.st_size, status.st_mtime_ns, status.st_ino))
+    return sha256(repr((_FORMAT, __version__, files, options.read, options.checks)).encode()).hexdigest()[:32]
+
+
+def run(job: Job, options: TuiOptions, first: int | None, *, reads: bool) -> int:
+    """Show the screen until the user quits; returns the exit code."""
+    from pulsarctl_wire.cli.tui.helper import Helper
+
+    helper = Helper(job, reads=reads)
+    try:
+        from pulsarctl_wire.tui.app import PwireApp
+
+        app = PwireApp(make_session(job, options, helper, first))
+        app.run()
+    finally:
+        helper.end()
+    return app.return_code or 0
+
+
+def make_session(job: Job, options: TuiOptions, helper: Jobs, first: int | None) -> Session:
+    """Return what the screen needs."""
+    from pulsarctl_wire.cli.capture import select
+    from pulsarctl_wire.cli.capture.explain import explain_rule
+    from pulsarctl_wire.cli.tui.export import Export
+    from pulsarctl_wire.record import RECORD_NAMES
+    from pulsarctl_wire.tui.model import Session
+
+    recorder = job.make_recorder()
+    names = ", ".join(map(os.path.basename, job.sources[:3]))
+    more = f" and {len(job.sources) - 3} more" if len(job.sources) > 3 else ""
+    return Session(
+        job.directory,
+        names + more,
+        helper,
+        recorder,
+        options.display.time_format,
+        check=lambda text: select.Expression(text, recorder, "filter"),
+        explain=explain_rule,
+        names=sorted(RECORD_NAMES),
+        is_error=select.FirstError(recorder),
+        export=Export(recorder, names + more, partial(_name_answer, job.directory)),
+        link=job.sources[0] if len(job.sources) == 1 else "",
+        colour="NO_COLOR" not in os.environ,
+        first=first,
+        expression=options.expression or "",
+    )
+
+
+def _name_answer(directory: Path, number: int) -> str:
+    """Return the command of the frame that answers frame `number`; "" if there is none."""
+    from pulsarctl_wire.store.reader import StoreReader
+    from pulsarctl_wire.wire.frame import Frame
+
+    reader = StoreReader(directory)
+    reader.refresh()
+    answer = reader.answer_of(number)
+    position = None if answer is None else reader.position_of(answer)
+    event = None if position is None else reader.event(position)
+    return event.command if isinstance(event, Frame) else ""

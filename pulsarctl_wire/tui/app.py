@@ -1,0 +1,461 @@
+"""The screen: panes, the filter line, the status line, and the keys."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import ClassVar, Final
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.events import Resize
+from textual.widgets import ContentSwitcher, Input, Static
+
+from pulsarctl_wire.errors import FilterError, WireError
+from pulsarctl_wire.record.related import follow
+from pulsarctl_wire.render import sequence_text
+from pulsarctl_wire.render.jsonl import json_line
+from pulsarctl_wire.render.sequence import Diagram
+from pulsarctl_wire.render.text import clean
+from pulsarctl_wire.stats.overview import KINDS
+from pulsarctl_wire.tui.detail import Detail
+from pulsarctl_wire.tui.filter_line import FilterLine
+from pulsarctl_wire.tui.jumps import Jumps
+from pulsarctl_wire.tui.keys import keys_text
+from pulsarctl_wire.tui.lines import LineList
+from pulsarctl_wire.tui.model import Model, Session
+from pulsarctl_wire.tui.panes import FindingsPane, Follow, GoTo, OverviewPane
+from pulsarctl_wire.tui.text_screen import TextScreen
+from pulsarctl_wire.wire.commands import NUMBERS
+from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage
+
+_TICK: Final = 0.1  # seconds between two looks at what is new
+_NARROW: Final = 120  # cells: below that, fields and bytes are one below the other
+_DRAWN: Final = 300  # frames of a sequence diagram
+_PANES: Final = ("frames", *KINDS, "findings", "sequence")
+_TITLES: Final = ("Frames", "Connections", "Topics", "Producers", "Subscriptions", "Findings", "Sequence")
+
+
+class FramesPane(Vertical):
+    """The list of frames, and the one under the cursor."""
+
+    DEFAULT_CSS = "FramesPane { height: 1fr; } FramesPane > #list { height: 3fr; } Detail { height: 2fr; }"
+
+    def __init__(self, model: Model) -> None:
+        self.lines = LineList(model.row_line, id="list", title="reading…")
+        self.detail = Detail(model)
+        super().__init__(self.lines, self.detail, id="frames")
+
+
+class PwireApp(App[None]):
+    """`pwire tui`."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layers: base; }
+    #tabs, #status { height: 1; background: $panel; color: $text; padding: 0 1; }
+    #tabs { text-style: bold; }
+    ContentSwitcher { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *[Binding(str(number + 1), f"pane({number})", show=False) for number in range(len(_PANES))],
+        Binding("f", "edit('filter')", show=False),
+        Binding("slash", "edit('search')", show=False),
+        Binding("colon", "edit('go')", show=False),
+        Binding("n", "jump('search_again', 1)", show=False),
+        Binding("N", "jump('search_again', -1)", show=False),
+        Binding("e", "jump('next_error', 1)", show=False),
+        Binding("E", "jump('next_error', -1)", show=False),
+        Binding("w", "jump('next_finding', 1)", show=False),
+        Binding("W", "jump('next_finding', -1)", show=False),
+        Binding("a", "jump('answer')", show=False),
+        Binding("m", "jump('journey')", show=False),
+        Binding("c", "follow('connection')", show=False),
+        Binding("t", "follow('topic')", show=False),
+        Binding("p", "follow('producer')", show=False),
+        Binding("u", "follow('consumer')", show=False),
+        Binding("s", "follow('subscription')", show=False),
+        Binding("M", "follow('message')", show=False),
+        Binding("backspace", "undo_filter", show=False),
+        Binding("tab", "focus_next", show=False),
+        Binding("shift+tab", "focus_previous", show=False),
+        Binding("d", "toggle_detail", show=False),
+        Binding("F", "follow_end", show=False),
+        Binding("v", "select", show=False),
+        Binding("x", "edit('save')", show=False),
+        Binding("y", "copy('json')", show=False),
+        Binding("Y", "copy('hex')", show=False),
+        Binding("K", "copy('link')", show=False),
+        Binding("L", "toggle_light", show=False),
+        Binding("question_mark,f1", "keys", show=False),
+        Binding("escape", "leave", show=False),
+        Binding("q,ctrl+c", "quit", show=False, priority=True),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.model = Model(session)
+        self._session = session
+        self._frames = FramesPane(self.model)
+        self._sequence = LineList(id="sequence", title="no frames")
+        self._filter = FilterLine(session.check, session.names, self._known_values)
+        self._status = Static(id="status", markup=False)
+        self._tabs = Static(id="tabs", markup=False)
+        self._mode = "filter"
+        self._follows = session.live
+        self._wanted = session.first
+        self._note = ""
+        self._history: list[tuple[str, int]] = []
+        """Earlier filters, with the positions under the cursor."""
+        self._jumps = Jumps(self.model, self._frames.lines, self)
+        self._position = 0
+        """Of the event under the cursor."""
+
+    def compose(self) -> ComposeResult:
+        """Yield the parts of the screen. Overrides the parent's method."""
+        yield self._tabs
+        with ContentSwitcher(initial="frames"):
+            yield self._frames
+            for kind in KINDS:
+                yield OverviewPane(self.model, kind)
+            yield FindingsPane(self.model)
+            yield self._sequence
+        yield self._filter
+        yield self._status
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._frames.lines.focus()
+        self.set_interval(_TICK, self._look)
+        if self._session.expression:
+            self._apply(self._session.expression)
+        self._look()
+
+    def on_resize(self, event: Resize) -> None:
+        """Put bytes below fields where there is little room."""
+        self._frames.detail.set_class(event.size.width < _NARROW, "narrow")
+
+    # -- what is new
+
+    def _look(self) -> None:
+        model, lines = self.model, self._frames.lines
+        before, findings = model.rows, model.findings
+        model.refresh()
+        if self._wanted is not None:
+            self._go_to_wanted(self._wanted)
+        if model.rows != before or not lines.rows:
+            is_first = not lines.rows and model.rows
+            lines.show(model.rows)
+            if self._follows and self._wanted is None:
+                lines.move_to(model.rows - 1)
+            elif is_first:
+                self._load_detail(lines.cursor)
+        if model.findings is not findings:
+            lines.refresh()
+            self._load_pane()
+        self._show_status()
+
+    def _go_to_wanted(self, number: int) -> None:
+        """Go to a frame, if need be when it has been read."""
+        if self._jumps.go_to_number(number):
+            self._wanted = None
+        elif not self.model.is_reading:
+            self._wanted = None
+            self.say(f"there is no frame {number}")
+        else:
+            self._wanted = number
+
+    def _show_status(self) -> None:
+        model, lines = self.model, self._frames.lines
+        counts = [f"{min(lines.cursor + 1, model.rows):,}/{model.rows:,}"]
+        if model.matches is not None:
+            state = "" if model.matches.is_done else f", {model.matches.scanned:,} looked at"
+            counts.append(f"of {model.reader.count:,}{state}")
+            if model.matches.error:
+                self._note = model.matches.error
+        if model.is_reading:
+            counts.append("live" if self._session.live else "reading")
+        if self._follows:
+            counts.append("following")
+        if self._jumps.is_searching:
+            counts.append("searching, Esc stops")
+        count = len(model.findings.get("findings", []))
+        if count:
+            counts.append(f"{count} finding{'s' if count != 1 else ''}")
+        parts = ["  ".join(counts)]
+        if model.problem or self._note:
+            parts.append(clean(model.problem or self._note))
+        if model.expression:
+            parts.append(f"filter: {clean(model.expression)}")
+        self._status.update("  │  ".join(parts))
+        current = self.query_one(ContentSwitcher).current
+        tabs = [f"[{n}]{t}" if _PANES[n - 1] == current else f" {n} {t}" for n, t in enumerate(_TITLES, 1)]
+        self._tabs.update(" ".join(tabs) + f"   {clean(self._session.title)}")
+
+    def _load_pane(self) -> None:
+        current = self.query_one(ContentSwitcher).current
+        if current in KINDS:
+            self.query_one(f"#{current}", OverviewPane).load()
+        elif current == "findings":
+            self.query_one(FindingsPane).load()
+        elif current == "sequence":
+            self._draw_sequence()
+
+    def _load_detail(self, row: int) -> None:
+        event = self.model.event(row)
+        self._position = self.model.position(row) if event is not None else 0
+        if self._frames.detail.display:
+            self._frames.detail.load(event)
+
+    @property
+    def event(self) -> Event | None:
+        """The event under the cursor."""
+        return self.model.event(self._frames.lines.cursor)
+
+    # -- messages
+
+    def on_line_list_moved(self, message: LineList.Moved) -> None:
+        """Show the details of another frame."""
+        if message.lines is self._frames.lines:
+            if message.index < self.model.rows - 1:
+                self._follows = False
+            self._load_detail(message.index)
+            self._show_status()
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        """Go from the list to the details."""
+        if message.lines is self._frames.lines:
+            self._frames.detail.display = True
+            self._load_detail(message.index)
+            self.query_one("#fields", LineList).focus()
+
+    def on_follow(self, message: Follow) -> None:
+        """Show only the frames of something."""
+        self.action_pane(0)
+        self._apply(message.expression)
+
+    def on_go_to(self, message: GoTo) -> None:
+        """Show a frame."""
+        self.action_pane(0)
+        self._go_to_wanted(message.number)
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        """Apply what was written."""
+        text = message.value.strip()
+        if self._mode == "filter":
+            problem = self._filter.find_problem(text)
+            if problem:
+                self._note = problem
+                self._show_status()
+                return
+            self._close_line()
+            self._apply(text)
+            return
+        self._close_line()
+        if self._mode == "search" and text:
+            self._jumps.text = text
+            self._jumps.search_again(1)
+        elif self._mode == "save" and text:
+            self._save(text)
+        elif self._mode == "go" and text:
+            digits = text.lstrip("#")
+            if digits.isdecimal():
+                self._go_to_wanted(int(digits))
+            else:
+                self.say(f"{text}: not the number of a frame")
+
+    # -- the line at the bottom
+
+    def action_edit(self, mode: str) -> None:
+        """Open the line for a filter, a search or the number of a frame."""
+        self._mode = mode
+        self._note = ""
+        self._filter.value = {"filter": self.model.expression, "search": self._jumps.text}.get(mode, "")
+        self._filter.border_title = mode
+        self._filter.placeholder = {
+            "filter": 'command == "SEND" and total_size > 1000',
+            "search": "text in the lines of frames",
+            "go": "the number of a frame",
+            "save": "FILE.pcapng, .jsonl, .send (for pwire send), .py (a test), or any other for lines",
+        }[mode]
+        self._filter.add_class("open")
+        self._filter.focus()
+        self._filter.cursor_position = len(self._filter.value)
+
+    def _close_line(self) -> None:
+        self._filter.remove_class("open")
+        self._focus_pane()
+
+    def _focus_pane(self) -> None:
+        current = self.query_one(ContentSwitcher).current
+        if current == "frames":
+            self._frames.lines.focus()
+        elif current == "sequence":
+            self._sequence.focus()
+        else:
+            self.query_one(f"#{current}-lines", LineList).focus()
+
+    def action_leave(self) -> None:
+        """Close the line, or stop a search, or return to the list; finally remove the filter."""
+        self._note = ""
+        if self._filter.has_class("open"):
+            self._close_line()
+        elif self._jumps.is_searching:
+            self._jumps.stop()
+        elif self.query_one(ContentSwitcher).current != "frames":
+            self.action_pane(0)
+        elif not self._frames.lines.has_focus:
+            self._frames.lines.focus()
+        elif self.model.expression:
+            self._apply("")
+        self._show_status()
+
+    def _known_values(self) -> list[str]:
+        topics = [row["name"] for row in self.model.counts.get("topics", [])]
+        return [*NUMBERS, *topics]
+
+    # -- filters
+
+    def _apply(self, expression: str, *, remember: bool = True) -> None:
+        model, lines = self.model, self._frames.lines
+        if expression == model.expression:
+            return
+        before = model.expression, self._position
+        try:
+            model.filter(expression)
+        except FilterError as error:
+            self.say(str(error))
+            return
+        if remember:
+            self._history.append(before)
+        self._note = ""
+        self._jumps.stop()
+        lines._title = "no frame matches" if expression else "reading…"
+        if expression:
+            lines.show(0, model.row_line, 0)
+            self._frames.detail.load(None)
+        else:
+            lines.show(model.rows, model.row_line, self._position)
+            self._load_detail(lines.cursor)
+        self._look()
+
+    def action_follow(self, kind: str) -> None:
+        """Show only what has to do with a party of the frame under the cursor."""
+        event = self.event
+        expression = "" if event is None else follow(event, kind)
+        if expression:
+            self._apply(expression)
+        else:
+            self.say(f"this frame has no {kind}")
+
+    def action_undo_filter(self) -> None:
+        """Return to the filter before, and to the frame that was under the cursor then."""
+        if not self._history:
+            return
+        expression, position = self._history.pop()
+        self._apply(expression, remember=False)
+        if not expression:
+            self._frames.lines.move_to(position)
+
+    def action_jump(self, where: str, *arguments: int) -> None:
+        """Go to another frame."""
+        self._note = ""
+        getattr(self._jumps, where)(*arguments)
+
+    def show_all(self, note: str) -> None:
+        """Remove the filter, and say so."""
+        self._apply("")
+        self._note = note
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Call a function after keys were handled."""
+        self.set_timer(0.001, call)
+
+    # -- other keys
+
+    def action_pane(self, number: int) -> None:
+        """Show another pane."""
+        self.query_one(ContentSwitcher).current = _PANES[number]
+        self._load_pane()
+        self._focus_pane()
+        self._show_status()
+
+    def action_toggle_detail(self) -> None:
+        """Show or hide the details."""
+        detail = self._frames.detail
+        detail.display = not detail.display
+        if detail.display:
+            self._load_detail(self._frames.lines.cursor)
+        self._frames.lines.focus()
+
+    def action_follow_end(self) -> None:
+        """Keep the cursor at the end while frames come, or stop doing so."""
+        self._follows = not self._follows
+        if self._follows:
+            self._frames.lines.action_go(-1)
+            self._follows = True
+        self._show_status()
+
+    def action_copy(self, form: str) -> None:
+        """Copy the frame under the cursor to the clipboard."""
+        event = self.event
+        if event is None:
+            return
+        if form == "link":
+            number = event.number if isinstance(event, Frame) else 0
+            text = f"pwire tui '{self._session.link}#{number}'"
+        elif form == "hex":
+            if isinstance(event, Gap | HttpMessage):
+                self.say("there are no bytes")
+                return
+            text = self.model.hex_of(event)
+        else:
+            text = json_line(self._session.recorder(event)).decode()
+        self.copy_to_clipboard(text)
+        self.say(f"copied as {form}")
+
+    def action_select(self) -> None:
+        """Begin a selection at the cursor, or end it."""
+        lines = self._frames.lines
+        lines.mark = lines.cursor if lines.mark is None else None
+        lines.refresh()
+
+    def _save(self, path: str) -> None:
+        """Write the selected frames, or the one under the cursor, to a file."""
+        rows = self._frames.lines.selected
+        events = (event for event in map(self.model.event, rows) if event is not None)
+        try:
+            self.say(self._session.export(path, events))
+        except (OSError, WireError) as error:
+            self.say(f"not written: {getattr(error, 'strerror', None) or error}")
+
+    def action_toggle_light(self) -> None:
+        """Change between dark and light."""
+        self.theme = "textual-light" if self.theme != "textual-light" else "textual-dark"
+
+    def action_keys(self) -> None:
+        """List the keys."""
+        self.push_screen(TextScreen("keys", keys_text(self.model.paint)))
+
+    def _draw_sequence(self) -> None:
+        """Draw what is around the cursor."""
+        model, row = self.model, self._frames.lines.cursor
+        diagram = Diagram(model.plain_line, limit=_DRAWN)
+        first = max(row - _DRAWN // 2, 0)
+        for _, event in islice(model.walk(first - 1, 1), _DRAWN):
+            diagram.add(event)
+        diagram.finish()
+        for line in diagram.rows:
+            line.is_focus = isinstance(self.event, Frame) and line.number == self.event.number
+
+        def lines(width: int) -> list[str]:
+            return list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
+
+        drawn = lines(max(self.size.width - 2, 40))
+        focus = next((index for index, text in enumerate(drawn) if "▶" in text), 0)
+        self._sequence.show(len(drawn), lambda index, width: drawn[index], focus)
+        self._sequence.refresh()
+
+    def say(self, text: str) -> None:
+        """Show a text in the status line."""
+        self._note = text
+        self._show_status()

@@ -1,0 +1,188 @@
+"""The fields and the bytes of a frame. What is under the cursor in one is marked in the other."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+
+from pulsarctl_wire.render.text import Paint, clean
+from pulsarctl_wire.render.tree import Lines
+from pulsarctl_wire.tui.lines import LineList
+from pulsarctl_wire.tui.model import Model
+from pulsarctl_wire.wire.frame import Event, Gap, HttpMessage
+from pulsarctl_wire.wire.framing.annotate import LabelledSpan, Path, annotate, find_spans
+from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, mask_spans
+
+_WIDTH: Final = 16  # bytes in a line
+_VISIBLE: Final = bytes(byte if 32 <= byte < 127 else ord(".") for byte in range(256))
+_MARKED: Final = "\x1b[7m"
+_PLAIN: Final = "\x1b[0m"
+
+Span = tuple[int, int]
+
+
+def flatten(lines: Lines, folded: set[Path], guides: str = "") -> Iterator[tuple[str, Path, bool]]:
+    """Yield the lines of a tree with their places, and whether there are lines below; without folded ones."""
+    for text, children, path in lines:
+        is_folded = path in folded
+        sign = ("▸ " if is_folded else "▾ ") if children else "  "
+        yield f"{guides}{sign}{text}", path, bool(children)
+        if children and not is_folded:
+            yield from flatten(children, folded, f"{guides}  ")
+
+
+class Bytes(LineList):
+    """The bytes of a frame. `at` is the one under the cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "step(-1)", "Byte before", show=False),
+        Binding("right,l", "step(1)", "Byte after", show=False),
+    ]
+
+    def __init__(self, paint: Paint, *, id: str) -> None:
+        super().__init__(self._line, id=id, title="no bytes")
+        self._paint = paint
+        self._raw = b""
+        self._digits = self._text = ""
+        self._marks: list[Span] = []
+        self.at = 0
+
+    def load(self, raw: bytes, hidden: list[Span]) -> None:
+        """Show other bytes, those in `hidden` masked."""
+        self._raw = raw
+        self._digits = hex_digits(raw, hidden)
+        self._text = mask_spans(raw, hidden, b".").translate(_VISIBLE).decode("ascii")
+        self._marks = []
+        self.at = 0
+        self.show(-(-len(raw) // _WIDTH), self._line, 0)
+        self.refresh()
+
+    def mark_spans(self, spans: list[Span]) -> None:
+        """Mark bytes, and show the first one."""
+        self._marks = spans
+        if spans and not self.has_focus:
+            self.at = spans[0][0]
+            self.cursor = self.at // _WIDTH
+            self._keep_in_view()
+        self.refresh()
+
+    def move_to(self, index: int) -> None:
+        """Move the cursor to a line. Overrides the parent's method."""
+        if self._raw:
+            self.at = min(max(index, 0) * _WIDTH + self.at % _WIDTH, len(self._raw) - 1)
+        super().move_to(index)
+
+    def action_step(self, count: int) -> None:
+        """Move to another byte."""
+        if self._raw:
+            self.at = max(min(self.at + count, len(self._raw) - 1), 0)
+            super().move_to(self.at // _WIDTH)
+
+    def _line(self, index: int, width: int) -> str:
+        start = index * _WIDTH
+        stop = min(start + _WIDTH, len(self._raw))
+        marks = [any(first <= place < last for first, last in self._marks) for place in range(start, stop)]
+        if self.has_focus and start <= self.at < stop:
+            marks[self.at - start] = not marks[self.at - start]
+        digits = [self._digits[3 * place : 3 * place + 2] for place in range(start, stop)]
+        blanks = " " * (3 * (_WIDTH - len(digits)))
+        hexes = _join(digits, marks, " ")
+        text = _join(list(self._text[start:stop]), marks, "")
+        return f"{self._paint('dim', f'{start:06x}')}  {hexes}{blanks}  {text}"
+
+
+def _join(cells: list[str], marks: list[bool], blank: str) -> str:
+    parts: list[str] = []
+    for index, (cell, marked) in enumerate(zip(cells, marks, strict=True)):
+        follows = marked and index + 1 < len(marks) and marks[index + 1]
+        parts.append(f"{_MARKED}{cell}{blank if follows else ''}{_PLAIN}" if marked else cell)
+        parts.append("" if follows else blank)
+    return "".join(parts).removesuffix(blank) if blank else "".join(parts)
+
+
+class Detail(Horizontal):
+    """Fields and bytes, side by side or, on a narrow screen, one below the other."""
+
+    DEFAULT_CSS = """
+    Detail { height: 1fr; border-top: solid $primary-darken-2; }
+    Detail #fields { width: 1fr; }
+    Detail #bytes { width: 76; border-left: solid $primary-darken-3; }
+    Detail.narrow { layout: vertical; }
+    Detail.narrow #bytes { width: 1fr; border-left: none; border-top: solid $primary-darken-3; height: 1fr; }
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._fields = LineList(id="fields", title="no frame")
+        self._bytes = Bytes(model.paint, id="bytes")
+        super().__init__(self._fields, self._bytes, id="detail")
+        self._event: Event | None = None
+        self._lines: Lines = []
+        self._rows: list[tuple[str, Path, bool]] = []
+        self._parts: list[LabelledSpan] = []
+        self._folded: set[Path] = set()
+
+    def load(self, event: Event | None) -> None:
+        """Show another event."""
+        self._event = event
+        self._lines, self._parts = [], []
+        if event is None:
+            self._rows = []
+            self._fields.show(0, cursor=0)
+            self._bytes.load(b"", [])
+            return
+        self._lines, _ = self._model.tree.lines(event)
+        hidden: list[Span] = []
+        raw = b""
+        if not isinstance(event, Gap | HttpMessage):
+            hidden = [] if self._model.session.recorder.show_secrets else event_spans(event)
+            self._parts = annotate(event, hidden)
+            raw = event.raw
+        self._flatten(0)
+        self._bytes.load(raw, hidden)
+        self._mark_bytes(0)
+
+    def _flatten(self, cursor: int) -> None:
+        self._rows = list(flatten(self._lines, self._folded))
+        self._fields.show(len(self._rows), lambda index, width: self._rows[index][0], cursor)
+        self._fields.refresh()
+
+    def on_line_list_moved(self, message: LineList.Moved) -> None:
+        """Mark in the other list what the cursor is on now."""
+        message.stop()
+        if message.lines is self._bytes:
+            self._mark_field(self._bytes.at)
+        else:
+            self._mark_bytes(message.index)
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        """Fold or unfold a field."""
+        message.stop()
+        if message.lines is self._fields and self._rows[message.index][2]:
+            self._folded ^= {self._rows[message.index][1]}
+            self._flatten(message.index)
+
+    def _mark_bytes(self, row: int) -> None:
+        path = self._rows[row][1] if row < len(self._rows) else ()
+        self._bytes.mark_spans(find_spans(self._parts, path))
+        self._label(next((part for part in self._parts if path and part.path == path), None))
+
+    def _mark_field(self, at: int) -> None:
+        part = next((part for part in self._parts if part.start <= at < part.stop), None)
+        if part is None:
+            return
+        self._bytes.mark_spans([part[:2]])
+        self._label(part)
+        path = part.path
+        while path:
+            row = next((row for row, line in enumerate(self._rows) if line[1] == path), None)
+            if row is not None:
+                self._fields.show(len(self._rows), cursor=row)
+                self._fields.refresh()
+                return
+            path = path[:-1]
+
+    def _label(self, part: LabelledSpan | None) -> None:
+        label = "" if part is None else f"{part.start:06x}  {clean(part.label)}"
+        self.border_title = label.replace("[", "\\[")

@@ -1,0 +1,90 @@
+"""The line in which a filter is written: names are completed, mistakes are underlined."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rich.highlighter import Highlighter
+from rich.text import Text
+from textual.suggester import Suggester
+from textual.widgets import Input
+
+from pulsarctl_wire.errors import FilterError
+
+_WORD: Final = re.compile(r"""["']?[\w./:*-]*$""")
+_FIELD: Final = re.compile(r"there is no field (\w+)")
+
+
+class Words(Suggester):
+    """Completes the last word: fields outside of quotes; after an operator commands and topics, quoted."""
+
+    def __init__(self, names: Iterable[str], values: Callable[[], Iterable[str]]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._names = sorted(names)
+        self._values = values
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the whole line with its last word completed. Overrides the parent's method."""
+        match = _WORD.search(value)
+        word = match[0] if match else ""
+        if not word:
+            return None
+        if word[0] in "\"'":
+            words: Iterable[str] = (f"{word[0]}{known}{word[0]}" for known in self._values())
+        else:
+            words = self._names
+        longer = next((known for known in words if known.startswith(word) and known != word), None)
+        return None if longer is None else value[: len(value) - len(word)] + longer
+
+
+class _Underline(Highlighter):
+    """Underlines what is wrong with an expression."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+
+    def highlight(self, text: Text) -> None:
+        if not self.problem:
+            return
+        field = _FIELD.search(self.problem)
+        spans = [match.span() for match in re.finditer(rf"\b{field[1]}\b", text.plain)] if field else []
+        for start, stop in spans or [(0, len(text.plain))]:
+            text.stylize("underline red", start, stop)
+
+
+class FilterLine(Input):
+    """An expression, which is checked while it is written."""
+
+    DEFAULT_CSS = """
+    FilterLine { height: 1; border: none; padding: 0 1; background: $surface; display: none; }
+    FilterLine:focus { border: none; }
+    FilterLine.open { display: block; }
+    """
+
+    def __init__(
+        self, check: Callable[[str], object], names: Iterable[str], values: Callable[[], Iterable[str]]
+    ) -> None:
+        self._underline = _Underline()
+        self._check = check
+        super().__init__(
+            id="filter",
+            suggester=Words(names, values),
+            highlighter=self._underline,
+            select_on_focus=False,
+            placeholder='command == "SEND" and total_size > 1000',
+        )
+
+    def find_problem(self, text: str) -> str:
+        """Return what is wrong with an expression; "" if nothing is."""
+        if not text.strip():
+            return ""
+        try:
+            self._check(text)
+        except FilterError as error:
+            return str(error)
+        return ""
+
+    def on_input_changed(self) -> None:
+        """Check the expression."""
+        self._underline.problem = self.find_problem(self.value)
+        self.refresh()

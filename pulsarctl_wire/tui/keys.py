@@ -1,0 +1,66 @@
+"""The keys, as `?` lists them."""
+
+from typing import Final
+
+from pulsarctl_wire.render.text import Paint
+
+_KEYS: Final = (
+    (
+        "Moving",
+        (
+            ("j k ↓ ↑", "next, previous line"),
+            ("Space b PgDn PgUp", "next, previous page; Ctrl-D Ctrl-U half a page"),
+            ("g G Home End", "first, last line"),
+            ("F", "follow the end, or stop"),
+            (":", "go to a frame by its number"),
+            ("Tab", "from the list to the fields, to the bytes"),
+            ("Enter", "open the frame; fold a field; follow a row; go to a frame of a finding"),
+            ("d", "show or hide the details"),
+        ),
+    ),
+    (
+        "Finding",
+        (
+            ("f", "filter, in the language of decode --filter; → completes"),
+            ("/", "search the lines; n N next, previous"),
+            ("e E", "next, previous error or damage"),
+            ("w W", "next, previous frame of a finding"),
+            ("a", "to the answer, or to the request"),
+            ("m", "the message's next step: SEND, receipt, MESSAGE, ACK"),
+            ("c t s p u M", "only this connection, topic, subscription, producer, consumer, message"),
+            ("Backspace", "the filter before"),
+            ("Esc", "close, stop, go back; then show all"),
+        ),
+    ),
+    (
+        "Panes",
+        (
+            ("1 … 7", "frames, connections, topics, producers, subscriptions, findings, sequence"),
+            ("o", "in a table: sort by bytes, unacknowledged, pending, errors"),
+            ("?", "in findings: explain the rule; elsewhere: these keys (F1 everywhere)"),
+        ),
+    ),
+    (
+        "Other",
+        (
+            ("v", "begin a selection at the cursor, or end it"),
+            ("x", "save the selection, or the frame: .pcapng .jsonl .send .py, or as lines"),
+            ("y Y K", "copy the frame as JSON, as hex, as a link"),
+            ("L", "light or dark"),
+            ("q Ctrl-C", "quit"),
+        ),
+    ),
+)
+"""Groups of keys, with what they do."""
+
+
+def keys_text(paint: Paint) -> list[str]:
+    """Return the keys as lines."""
+    lines = []
+    for title, keys in _KEYS:
+        lines += [
+            paint("bold", title),
+            *(f"  {paint('cyan', f'{key:<18}')} {does}" for key, does in keys),
+            "",
+        ]
+    return lines[:-1]

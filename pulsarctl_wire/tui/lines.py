@@ -1,0 +1,155 @@
+"""A list of lines that are made when they are shown, however many there are, with a cursor."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Click, Resize
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from pulsarctl_wire.tui.strips import to_strip
+
+MakeLine = Callable[[int, int], str]
+"""Makes the line at an index, for a width in cells. It may have our colour codes, and no others."""
+
+
+class LineList(ScrollView, can_focus=True):
+    """Lines, one of which is under the cursor. `title` is shown instead if there are none."""
+
+    DEFAULT_CSS = """
+    LineList { scrollbar-size-horizontal: 0; height: 1fr; }
+    LineList > .lines--selected { background: $secondary 40%; }
+    LineList > .lines--cursor { background: $surface-lighten-2; }
+    LineList:focus > .lines--cursor { background: $primary 60%; text-style: bold; }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--cursor", "lines--selected"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("pagedown,space,ctrl+f", "page(1)", "Page down", show=False),
+        Binding("pageup,b,ctrl+b", "page(-1)", "Page up", show=False),
+        Binding("ctrl+d", "page(0.5)", "Half a page down", show=False),
+        Binding("ctrl+u", "page(-0.5)", "Half a page up", show=False),
+        Binding("home,g", "go(0)", "First", show=False),
+        Binding("end,G", "go(-1)", "Last", show=False),
+        Binding("enter", "choose", "Open", show=False),
+    ]
+
+    class Moved(Message):
+        """The cursor has moved to `index`."""
+
+        def __init__(self, lines: "LineList", index: int) -> None:
+            super().__init__()
+            self.lines = lines
+            self.index = index
+
+        @property
+        def control(self) -> "LineList":
+            """The list, for `on`."""
+            return self.lines
+
+    class Chosen(Moved):
+        """Enter or a second click on the line at `index`."""
+
+    def __init__(self, make_line: MakeLine | None = None, *, id: str, title: str = "") -> None:
+        super().__init__(id=id)
+        self._make_line = make_line
+        self._title = title
+        self._rows = 0
+        self.cursor = 0
+        self.mark: int | None = None
+        """Where a selection begins that ends at the cursor; None: there is none."""
+
+    @property
+    def selected(self) -> range:
+        """The selected lines, or the one under the cursor."""
+        if not self._rows:
+            return range(0)
+        first, last = sorted((self.cursor, self.cursor if self.mark is None else self.mark))
+        return range(first, min(last + 1, self._rows))
+
+    @property
+    def rows(self) -> int:
+        """The number of lines."""
+        return self._rows
+
+    def show(self, rows: int, make_line: MakeLine | None = None, cursor: int | None = None) -> None:
+        """Show other lines, or more of the same."""
+        self._make_line = make_line or self._make_line
+        grew_only = make_line is None and cursor is None and rows >= self._rows
+        self._rows = rows
+        self.virtual_size = Size(max(self.size.width, 1), rows)
+        if cursor is not None or self.cursor >= rows:
+            self.cursor = max(min(self.cursor if cursor is None else cursor, rows - 1), 0)
+            self._keep_in_view()
+        if not grew_only or self.scroll_offset.y + self.size.height >= rows - 1:
+            self.refresh()
+
+    def on_resize(self, event: Resize) -> None:
+        """Make the lines as wide as the list is now."""
+        self.virtual_size = Size(max(event.size.width, 1), self._rows)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line of the screen. Overrides the parent's method."""
+        width = self.size.width
+        index = self.scroll_offset.y + y
+        if self._make_line is None or index >= self._rows:
+            text = self._title if not self._rows and y == 0 else ""
+            return to_strip(text).adjust_cell_length(width, self.rich_style)
+        strip = to_strip(self.make(index, width)).crop(0, width)
+        style = self.rich_style
+        if self.mark is not None and index in self.selected:
+            style += self.get_component_rich_style("lines--selected", partial=True)
+        if index == self.cursor:
+            style += self.get_component_rich_style("lines--cursor", partial=True)
+        return strip.apply_style(style).adjust_cell_length(width, style)
+
+    def make(self, index: int, width: int) -> str:
+        """Return the line at an index."""
+        assert self._make_line is not None
+        return self._make_line(index, width)
+
+    def move_to(self, index: int) -> None:
+        """Move the cursor to a line, and scroll to it."""
+        index = max(min(index, self._rows - 1), 0)
+        if index != self.cursor:
+            self.cursor = index
+            self.refresh()
+        self._keep_in_view()
+        self.post_message(self.Moved(self, index))
+
+    def _keep_in_view(self) -> None:
+        top, height = self.scroll_offset.y, max(self.size.height, 1)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, force=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True)
+
+    def action_move(self, count: int) -> None:
+        """Move the cursor by some lines."""
+        self.move_to(self.cursor + count)
+
+    def action_page(self, pages: float) -> None:
+        """Move the cursor by pages."""
+        self.move_to(self.cursor + int(pages * max(self.size.height - 1, 1)))
+
+    def action_go(self, index: int) -> None:
+        """Move the cursor to the first line, or (-1) to the last one."""
+        self.move_to(index if index >= 0 else self._rows - 1)
+
+    def action_choose(self) -> None:
+        """Choose the line under the cursor."""
+        if self._rows:
+            self.post_message(self.Chosen(self, self.cursor))
+
+    def on_click(self, event: Click) -> None:
+        """Move the cursor to the line that was clicked; choose it if it is there already."""
+        index = self.scroll_offset.y + event.y
+        if index < self._rows:
+            if index == self.cursor and event.chain > 1:
+                self.action_choose()
+            self.move_to(index)

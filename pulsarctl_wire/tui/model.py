@@ -1,0 +1,215 @@
+"""What the screen looks at: a store, a filter's matches, findings, counts. All of it is read from files."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pulsarctl_wire.errors import StoreError
+from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.render.line import Clock, LineRenderer
+from pulsarctl_wire.render.text import Origin, Paint
+from pulsarctl_wire.render.tree import TreeRenderer
+from pulsarctl_wire.store.reader import Dropped, StoreReader, read_json
+from pulsarctl_wire.wire.frame import Event, Frame, Malformed
+from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
+
+_SIZE: Final = array("I").itemsize
+
+
+class Jobs(Protocol):
+    """Who starts filters."""
+
+    def filter(self, expression: str) -> int:
+        """Start a filter in place of an earlier one; return its number."""
+
+    def stop_filter(self) -> None:
+        """Stop the filter."""
+
+    def end(self) -> None:
+        """Clean up."""
+
+
+@dataclass
+class Session:
+    """What a screen is opened with.
+
+    `check` raises FilterError for an expression that is wrong. `names` are the fields of expressions.
+    `explain` returns lines about a rule of the doctor. `is_error` says whether an event is damage, or says
+    that something failed. `export` writes events to a file, and returns what it did. `link` is the source
+    to which links to frames point.
+    """
+
+    directory: Path
+    title: str
+    jobs: Jobs
+    recorder: Recorder
+    time_format: str
+    check: Callable[[str], object]
+    explain: Callable[[str], list[str]]
+    names: list[str]
+    is_error: Callable[[Event], bool]
+    export: Callable[[str, Iterable[Event]], str]
+    link: str = ""
+    colour: bool = True
+    first: int | None = None
+    """The number of the frame to go to."""
+    expression: str = ""
+    """The filter to begin with."""
+    live: bool = False
+
+
+class Matches:
+    """The positions of the events that a filter lets through, from the file that a job writes."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self._directory = directory
+        self._name = f"match.{number}"
+        self.count = self.scanned = 0
+        self.error = ""
+        self.is_done = False
+
+    def refresh(self) -> None:
+        """Look how far the filter is."""
+        state = read_json(self._directory, self._name, {})
+        self.scanned, self.is_done = state.get("scanned", 0), state.get("is_done", False)
+        self.error = state.get("error", "")
+        try:
+            self.count = (self._directory / self._name).stat().st_size // _SIZE
+        except OSError:
+            self.count = 0
+
+    def position(self, row: int) -> int:
+        """Return the position of a match."""
+        with open(self._directory / self._name, "rb") as stream:
+            stream.seek(row * _SIZE)
+            values = array("I", stream.read(_SIZE))
+        return values[0]
+
+    def row(self, position: int) -> int:
+        """Return the first match that is not before a position."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.position(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+class Model:
+    """All that is known. A row is an event that the filter lets through; rows count from 0."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.reader = StoreReader(session.directory)
+        self.matches: Matches | None = None
+        self.expression = ""
+        self.reading: dict[str, Any] = {}
+        self.findings: dict[str, Any] = {}
+        self.counts: dict[str, Any] = {}
+        self.marks: dict[str, list[str]] = {}
+        """Rules of the doctor, by the numbers of the frames that prove findings."""
+        self.problem = ""
+        self._origin = Origin()
+        paint, recorder = Paint(session.colour), session.recorder
+        opens = recorder.open if recorder.keys is not None else None
+        self.paint = paint
+        self.clock = Clock(session.time_format, self._origin)
+        self.line = LineRenderer(paint, self.clock, show_secrets=recorder.show_secrets, open_entry=opens)
+        self.plain_line = LineRenderer(
+            Paint(False), self.clock, show_secrets=recorder.show_secrets, open_entry=opens
+        )
+        self.tree = TreeRenderer(self.line, recorder, paint, show_secrets=recorder.show_secrets)
+
+    def refresh(self) -> None:
+        """Look for what is new."""
+        directory = self.session.directory
+        try:
+            self.reader.refresh()
+            if not self.reading.get("is_done"):
+                self.reading = read_json(directory, "reading", {})
+            if not self.findings.get("is_done"):
+                self.findings = read_json(directory, "findings", {})
+                self.marks = self.findings.get("frames", {})
+                self.counts = read_json(directory, "counts", {})
+            if self.matches is not None and not self.matches.is_done:
+                self.matches.refresh()
+        except StoreError as error:
+            self.problem = str(error)
+        if self._origin.time_ns is None and self.reader.count:
+            self._origin.time_ns = self.reader.event(0).time_ns
+
+    def filter(self, expression: str) -> None:
+        """Show only events for which an expression holds; "" shows all. Raises FilterError."""
+        if expression:
+            self.session.check(expression)
+            self.matches = Matches(self.session.directory, self.session.jobs.filter(expression))
+        else:
+            self.session.jobs.stop_filter()
+            self.matches = None
+        self.expression = expression
+
+    # -- rows
+
+    @property
+    def rows(self) -> int:
+        """The number of rows so far."""
+        return self.reader.count if self.matches is None else self.matches.count
+
+    def position(self, row: int) -> int:
+        """Return the position of a row's event."""
+        return row if self.matches is None else self.matches.position(row)
+
+    def row_of(self, position: int) -> int:
+        """Return the row of the event at a position, or of the next one that is shown."""
+        return position if self.matches is None else self.matches.row(position)
+
+    def event_at(self, position: int) -> Event | None:
+        """Return the event at a position, with its findings and its answer; None if it is not kept."""
+        try:
+            event = self.reader.event(position)
+        except Dropped:
+            return None
+        if isinstance(event, Frame):
+            event.findings = self.marks.get(str(event.number), ())
+            if event.answer is None:
+                event.answer = self.reader.answer_of(event.number)
+        return event
+
+    def event(self, row: int) -> Event | None:
+        """Return the event of a row; None if it is not kept, or there is none."""
+        return self.event_at(self.position(row)) if 0 <= row < self.rows else None
+
+    def row_line(self, row: int, width: int) -> str:
+        """Return the line of a row."""
+        event = self.event(row)
+        if event is None:
+            return self.paint("dim", "     - this frame is not kept any more")
+        if isinstance(event, Frame):
+            event.answer = None  # a line says which request it answers; both would be too much
+        return self.line(event, width)
+
+    def hex_of(self, event: Frame | Malformed) -> str:
+        """Return the bytes of an event as hex digits; credentials are masked."""
+        return hex_digits(event.raw, [] if self.session.recorder.show_secrets else event_spans(event))
+
+    def walk(self, row: int, step: int) -> Iterator[tuple[int, Event]]:
+        """Yield the rows after `row`, or (step -1) before it, with their events."""
+        row += step
+        while 0 <= row < self.rows:
+            event = self.event(row)
+            if event is not None:
+                yield row, event
+            row += step
+
+    def is_error(self, event: Event) -> bool:
+        """Return whether an event is damage, or says that something failed."""
+        return self.session.is_error(event)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether more events may come."""
+        return self.session.live or not self.reading.get("is_done", False)

@@ -1,0 +1,201 @@
+"""The panes of connections, topics, producers, subscriptions and findings."""
+
+import json
+from textwrap import wrap
+from typing import Any, ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message
+
+from pulsarctl_wire.render.overview import OverviewTable
+from pulsarctl_wire.render.text import clean
+from pulsarctl_wire.tui.lines import LineList
+from pulsarctl_wire.tui.model import Model
+from pulsarctl_wire.tui.text_screen import TextScreen
+
+SORTS: Final = ("", "size", "unacked", "pending", "errors")
+"""By what rows can be sorted, the largest first; "": as they came."""
+
+
+class Follow(Message):
+    """Show only frames for which an expression holds."""
+
+    def __init__(self, expression: str) -> None:
+        super().__init__()
+        self.expression = expression
+
+
+class GoTo(Message):
+    """Show the frame with this number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class OverviewPane(Vertical):
+    """A table of rows of one kind; Enter follows the one under the cursor."""
+
+    DEFAULT_CSS = """
+    OverviewPane { height: 1fr; }
+    OverviewPane > .heading { height: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "sort", "Sort", show=False)]
+
+    def __init__(self, model: Model, kind: str) -> None:
+        super().__init__(id=kind)
+        self._model = model
+        self._kind = kind
+        self._rows: list[dict[str, Any]] = []
+        self._sort = ""
+        self._table: tuple[int, OverviewTable] | None = None
+        self._heading = LineList(self._title, id=f"{kind}-heading")
+        self._heading.can_focus = False
+        self._lines = LineList(self._line, id=f"{kind}-lines", title=f"no {kind} yet")
+
+    def compose(self) -> ComposeResult:
+        """Yield the heading and the lines. Overrides the parent's method."""
+        self._heading.styles.height = 1
+        yield self._heading
+        yield self._lines
+
+    def load(self) -> None:
+        """Show the counts as they are now."""
+        rows: list[dict[str, Any]] = self._model.counts.get(self._kind, [])
+        if self._sort:
+            rows = sorted(rows, key=lambda row: -row[self._sort])
+        self._rows = rows
+        self._table = None
+        self._heading.show(1)
+        self._heading.refresh()
+        self._lines.show(len(rows))
+        self._lines.refresh()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
+        self.load()
+
+    def _made(self, width: int) -> OverviewTable:
+        if self._table is None or self._table[0] != width:
+            self._table = width, OverviewTable(self._kind, self._rows, width, self._model.paint)
+        return self._table[1]
+
+    def _title(self, index: int, width: int) -> str:
+        suffix = f"  sorted by {self._sort}" if self._sort else ""
+        return self._made(width - len(suffix)).heading + self._model.paint("cyan", suffix)
+
+    def _line(self, index: int, width: int) -> str:
+        return self._made(width).line(index)
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        """Follow the row under the cursor."""
+        message.stop()
+        row = self._rows[message.index]
+        if self._kind == "connections":
+            expression = f"connection == {row['connection']}"
+        elif self._kind == "topics":
+            expression = f"topic == {json.dumps(row['name'])}"
+        elif self._kind == "producers":
+            expression = f"connection == {row['connection']} and fields.producer_id == {row['id']}"
+        else:
+            topic, subscription = json.dumps(row["topic"]), json.dumps(row["name"])
+            expression = f"topic == {topic} and subscription == {subscription}"
+        self.post_message(Follow(expression))
+
+
+class FindingsPane(Vertical):
+    """Findings, and the evidence of the one under the cursor; Enter there shows the frame."""
+
+    DEFAULT_CSS = """
+    FindingsPane { height: 1fr; }
+    FindingsPane #evidence { border-top: solid $primary-darken-2; height: 60%; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "explain", "Explain", show=False)]
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(id="findings")
+        self._model = model
+        self._findings: list[dict[str, Any]] = []
+        self._evidence: list[tuple[str, int | None]] = []
+        self._list = LineList(self._line, id="findings-lines", title="no findings")
+        self._lines = LineList(self._evidence_line, id="evidence")
+
+    def compose(self) -> ComposeResult:
+        """Yield both lists. Overrides the parent's method."""
+        yield self._list
+        yield self._lines
+
+    def load(self) -> None:
+        """Show the findings so far."""
+        found = self._model.findings
+        self._findings = found.get("findings", [])
+        self._list._title = "nothing found" if found.get("is_done") else "looking…"
+        self._list.show(len(self._findings))
+        self._list.refresh()
+        self._show_evidence(self._list.cursor)
+
+    def _line(self, index: int, width: int) -> str:
+        finding, paint = self._findings[index], self._model.paint
+        subject = finding["subject"]
+        about = " ".join(
+            f"{name}={value}" if name != "topic" else str(value)
+            for name, value in subject.items()
+            if value is not None
+        )
+        style = "red" if finding["severity"] == "error" else "yellow"
+        count = f" {finding['count']} times" if finding["count"] > 1 else ""
+        return f"{paint(style, finding['id'])}{count}  {finding['certainty']}  {clean(about)}"
+
+    def _show_evidence(self, index: int) -> None:
+        self._evidence = []
+        if index < len(self._findings):
+            paint, finding = self._model.paint, self._findings[index]
+            self._evidence += [(clean(finding["explanation"]), None)]
+            self._evidence += [(paint("dim", clean(finding["connection"])), None)]
+            for row in finding["evidence"]:
+                number, command = row["number"], row["command"] or ""
+                place = f"#{number}" if number else "-"
+                text = f"  {paint('cyan', place):<8} {command:<14} {clean(row['why'])}"
+                self._evidence.append((text, number))
+            self._evidence.append((f"{paint('green', '→')} {clean(finding['advice'])}", None))
+        width = max(self._lines.size.width, 40)
+        self._evidence = [
+            (line, number) for text, number in self._evidence for line in wrap_line(text, width - 1)
+        ]
+        self._lines.show(len(self._evidence), cursor=0)
+        self._lines.refresh()
+
+    def _evidence_line(self, index: int, width: int) -> str:
+        return self._evidence[index][0]
+
+    def on_line_list_moved(self, message: LineList.Moved) -> None:
+        """Show the evidence of another finding."""
+        message.stop()
+        if message.lines is self._list:
+            self._show_evidence(message.index)
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        """Go to the frame that proves it."""
+        message.stop()
+        if message.lines is self._list:
+            numbers = [number for _, number in self._evidence if number]
+        else:
+            numbers = [number for _, number in self._evidence[message.index : message.index + 1] if number]
+        if numbers:
+            self.post_message(GoTo(numbers[0]))
+
+    def action_explain(self) -> None:
+        """Explain the rule of the finding under the cursor."""
+        if self._list.cursor < len(self._findings):
+            rule = self._findings[self._list.cursor]["id"]
+            self.app.push_screen(TextScreen(rule, self._model.session.explain(rule)))
+
+
+def wrap_line(text: str, width: int) -> list[str]:
+    """Break a line without colours into lines of `width` cells; one with colours stays as it is."""
+    if "\x1b" in text or len(text) <= width:
+        return [text]
+    return wrap(text, width, subsequent_indent="  ") or [""]

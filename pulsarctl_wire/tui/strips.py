@@ -1,0 +1,42 @@
+"""Lines of text with our colour codes, as strips of the screen.
+
+Nothing that a line contains may move the cursor or change more than its own colours. Lines come with control
+characters escaped; what is left of them is replaced here.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.strip import Strip
+
+_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+@lru_cache(1_000)
+def to_strip(line: str) -> Strip:
+    """Return a line as a strip, as wide as it is."""
+    text = Text.from_ansi(line)
+    plain, strips, last = text.plain, [], 0
+    spans = sorted(text.spans)
+    for start, stop, style in spans:
+        if start > last:
+            strips.append(Segment(_safe(plain[last:start])))
+        if stop > max(start, last):
+            strips.append(Segment(_safe(plain[max(start, last) : stop]), _style(style)))
+            last = stop
+    if last < len(plain):
+        strips.append(Segment(_safe(plain[last:])))
+    return Strip(strips)
+
+
+def _style(style: str | Style) -> Style:
+    return Style.parse(style) if isinstance(style, str) else style
+
+
+def _safe(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join([character if character.isprintable() else _REPLACED for character in text])

@@ -1,0 +1,280 @@
+"""The screen of `pwire tui`, driven by keys, on real captures."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from pathlib import Path
+
+import pytest
+from screens import SAMPLES, screen
+
+NACKS = SAMPLES / "java-nack-dlq.pcap"
+ERRORS = SAMPLES / "errors.pcap"
+SILENT = SAMPLES / "advertised-address-silent.pcap"
+
+
+def run(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """Make a test of an asynchronous function."""
+
+    @wraps(test)
+    def wrapper(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))  # type: ignore[arg-type]
+
+    return wrapper
+
+
+@run
+async def test_frames_with_fields_and_bytes(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        assert "1 17:47:53.040865 0 → CONNECT      Pulsar-Java-v4.0.8" in shown.lines[1]
+        assert "client_version: Pulsar-Java-v4.0.8" in shown.text
+        assert "000010  6c 73 61 72 2d 4a 61 76" in shown.text
+        assert shown.status.strip() == "1/131"
+        await shown.press("G")
+        assert shown.status.strip() == "131/131"
+        await shown.press("g", "j", "j")
+        assert "▾ PARTITIONED_METADATA" in shown.text
+        assert shown.number == 3
+
+
+@run
+async def test_the_field_under_the_cursor_is_marked_in_the_bytes(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("colon", "3", "4", "enter", "enter")
+        fields = shown.app.query_one("#fields")
+        assert fields.has_focus
+        await shown.press("j", "j", "j")
+        row = shown.app.query_one("#detail")._rows[3]
+        assert row[1] == ("fields", "sequence_id")
+        data = shown.app.query_one("#bytes")
+        assert data._marks == [(14, 16)]
+        assert "00000e  send.sequence_id = 0" in shown.text
+        await shown.press("tab", "right", "right")  # from the bytes to the field
+        assert data.at == 16
+        assert data._marks == [(16, 18)]
+        assert "magic 0e01: checksum" in shown.text
+
+
+@run
+async def test_folding(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("enter", "j", "enter")
+        assert "▸ CONNECT" in shown.text
+        assert "client_version" not in shown.text
+        await shown.press("enter")
+        assert "client_version" in shown.text
+
+
+@run
+async def test_filters(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("f")
+        await shown.type('command == "ACK"')
+        await shown.press("enter")
+        await shown.until(lambda: "of 131" in shown.status)
+        assert all(" ACK " in line for line in shown.lines[1:4])
+        assert 'filter: command == "ACK"' in shown.status
+        await shown.press("escape")
+        assert shown.status.strip().endswith("/131")
+        await shown.press("backspace")  # the filter before
+        assert 'filter: command == "ACK"' in shown.status
+
+
+@run
+async def test_mistakes_in_filters_are_said(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("f")
+        await shown.type('comand == "ACK"')
+        await shown.press("enter")
+        assert "there is no field comand; did you mean command" in shown.status
+        line = shown.app.query_one("#filter")
+        assert line.has_focus
+        assert "underline" in str(line.render_line(0)._segments)
+
+
+@run
+async def test_fields_commands_and_topics_are_completed(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("f")
+        await shown.type("latency_")
+        await shown.until(lambda: shown.app.query_one("#filter")._suggestion == "latency_ns")
+        await shown.press("right")
+        assert shown.app.query_one("#filter").value == "latency_ns"
+        suggest = shown.app.query_one("#filter").suggester.get_suggestion
+        assert await suggest('command == "SEND_R') == 'command == "SEND_RECEIPT"'
+        assert await suggest('topic == "persistent://public/default/pos') is not None
+        assert await suggest("nothing_like_it") is None
+
+
+@run
+async def test_following_parties(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        for key, expected in (
+            ("t", 'topic == "persistent://public/default/java-nack-dlq-mail"'),
+            ("c", "connection == 0"),
+            ("p", "connection == 0 and fields.producer_id == 0"),
+        ):
+            await shown.press("colon", "3", "4", "enter", key)
+            assert f"filter: {expected}" in shown.status
+            await shown.press("escape")
+        await shown.press("colon", "3", "6", "enter", "s")
+        assert 'and subscription == "postman"' in shown.status
+        await shown.press("escape", "colon", "3", "6", "enter", "M")
+        assert "fields.message_id.ledgerId == 92 and fields.message_id.entryId == 0" in shown.status
+        assert shown.app.model.rows == 2  # its receipt, its delivery: ACK has several ids
+        await shown.press("escape", "g", "p")
+        assert "this frame has no producer" in shown.status
+
+
+@run
+async def test_a_message_from_end_to_end(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("colon", "3", "4", "enter")
+        numbers = [shown.number]
+        for _ in range(4):
+            await shown.press("m")
+            await shown.until(lambda: shown.number != numbers[-1])
+            numbers.append(shown.number)
+        assert numbers == [34, 35, 36, 46, 47]  # SEND, SEND_RECEIPT, MESSAGE, ACK, ACK_RESPONSE
+        await shown.press("m")
+        assert "no later step of this message is here" in shown.status
+
+
+@run
+async def test_requests_and_answers(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("a")
+        assert shown.number == 2
+        await shown.press("a")
+        assert shown.number == 1
+
+
+@run
+async def test_errors_and_search(tmp_path: Path) -> None:
+    async with screen(tmp_path, ERRORS) as shown:
+        await shown.press("e")
+        await shown.until(lambda: not shown.app._jumps.is_searching)
+        first = shown.number
+        assert first > 1
+        await shown.press("e")
+        await shown.until(lambda: shown.number > first)
+        await shown.press("E")
+        await shown.until(lambda: shown.number == first)
+        await shown.press("g", "slash")
+        await shown.type("connected")
+        await shown.press("enter")
+        await shown.until(lambda: shown.number == 2)
+        await shown.press("slash", *["backspace"] * 9)
+        await shown.type("no such text")
+        await shown.press("enter")
+        await shown.until(lambda: "no such text: not found" in shown.status)
+
+
+@run
+async def test_findings_lead_to_frames(tmp_path: Path) -> None:
+    async with screen(tmp_path, SILENT) as shown:
+        await shown.press("6")
+        finding = shown.app.model.findings["findings"][0]
+        assert finding["id"] in shown.lines[1]
+        numbers = [row["number"] for row in finding["evidence"] if row["number"]]
+        assert f"#{numbers[0]}" in shown.text
+        await shown.press("question_mark")
+        assert finding["id"] in shown.text
+        await shown.press("escape", "enter")
+        assert shown.number == numbers[0]
+        assert f"✗ {finding['id']}" in shown.text
+        await shown.press("G", "W")
+        assert shown.number in map(int, shown.app.model.marks)
+
+
+@run
+async def test_tables(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("2")
+        assert "127.0.0.1:54498-127.0.0.1:8650" in shown.text
+        await shown.press("3")
+        assert "public/default/java-nack-dlq-mail-postman-DLQ" in shown.text
+        await shown.press("4")
+        assert "outbox" in shown.text
+        await shown.press("5")
+        assert "undertaker" in shown.text
+        await shown.press("j", "enter")
+        assert 'subscription == "postman"' in shown.status
+        await shown.press("2", "o")
+        assert "sorted by size" in shown.lines[1]
+
+
+@run
+async def test_the_sequence_around_the_cursor(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("colon", "8", "enter", "7")
+        assert any("▶" in line and "PRODUCER_SUCCESS" in line for line in shown.lines)
+        await shown.press("escape")
+        assert shown.number == 8
+
+
+@run
+async def test_a_link_to_a_frame(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS, first=34) as shown:
+        assert shown.number == 34
+        await shown.press("colon", "9", "9", "9", "enter")
+        assert "there is no frame 999" in shown.status
+
+
+@run
+async def test_keys_are_listed(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("question_mark")
+        assert "follow the end" in shown.text
+        await shown.press("escape")
+        assert "follow the end" not in shown.text
+
+
+@run
+async def test_taking_frames_away(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    async with screen(tmp_path / "store", NACKS) as shown:
+        await shown.press("colon", "3", "4", "enter", "v", "j", "j")
+        for suffix in ("jsonl", "pcapng", "send", "py", "txt"):
+            shown.app._save(str(tmp_path / f"frames.{suffix}"))
+            assert "3 frames written" in shown.status
+        records = [json.loads(line) for line in (tmp_path / "frames.jsonl").read_text().splitlines()]
+        assert [record["command"] for record in records] == ["SEND", "SEND_RECEIPT", "MESSAGE"]
+        shown.app._save(str(tmp_path / "frames.jsonl"))
+        assert "exists already" in shown.status
+        await shown.press("v", "y")
+        assert json.loads(shown.app.clipboard)["number"] == 36
+        await shown.press("Y")
+        assert shown.app.clipboard.startswith("00 00 00")
+        await shown.press("K")
+        assert shown.app.clipboard == f"pwire tui '{NACKS}#36'"
+    assert '{"command": "SEND"' in (tmp_path / "frames.send").read_text()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (250, 80)])
+def test_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
+    async def look() -> None:
+        async with screen(tmp_path, NACKS, size=size) as shown:
+            for keys in ("enter", "escape", "2", "6", "7", "1"):
+                await shown.press(keys)
+                assert len(shown.lines) == size[1]
+                assert max(map(len, shown.lines)) <= size[0]
+
+    asyncio.run(look())
+
+
+@run
+async def test_light_and_dark(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.press("L")
+        assert shown.app.theme == "textual-light"
+        await shown.press("L")
+        assert shown.app.theme == "textual-dark"
+
+
+@run
+async def test_the_mouse(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS) as shown:
+        await shown.pilot.click("#list", offset=(5, 6))
+        assert shown.number == 7
