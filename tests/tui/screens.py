@@ -60,6 +60,10 @@ class Screen:
         }
         return await self.press(*[names.get(character, character) for character in text])
 
+    def get(self, selector: str) -> Any:
+        """Return a part of the screen."""
+        return self.app.query_one(selector)
+
     @property
     def lines(self) -> list[str]:
         """What is shown."""

@@ -42,12 +42,12 @@ async def test_frames_with_fields_and_bytes(tmp_path: Path) -> None:
 async def test_the_field_under_the_cursor_is_marked_in_the_bytes(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS) as shown:
         await shown.press("colon", "3", "4", "enter", "enter")
-        fields = shown.app.query_one("#fields")
+        fields = shown.get("#fields")
         assert fields.has_focus
         await shown.press("j", "j", "j")
-        row = shown.app.query_one("#detail")._rows[3]
+        row = shown.get("#detail")._rows[3]
         assert row[1] == ("fields", "sequence_id")
-        data = shown.app.query_one("#bytes")
+        data = shown.get("#bytes")
         assert data._marks == [(14, 16)]
         assert "00000e  send.sequence_id = 0" in shown.text
         await shown.press("tab", "right", "right")  # from the bytes to the field
@@ -88,7 +88,7 @@ async def test_mistakes_in_filters_are_said(tmp_path: Path) -> None:
         await shown.type('comand == "ACK"')
         await shown.press("enter")
         assert "there is no field comand; did you mean command" in shown.status
-        line = shown.app.query_one("#filter")
+        line = shown.get("#filter")
         assert line.has_focus
         assert "underline" in str(line.render_line(0)._segments)
 
@@ -98,10 +98,10 @@ async def test_fields_commands_and_topics_are_completed(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS) as shown:
         await shown.press("f")
         await shown.type("latency_")
-        await shown.until(lambda: shown.app.query_one("#filter")._suggestion == "latency_ns")
+        await shown.until(lambda: shown.get("#filter")._suggestion == "latency_ns")
         await shown.press("right")
-        assert shown.app.query_one("#filter").value == "latency_ns"
-        suggest = shown.app.query_one("#filter").suggester.get_suggestion
+        assert shown.get("#filter").value == "latency_ns"
+        suggest = shown.get("#filter").suggester.get_suggestion
         assert await suggest('command == "SEND_R') == 'command == "SEND_RECEIPT"'
         assert await suggest('topic == "persistent://public/default/pos') is not None
         assert await suggest("nothing_like_it") is None
