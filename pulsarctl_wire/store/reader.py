@@ -8,10 +8,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import zstandard
-from msgspec import MsgspecError, json
 
 from pulsarctl_wire.errors import StoreError
 from pulsarctl_wire.store.rows import restore, unpack
@@ -20,16 +19,6 @@ from pulsarctl_wire.wire.frame import Event, Frame
 
 _KEPT: Final = 8  # segments in memory
 _MAX_SEGMENT: Final = 256 * 1024 * 1024  # bytes when decompressed: a few of the largest frames
-
-
-def read_json(directory: Path, name: str, default: Any = None) -> Any:
-    """Return the contents of `name`.json, or `default` if it is not there. Raises StoreError."""
-    try:
-        return json.decode((directory / f"{name}.json").read_bytes())
-    except FileNotFoundError:
-        return default
-    except (OSError, MsgspecError) as error:
-        raise StoreError(f"{directory}/{name}.json: {error}") from error
 
 
 class Dropped(StoreError):

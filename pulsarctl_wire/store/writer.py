@@ -3,7 +3,7 @@
     events.0, events.1, …   compressed segments, one after the other
     index                   an entry per segment: `ENTRY`
     answers                 for each frame the number of its answer, or 0
-    *.json                  what else is known: `write_json`
+    *.json                  what else is known: see directory.py
 
 A store with a limit is a ring: the oldest file is deleted when there are too many bytes.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import zstandard
-from msgspec import json
 
 from pulsarctl_wire.store.rows import pack
 from pulsarctl_wire.wire.frame import Event, Frame
@@ -36,13 +35,6 @@ _SEGMENT: Final = 1024 * 1024  # bytes of frames in a segment, or a little more
 _FIRST: Final = 64  # events of the first segment: something to look at
 _GROWTH: Final = 1024 * 1024  # frames by which the file of answers grows
 _MAX_ANSWERED: Final = 2**32
-
-
-def write_json(directory: Path, name: str, value: Any) -> None:
-    """Write `name`.json at once, so that nobody reads half of it."""
-    temporary = directory / f"{name}.json.new"
-    temporary.write_bytes(json.encode(value))
-    temporary.replace(directory / f"{name}.json")
 
 
 class StoreWriter:

@@ -150,7 +150,7 @@ class PwireApp(App[None]):
             elif is_first:
                 self._load_detail(lines.cursor)
         if model.findings is not findings:
-            lines.refresh()
+            lines.renew()
             self._load_pane()
         self._show_status()
 
@@ -186,10 +186,15 @@ class PwireApp(App[None]):
             parts.append(clean(model.problem or self._note))
         if model.expression:
             parts.append(f"filter: {clean(model.expression)}")
-        self._status.update("  │  ".join(parts))
+        self._write(self._status, "  │  ".join(parts))
         current = self.query_one(ContentSwitcher).current
         tabs = [f"[{n}]{t}" if _PANES[n - 1] == current else f" {n} {t}" for n, t in enumerate(_TITLES, 1)]
-        self._tabs.update(" ".join(tabs) + f"   {clean(self._session.title)}")
+        self._write(self._tabs, " ".join(tabs) + f"   {clean(self._session.title)}")
+
+    def _write(self, part: Static, text: str) -> None:
+        """Change a line, if it changes at all: nothing is sent to the terminal in vain."""
+        if part.content != text:
+            part.update(text, layout=False)
 
     def _load_pane(self) -> None:
         current = self.query_one(ContentSwitcher).current
@@ -417,7 +422,7 @@ class PwireApp(App[None]):
         """Begin a selection at the cursor, or end it."""
         lines = self._frames.lines
         lines.mark = lines.cursor if lines.mark is None else None
-        lines.refresh()
+        lines.renew()
 
     def _save(self, path: str) -> None:
         """Write the selected frames, or the one under the cursor, to a file."""
@@ -453,7 +458,7 @@ class PwireApp(App[None]):
         drawn = lines(max(self.size.width - 2, 40))
         focus = next((index for index, text in enumerate(drawn) if "▶" in text), 0)
         self._sequence.show(len(drawn), lambda index, width: drawn[index], focus)
-        self._sequence.refresh()
+        self._sequence.renew()
 
     def say(self, text: str) -> None:
         """Show a text in the status line."""

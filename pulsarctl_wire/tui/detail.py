@@ -56,11 +56,11 @@ class Bytes(LineList):
         self._marks = []
         self.at = 0
         self.show(-(-len(raw) // _WIDTH), self._line, 0)
-        self.refresh()
 
     def mark_spans(self, spans: list[Span]) -> None:
         """Mark bytes, and show the first one."""
         self._marks = spans
+        self._strips.clear()
         if spans and not self.has_focus:
             self.at = spans[0][0]
             self.cursor = self.at // _WIDTH
@@ -70,6 +70,7 @@ class Bytes(LineList):
     def move_to(self, index: int) -> None:
         """Move the cursor to a line. Overrides the parent's method."""
         if self._raw:
+            self.renew()
             self.at = min(max(index, 0) * _WIDTH + self.at % _WIDTH, len(self._raw) - 1)
         super().move_to(index)
 
@@ -77,6 +78,7 @@ class Bytes(LineList):
         """Move to another byte."""
         if self._raw:
             self.at = max(min(self.at + count, len(self._raw) - 1), 0)
+            self.renew()
             super().move_to(self.at // _WIDTH)
 
     def _line(self, index: int, width: int) -> str:
@@ -146,7 +148,7 @@ class Detail(Horizontal):
     def _flatten(self, cursor: int) -> None:
         self._rows = list(flatten(self._lines, self._folded))
         self._fields.show(len(self._rows), lambda index, width: self._rows[index][0], cursor)
-        self._fields.refresh()
+        self._fields.renew()
 
     def on_line_list_moved(self, message: LineList.Moved) -> None:
         """Mark in the other list what the cursor is on now."""
@@ -179,7 +181,7 @@ class Detail(Horizontal):
             row = next((row for row, line in enumerate(self._rows) if line[1] == path), None)
             if row is not None:
                 self._fields.show(len(self._rows), cursor=row)
-                self._fields.refresh()
+                self._fields.renew()
                 return
             path = path[:-1]
 

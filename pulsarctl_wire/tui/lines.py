@@ -1,7 +1,7 @@
 """A list of lines that are made when they are shown, however many there are, with a cursor."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
@@ -9,8 +9,11 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from pulsarctl_wire.tui.strips import to_strip
+
+_KEPT: Final = 1_000  # lines
 
 MakeLine = Callable[[int, int], str]
 """Makes the line at an index, for a width in cells. It may have our colour codes, and no others."""
@@ -20,7 +23,7 @@ class LineList(ScrollView, can_focus=True):
     """Lines, one of which is under the cursor. `title` is shown instead if there are none."""
 
     DEFAULT_CSS = """
-    LineList { scrollbar-size-horizontal: 0; height: 1fr; }
+    LineList { height: 1fr; overflow: hidden scroll; scrollbar-size: 0 1; }
     LineList > .lines--selected { background: $secondary 40%; }
     LineList > .lines--cursor { background: $surface-lighten-2; }
     LineList:focus > .lines--cursor { background: $primary 60%; text-style: bold; }
@@ -59,6 +62,7 @@ class LineList(ScrollView, can_focus=True):
         self._make_line = make_line
         self._title = title
         self._rows = 0
+        self._strips: dict[tuple[int, int], Strip] = {}
         self.cursor = 0
         self.mark: int | None = None
         """Where a selection begins that ends at the cursor; None: there is none."""
@@ -78,20 +82,35 @@ class LineList(ScrollView, can_focus=True):
 
     def show(self, rows: int, make_line: MakeLine | None = None, cursor: int | None = None) -> None:
         """Show other lines, or more of the same."""
+        is_same = make_line is None and rows >= self._rows
         self._make_line = make_line or self._make_line
-        grew_only = make_line is None and cursor is None and rows >= self._rows
-        self._rows = rows
-        self.virtual_size = Size(max(self.size.width, 1), rows)
+        sees_end = self.scroll_offset.y + self.size.height >= self._rows
+        self._resize(rows)
         if cursor is not None or self.cursor >= rows:
             self.cursor = max(min(self.cursor if cursor is None else cursor, rows - 1), 0)
             self._keep_in_view()
-        if not grew_only or self.scroll_offset.y + self.size.height >= rows - 1:
+        if not is_same:
+            self.renew()
+        elif sees_end or cursor is not None:
             self.refresh()
+
+    def renew(self) -> None:
+        """Make all lines again."""
+        self._strips.clear()
+        self.refresh()
+
+    def _resize(self, rows: int) -> None:
+        """Set the number of lines. As there is always a scroll bar, no part of the screen moves."""
+        self._rows = rows
+        size = Size(max(self.size.width, 1), rows)
+        if size != self.virtual_size:
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
 
     def on_resize(self, event: Resize) -> None:
         """Make the lines as wide as the list is now."""
-        self.virtual_size = Size(max(event.size.width, 1), self._rows)
-        self.refresh()
+        self._resize(self._rows)
+        self.renew()
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the screen. Overrides the parent's method."""
@@ -100,7 +119,11 @@ class LineList(ScrollView, can_focus=True):
         if self._make_line is None or index >= self._rows:
             text = self._title if not self._rows and y == 0 else ""
             return to_strip(text).adjust_cell_length(width, self.rich_style)
-        strip = to_strip(self.make(index, width)).crop(0, width)
+        strip = self._strips.get((index, width))
+        if strip is None:
+            if len(self._strips) > _KEPT:
+                self._strips.clear()
+            strip = self._strips[index, width] = to_strip(self._make_line(index, width)).crop(0, width)
         style = self.rich_style
         if self.mark is not None and index in self.selected:
             style += self.get_component_rich_style("lines--selected", partial=True)
@@ -108,26 +131,24 @@ class LineList(ScrollView, can_focus=True):
             style += self.get_component_rich_style("lines--cursor", partial=True)
         return strip.apply_style(style).adjust_cell_length(width, style)
 
-    def make(self, index: int, width: int) -> str:
-        """Return the line at an index."""
-        assert self._make_line is not None
-        return self._make_line(index, width)
-
     def move_to(self, index: int) -> None:
         """Move the cursor to a line, and scroll to it."""
         index = max(min(index, self._rows - 1), 0)
         if index != self.cursor:
+            self.refresh_line(self.cursor)
             self.cursor = index
-            self.refresh()
+            self.refresh_line(index)
+            if self.mark is not None:
+                self.refresh()
         self._keep_in_view()
         self.post_message(self.Moved(self, index))
 
     def _keep_in_view(self) -> None:
         top, height = self.scroll_offset.y, max(self.size.height, 1)
         if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True)
+            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
         elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True)
+            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True, immediate=True)
 
     def action_move(self, count: int) -> None:
         """Move the cursor by some lines."""

@@ -11,7 +11,8 @@ from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock, LineRenderer
 from pulsarctl_wire.render.text import Origin, Paint
 from pulsarctl_wire.render.tree import TreeRenderer
-from pulsarctl_wire.store.reader import Dropped, StoreReader, read_json
+from pulsarctl_wire.store.directory import read_json
+from pulsarctl_wire.store.reader import Dropped, StoreReader
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 

@@ -69,9 +69,9 @@ class OverviewPane(Vertical):
         self._rows = rows
         self._table = None
         self._heading.show(1)
-        self._heading.refresh()
+        self._heading.renew()
         self._lines.show(len(rows))
-        self._lines.refresh()
+        self._lines.renew()
 
     def action_sort(self) -> None:
         """Sort by the next column."""
@@ -134,8 +134,8 @@ class FindingsPane(Vertical):
         self._findings = found.get("findings", [])
         self._list._title = "nothing found" if found.get("is_done") else "looking…"
         self._list.show(len(self._findings))
-        self._list.refresh()
-        self._show_evidence(self._list.cursor)
+        self._list.renew()
+        self.call_after_refresh(self._show_evidence, self._list.cursor)  # then its width is known
 
     def _line(self, index: int, width: int) -> str:
         finding, paint = self._findings[index], self._model.paint
@@ -166,7 +166,7 @@ class FindingsPane(Vertical):
             (line, number) for text, number in self._evidence for line in wrap_line(text, width - 1)
         ]
         self._lines.show(len(self._evidence), cursor=0)
-        self._lines.refresh()
+        self._lines.renew()
 
     def _evidence_line(self, index: int, width: int) -> str:
         return self._evidence[index][0]

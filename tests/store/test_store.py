@@ -9,8 +9,9 @@ from pulsarctl_wire.capture.sources import Decoder, open_source
 from pulsarctl_wire.errors import CaptureError, StoreError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.store import writer as writing
-from pulsarctl_wire.store.reader import Dropped, StoreReader, read_json
-from pulsarctl_wire.store.writer import StoreWriter, write_json
+from pulsarctl_wire.store.directory import read_json, write_json
+from pulsarctl_wire.store.reader import Dropped, StoreReader
+from pulsarctl_wire.store.writer import StoreWriter
 from pulsarctl_wire.wire.frame import Event, Frame
 
 ROOT = Path(__file__).parents[2]

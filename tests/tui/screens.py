@@ -9,7 +9,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from pulsarctl_wire.cli.tui import jobs
-from pulsarctl_wire.cli.tui.jobs import Job
+from pulsarctl_wire.cli.tui.job import Job
 from pulsarctl_wire.cli.tui.tui import TuiOptions, make_session
 from pulsarctl_wire.tui.app import PwireApp
 
@@ -110,4 +110,3 @@ async def screen(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Screen(app, pilot)
-

@@ -18,8 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pulsarctl_wire.cli.tui import jobs
-from pulsarctl_wire.cli.tui.jobs import Job
+from pulsarctl_wire.cli.tui.job import Job, is_complete
 
 _RESET: Final = (
     b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # no mouse
@@ -85,8 +84,8 @@ def _run(job: Job, reader: int, terminal: Any, *, reads: bool) -> NoReturn:
     has_ended = False
     try:
         if reads:
-            running.start("read", lambda: jobs.read(job))
-            running.start("examine", lambda: jobs.examine(job))
+            running.start("read", _read, job)
+            running.start("examine", _examine, job)
         with open(reader, "rb") as stream:
             for line in stream:
                 request = json.loads(line)
@@ -107,6 +106,26 @@ def _reset(screen: int, terminal: Any) -> None:
         termios.tcsetattr(screen, termios.TCSANOW, terminal)
 
 
+def _read(job: Job) -> None:
+    from pulsarctl_wire.cli.tui import (
+        jobs,
+    )  # here, as importing it takes a while, and the screen need not wait
+
+    jobs.read(job)
+
+
+def _examine(job: Job) -> None:
+    from pulsarctl_wire.cli.tui import jobs
+
+    jobs.examine(job)
+
+
+def _filter(job: Job, number: int, expression: str) -> None:
+    from pulsarctl_wire.cli.tui import jobs
+
+    jobs.filter_events(job, number, expression)
+
+
 class _Running:
     """The running jobs, by name."""
 
@@ -114,7 +133,7 @@ class _Running:
         self._job = job
         self._processes: dict[str, int] = {}
 
-    def start(self, name: str, run: Callable[[], object]) -> None:
+    def start(self, name: str, run: Callable[..., object], *arguments: object) -> None:
         """Run a job in a process of its own, in place of an earlier one of that name."""
         self._kill(name)
         process = os.fork()
@@ -126,7 +145,7 @@ class _Running:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if name != "read":
                 os.nice(5)
-            run()
+            run(*arguments)
         except Exception as error:
             sys.stderr.write(f"pwire: {name}: {type(error).__name__}: {error}\n")
         finally:
@@ -140,7 +159,7 @@ class _Running:
         for path in self._job.directory.glob("match.*"):
             path.unlink(missing_ok=True)
         if number:
-            self.start("filter", lambda: jobs.filter_events(self._job, number, expression))
+            self.start("filter", _filter, self._job, number, expression)
 
     def _kill(self, name: str) -> None:
         process = self._processes.pop(name, 0)
@@ -154,7 +173,7 @@ class _Running:
         for name in list(self._processes):
             self._kill(name)
         directory: Path = self._job.directory
-        if not (self._job.is_kept and jobs.is_complete(directory)):
+        if not (self._job.is_kept and is_complete(directory)):
             shutil.rmtree(directory, ignore_errors=True)
             return
         for path in (*directory.glob("match.*"), directory / "messages"):

@@ -11,27 +11,22 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pulsarctl_wire.capture.numbers import PacketNumbers
-from pulsarctl_wire.capture.private_keys import read_private_keys
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.cli.capture.summary import Summary
-from pulsarctl_wire.cli.findings import CheckOptions
-from pulsarctl_wire.cli.options import DisplayOptions, ReadOptions, schema_of
-from pulsarctl_wire.errors import FilterError, StoreError
-from pulsarctl_wire.record import Recorder
+from pulsarctl_wire.cli.tui.job import Job
+from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.render.findings import finding_record
-from pulsarctl_wire.render.text import Paint
 from pulsarctl_wire.stats.overview import Overview
-from pulsarctl_wire.store.reader import StoreReader, read_json
-from pulsarctl_wire.store.writer import StoreWriter, write_json
+from pulsarctl_wire.store.directory import read_json, write_json
+from pulsarctl_wire.store.reader import StoreReader
+from pulsarctl_wire.store.writer import StoreWriter
 from pulsarctl_wire.wire.frame import Event, Frame
 
 EVERY: Final = 0.2
@@ -39,30 +34,6 @@ EVERY: Final = 0.2
 
 _MAX_FINDINGS: Final = 2_000  # shown
 _EXAMINED_EVERY: Final = 1.0  # seconds
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all jobs of a screen know: the directory of the store, and options of the command line."""
-
-    directory: Path
-    sources: list[str]
-    read: ReadOptions
-    display: DisplayOptions
-    checks: CheckOptions
-    is_kept: bool
-    """Whether the store stays when the screen is closed."""
-
-    def make_recorder(self, find_packet: Any = None) -> Recorder:
-        """Return a recorder of events. Raises FilterError, CaptureError for a wrong schema or key."""
-        more = {} if find_packet is None else {"find_packet": find_packet}
-        return Recorder(
-            show_secrets=self.display.show_secrets,
-            schema=schema_of(self.display.schema),
-            keys=read_private_keys(self.display.private_keys),
-            answers=True,
-            **more,
-        )
 
 
 class _Timer:
@@ -84,24 +55,20 @@ class _Timer:
 def read(job: Job) -> None:
     """Read the sources into the store."""
     collect_rarely()
-    directory, summary = job.directory, Summary()
+    directory = job.directory
     writer = StoreWriter(directory)
-    decoder = Decoder(job.read.reading, on_end=summary.end)
+    decoder = Decoder(job.read.reading)
     decoder.numbers = PacketNumbers(several=len(job.sources) > 1)
     timer = _Timer(EVERY)
     with ExitStack() as stack:
         sources = Sources(job.sources, stack, bar=False)
         for events in chain(sources.read(decoder), decoder.finish()):
             writer.add(events)
-            summary.add(events)
             if timer.is_due():
                 writer.flush()
                 write_json(directory, "reading", {"events": writer.count, "is_done": False})
         writer.finish()
-        summary.finish(decoder, 0)
-        lines = list(summary.lines(Paint(False)))
-        done = {"events": writer.count, "is_done": True, "code": sources.code, "summary": lines}
-        write_json(directory, "reading", done)
+        write_json(directory, "reading", {"events": writer.count, "is_done": True})
 
 
 def examine(job: Job) -> None:
@@ -192,11 +159,3 @@ def _follow(directory: Path) -> Iterator[tuple[int, list[Event]]]:
         if is_done:
             return
         time.sleep(EVERY)
-
-
-def is_complete(directory: Path) -> bool:
-    """Return whether a store has all of its sources, with findings and counts."""
-    try:
-        return all(read_json(directory, name, {}).get("is_done") for name in ("reading", "findings"))
-    except StoreError:
-        return False

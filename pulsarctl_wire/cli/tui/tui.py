@@ -17,7 +17,7 @@ from pulsarctl_wire.cli.options import DisplayOptions, ReadOptions
 from pulsarctl_wire.cli.signature import argument, group, option
 
 if TYPE_CHECKING:
-    from pulsarctl_wire.cli.tui.jobs import Job
+    from pulsarctl_wire.cli.tui.job import Job
     from pulsarctl_wire.tui.model import Jobs, Session
 
 _FORMAT: Final = 1  # of stores: changes when older ones cannot be read
@@ -44,16 +44,17 @@ def tui(options: TuiOptions) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         console.fail("tui: this is no terminal; pwire decode prints frames anywhere")
     sources, first = _split_links(options.sources)
-    from pulsarctl_wire.cli.capture.reading import find_captures
+    if any(map(os.path.isdir, sources)):
+        from pulsarctl_wire.cli.capture.reading import find_captures
 
-    sources = find_captures(sources)
+        sources = find_captures(sources)
     for source in sources:
         if source != "-" and not os.path.exists(source):
             console.fail(f"{source}: no such file", console.EXIT_SOURCE)
     if "-" in sources:
         console.fail("tui: stdin is the keyboard; save the capture to a file first")
     with console.errors_reported():
-        from pulsarctl_wire.cli.tui.jobs import is_complete
+        from pulsarctl_wire.cli.tui.job import is_complete
 
         job = make_job(options, sources)
         return run(job, options, first, reads=not is_complete(job.directory))
@@ -75,7 +76,7 @@ def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
 def make_job(options: TuiOptions, sources: list[str]) -> Job:
     """Choose where the events are kept: in the cache, unless they come from what TLS hides."""
     from pulsarctl_wire.capture.secrets import may_have_secrets
-    from pulsarctl_wire.cli.tui.jobs import Job, is_complete
+    from pulsarctl_wire.cli.tui.job import Job, is_complete
     from pulsarctl_wire.pipeline.files.paths import cache_directory
 
     is_kept = not options.read.keylogs and all(map(os.path.isfile, sources))
