@@ -114,7 +114,7 @@ class LineList(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the screen. Overrides the parent's method."""
-        width = self.size.width
+        width = self.scrollable_content_region.width
         index = self.scroll_offset.y + y
         if self._make_line is None or index >= self._rows:
             text = self._title if not self._rows and y == 0 else ""

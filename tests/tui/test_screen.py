@@ -178,7 +178,7 @@ async def test_findings_lead_to_frames(tmp_path: Path) -> None:
         finding = shown.app.model.findings["findings"][0]
         assert finding["id"] in shown.lines[1]
         numbers = [row["number"] for row in finding["evidence"] if row["number"]]
-        assert f"#{numbers[0]}" in shown.text
+        await shown.until(lambda: f"#{numbers[0]}" in shown.text)
         await shown.press("question_mark")
         assert finding["id"] in shown.text
         await shown.press("escape", "enter")
