@@ -5,11 +5,13 @@ PWIRE_REWRITE_GOLDEN=1 pytest tests/test_pictures.py
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 import pytest
@@ -58,6 +60,23 @@ def terminal(command: str, rows: int) -> str:
     return console.export_svg(theme=SCHEME, code_format=TERMINAL, unique_id="pwire")
 
 
+def screen(capture: str, *keys: str, rows: int = 32) -> str:
+    """The screen of `pwire tui` on a capture, after some keys."""
+    from tui.screens import screen as open_screen
+
+    async def look(directory: Path) -> str:
+        async with open_screen(directory, Path(capture), size=(COLUMNS, rows)) as shown:
+            await shown.press(*keys)
+            return shown.picture()
+
+    with TemporaryDirectory() as directory:
+        lines = asyncio.run(look(Path(directory))).splitlines()
+    console = Console(width=COLUMNS, record=True, file=io.StringIO(), no_color=False)
+    for line in lines:
+        console.print(Text.from_ansi(line), no_wrap=True, overflow="crop")
+    return console.export_svg(theme=SCHEME, code_format=TERMINAL, unique_id="pwire")
+
+
 def diagram(command: str) -> str:
     """What a command draws itself."""
     return pwire(*shlex.split(command)[1:]).out.decode()
@@ -82,6 +101,9 @@ DRAWN: dict[str, Callable[[], str]] = {
         "pwire decode --doctor --connection 3 samples/pcaps/corrupt-in-transit.pcap", 17
     ),
     "doctor": lambda: terminal("pwire doctor -T 5 samples/pcaps/permit-leak.pcap", 24),
+    "screen": lambda: screen("samples/pcaps/java-nack-dlq.pcap", *"jjjjjj", "enter", *"jjj"),
+    "screen-topics": lambda: screen("samples/pcaps/java-nack-dlq.pcap", "3", "j", rows=12),
+    "screen-findings": lambda: screen("samples/pcaps/advertised-address-silent.pcap", "6", rows=18),
     "sequence": lambda: diagram("pwire sequence -o svg samples/pcaps/python-simple.pcap"),
     "permits": lambda: page("pwire permits -o html samples/pcaps/permit-leak.pcap", 560),
     "summary": lambda: page("pwire report summary -o html samples/pcaps/java-keyvalue-protobuf.pcap", 1000),

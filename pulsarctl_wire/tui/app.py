@@ -1,6 +1,6 @@
 """The screen: panes, the filter line, the status line, and the keys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import ClassVar, Final
 
@@ -8,6 +8,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Resize
+from textual.filter import LineFilter
 from textual.widgets import ContentSwitcher, Input, Static
 
 from pulsarctl_wire.errors import FilterError, WireError
@@ -24,6 +25,7 @@ from pulsarctl_wire.tui.keys import keys_text
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model, Session
 from pulsarctl_wire.tui.panes import FindingsPane, Follow, GoTo, OverviewPane
+from pulsarctl_wire.tui.strips import WithoutColours
 from pulsarctl_wire.tui.text_screen import TextScreen
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage
@@ -33,12 +35,18 @@ _NARROW: Final = 120  # cells: below that, fields and bytes are one below the ot
 _DRAWN: Final = 300  # frames of a sequence diagram
 _PANES: Final = ("frames", *KINDS, "findings", "sequence")
 _TITLES: Final = ("Frames", "Connections", "Topics", "Producers", "Subscriptions", "Findings", "Sequence")
+_SHORT: Final = ("Frames", "Conns", "Topics", "Prods", "Subs", "Finds", "Seq")
 
 
 class FramesPane(Vertical):
     """The list of frames, and the one under the cursor."""
 
-    DEFAULT_CSS = "FramesPane { height: 1fr; } FramesPane > #list { height: 3fr; } Detail { height: 2fr; }"
+    DEFAULT_CSS = """
+    FramesPane { height: 1fr; }
+    FramesPane > #list { height: 3fr; }
+    FramesPane > Detail { height: 2fr; }
+    FramesPane > Detail.narrow { height: 3fr; }
+    """
 
     def __init__(self, model: Model) -> None:
         self.lines = LineList(model.row_line, id="list", title="reading…")
@@ -55,6 +63,8 @@ class PwireApp(App[None]):
     #tabs, #status { height: 1; background: $panel; color: $text; padding: 0 1; }
     #tabs { text-style: bold; }
     ContentSwitcher { height: 1fr; }
+    .plain LineList > .lines--cursor { text-style: reverse; }
+    .plain LineList:focus > .lines--cursor { text-style: bold reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *[Binding(str(number + 1), f"pane({number})", show=False) for number in range(len(_PANES))],
@@ -93,6 +103,8 @@ class PwireApp(App[None]):
 
     def __init__(self, session: Session) -> None:
         super().__init__()
+        if not session.colour:
+            self.add_class("plain")
         self.model = Model(session)
         self._session = session
         self._frames = FramesPane(self.model)
@@ -122,6 +134,10 @@ class PwireApp(App[None]):
         yield self._filter
         yield self._status
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what changes lines before they are written. Overrides the parent's method."""
+        return super().get_line_filters() if self._session.colour else [WithoutColours()]
+
     def on_mount(self) -> None:
         """Begin to look."""
         self._frames.lines.focus()
@@ -137,6 +153,9 @@ class PwireApp(App[None]):
     # -- what is new
 
     def _look(self) -> None:
+        if self._session.is_gone():
+            self.exit(return_code=1)
+            return
         model, lines = self.model, self._frames.lines
         before, findings = model.rows, model.findings
         model.refresh()
@@ -188,7 +207,8 @@ class PwireApp(App[None]):
             parts.append(f"filter: {clean(model.expression)}")
         self._write(self._status, "  │  ".join(parts))
         current = self.query_one(ContentSwitcher).current
-        tabs = [f"[{n}]{t}" if _PANES[n - 1] == current else f" {n} {t}" for n, t in enumerate(_TITLES, 1)]
+        titles = _SHORT if self.size.width < _NARROW else _TITLES
+        tabs = [f"[{n}]{t}" if _PANES[n - 1] == current else f" {n} {t}" for n, t in enumerate(titles, 1)]
         self._write(self._tabs, " ".join(tabs) + f"   {clean(self._session.title)}")
 
     def _write(self, part: Static, text: str) -> None:

@@ -111,6 +111,7 @@ class Detail(Horizontal):
     Detail #fields { width: 1fr; }
     Detail #bytes { width: 76; border-left: solid $primary-darken-3; }
     Detail.narrow { layout: vertical; }
+    Detail.narrow #fields { height: 2fr; }
     Detail.narrow #bytes { width: 1fr; border-left: none; border-top: solid $primary-darken-3; height: 1fr; }
     """
 

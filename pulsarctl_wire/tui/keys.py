@@ -4,7 +4,7 @@ from typing import Final
 
 from pulsarctl_wire.render.text import Paint
 
-_KEYS: Final = (
+KEYS: Final = (
     (
         "Moving",
         (
@@ -57,7 +57,7 @@ _KEYS: Final = (
 def keys_text(paint: Paint) -> list[str]:
     """Return the keys as lines."""
     lines = []
-    for title, keys in _KEYS:
+    for title, keys in KEYS:
         lines += [
             paint("bold", title),
             *(f"  {paint('cyan', f'{key:<18}')} {does}" for key, does in keys),

@@ -26,7 +26,7 @@ class LineList(ScrollView, can_focus=True):
     LineList { height: 1fr; overflow: hidden scroll; scrollbar-size: 0 1; }
     LineList > .lines--selected { background: $secondary 40%; }
     LineList > .lines--cursor { background: $surface-lighten-2; }
-    LineList:focus > .lines--cursor { background: $primary 60%; text-style: bold; }
+    LineList:focus > .lines--cursor { background: $primary-darken-3; text-style: bold; }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--cursor", "lines--selected"}
     BINDINGS: ClassVar[list[BindingType]] = [

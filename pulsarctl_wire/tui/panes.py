@@ -158,7 +158,7 @@ class FindingsPane(Vertical):
             for row in finding["evidence"]:
                 number, command = row["number"], row["command"] or ""
                 place = f"#{number}" if number else "-"
-                text = f"  {paint('cyan', place):<8} {command:<14} {clean(row['why'])}"
+                text = f"  {paint('cyan', place.ljust(8))} {command:<14} {clean(row['why'])}"
                 self._evidence.append((text, number))
             self._evidence.append((f"{paint('green', '→')} {clean(finding['advice'])}", None))
         width = max(self._lines.size.width, 40)

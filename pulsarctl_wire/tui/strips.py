@@ -10,6 +10,8 @@ from typing import Final
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.strip import Strip
 
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
@@ -40,3 +42,18 @@ def _safe(text: str) -> str:
     if text.isprintable():
         return text
     return "".join([character if character.isprintable() else _REPLACED for character in text])
+
+
+class WithoutColours(LineFilter):
+    """Leaves out all colours: bold and reverse stay."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return segments without colours. Overrides the parent's method."""
+        return [
+            Segment(text, style and _without_colours(style), control) for text, style, control in segments
+        ]
+
+
+@lru_cache(1_000)
+def _without_colours(style: Style) -> Style:
+    return Style(bold=style.bold, italic=style.italic, underline=style.underline, reverse=style.reverse)

@@ -12,6 +12,7 @@ from pwire_run import SAMPLES, decode, pwire
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.verbs import NAMES, app, load
+from pulsarctl_wire.tui.keys import KEYS
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "cli.md").read_text()
@@ -19,6 +20,7 @@ SESSIONS = (DOCS / "sessions.md").read_text()
 PROXY = (DOCS / "proxy.md").read_text()
 REPLAY = (DOCS / "replay.md").read_text()
 BROKER = (DOCS / "broker.md").read_text()
+TUI = (DOCS / "tui.md").read_text()
 CONFORMANCE = (DOCS / "conformance.md").read_text()
 
 
@@ -93,6 +95,16 @@ def test_every_option_and_request_of_the_broker_is_documented() -> None:
     requests = re.findall(r"^\| `((?:fault )?[a-z]+)", _section("## Control", BROKER), re.MULTILINE)
     assert requests == _commands("broker ctl")
     assert _documented(_section("### `pwire broker ctl`", BROKER)) == _options_of_all("broker ctl")
+
+
+def test_every_option_of_the_screen_is_documented() -> None:
+    assert _documented(_section("## Options of `pwire tui`", TUI)) == _options("tui")
+
+
+def test_every_key_of_the_screen_is_documented() -> None:
+    documented = re.findall(r"^\| (.+?) \| (.+?) \|$", _section("## Keys", TUI), re.MULTILINE)
+    keys = [(key, does) for _, group in KEYS for key, does in group]
+    assert [(key.replace("`", ""), does) for key, does in documented[1:]] == keys
 
 
 @pytest.mark.parametrize("command", ["broker", "client", "compare", "fuzz"])

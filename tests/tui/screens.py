@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.color import ColorSystem
+from rich.segment import Segment
 from textual.pilot import Pilot
 
 from pulsarctl_wire.cli.tui import jobs
@@ -86,6 +88,11 @@ class Screen:
         event: Any = self.app.event
         return int(event.number)
 
+    def picture(self) -> str:
+        """What is shown, line by line, with its colours as codes of a terminal."""
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join("".join(_coloured(segment) for segment in strip).rstrip() for strip in strips)
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds."""
         for _ in range(1000):
@@ -93,6 +100,14 @@ class Screen:
                 return
             await self.pilot.pause(0.02)
         raise AssertionError(self.text)
+
+
+def _coloured(segment: Segment) -> str:
+    return (
+        segment.style.render(segment.text, color_system=ColorSystem.TRUECOLOR)
+        if segment.style
+        else segment.text
+    )
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 
 import pytest
-from screens import SAMPLES, screen
+from tui.screens import SAMPLES, screen
 
 NACKS = SAMPLES / "java-nack-dlq.pcap"
 ERRORS = SAMPLES / "errors.pcap"

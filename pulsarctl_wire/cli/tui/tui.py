@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pulsarctl_wire.cli.tui.job import Job
     from pulsarctl_wire.tui.model import Jobs, Session
 
+_MAX_CACHE_BYTES: Final = 4 * 1024**3  # of all that is kept
 _FORMAT: Final = 1  # of stores: changes when older ones cannot be read
 
 
@@ -28,7 +30,7 @@ class TuiOptions:
     """The command line of `tui`; docs/cli.md describes its options."""
 
     sources: list[str] = argument(
-        "SOURCE...", "As for decode; FILE#123 begins at that frame of a file. - is stdin."
+        "SOURCE...", "As for decode, without stdin; FILE#123 begins at that frame of a file."
     )
     expression: str | None = option(
         "-f --filter EXPR", "Show only frames for which this holds; as in decode."
@@ -79,31 +81,54 @@ def make_job(options: TuiOptions, sources: list[str]) -> Job:
     from pulsarctl_wire.cli.tui.job import Job, is_complete
     from pulsarctl_wire.pipeline.files.paths import cache_directory
 
+    root = cache_directory() / "events"
     is_kept = not options.read.keylogs and all(map(os.path.isfile, sources))
     is_kept = is_kept and not any(map(may_have_secrets, sources))
     directory = None
     if is_kept:
-        directory = cache_directory() / "events" / _key(options, sources)
-        if not is_complete(directory):
+        directory = root / _key(options, sources)
+        _forget_oldest(root, directory)
+        if is_complete(directory):
+            os.utime(directory)
+        else:
             is_kept = _begin(directory)
     if directory is None or not is_kept:
         directory = Path(tempfile.mkdtemp(prefix="pwire-"))
     return Job(directory, sources, options.read, options.display, options.checks, is_kept)
 
 
+def _forget_oldest(root: Path, kept: Path) -> None:
+    """Delete what was not opened for the longest time, if all is too much. `kept` stays."""
+    import shutil
+    from contextlib import suppress
+
+    with suppress(OSError):
+        directories = [path for path in root.iterdir() if path != kept and not _is_used(path)]
+        sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in directories}
+        for path in sorted(directories, key=lambda path: path.stat().st_mtime):
+            if sum(sizes.values()) > _MAX_CACHE_BYTES:
+                sizes[path] = 0
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_used(directory: Path) -> bool:
+    """Return whether the process that made a directory, and may be writing to it, still runs."""
+    try:
+        os.kill(int((directory / "owner").read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _begin(directory: Path) -> bool:
     """Make an empty directory; return False if another process is writing to it."""
     import shutil
 
-    with_owner = directory / "owner"
-    try:
-        owner = int(with_owner.read_text())
-        os.kill(owner, 0)
+    if _is_used(directory):
         return False
-    except (OSError, ValueError):
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700, parents=True)
-    with_owner.write_text(str(os.getpid()))
+    (directory / "owner").write_text(str(os.getpid()))
     return True
 
 
@@ -135,8 +160,8 @@ def run(job: Job, options: TuiOptions, first: int | None, *, reads: bool) -> int
 
 def make_session(job: Job, options: TuiOptions, helper: Jobs, first: int | None) -> Session:
     """Return what the screen needs."""
-    from pulsarctl_wire.cli.capture import select
     from pulsarctl_wire.cli.capture.explain import explain_rule
+    from pulsarctl_wire.cli.capture.select import Expression, FirstError
     from pulsarctl_wire.cli.tui.export import Export
     from pulsarctl_wire.record import RECORD_NAMES
     from pulsarctl_wire.tui.model import Session
@@ -150,16 +175,24 @@ def make_session(job: Job, options: TuiOptions, helper: Jobs, first: int | None)
         helper,
         recorder,
         options.display.time_format,
-        check=lambda text: select.Expression(text, recorder, "filter"),
+        check=lambda text: Expression(text, recorder, "filter"),
         explain=explain_rule,
         names=sorted(RECORD_NAMES),
-        is_error=select.FirstError(recorder),
+        is_error=FirstError(recorder),
         export=Export(recorder, names + more, partial(_name_answer, job.directory)),
         link=job.sources[0] if len(job.sources) == 1 else "",
-        colour="NO_COLOR" not in os.environ,
+        colour=console.has_colour(sys.stdout),
+        is_gone=_is_stdin_gone,
         first=first,
         expression=options.expression or "",
     )
+
+
+def _is_stdin_gone() -> bool:
+    """Return whether nobody is at the other end of stdin any more."""
+    poll = select.poll()
+    poll.register(0, 0)
+    return any(events & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 def _name_answer(directory: Path, number: int) -> str:

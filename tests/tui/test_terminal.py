@@ -1,0 +1,153 @@
+"""`pwire tui` in a real terminal: what it leaves behind, whatever ends it."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tui.screens import SAMPLES
+
+NACKS = SAMPLES / "java-nack-dlq.pcap"
+PWIRE = Path(sys.executable).with_name("pwire")
+LIMIT = 30  # seconds
+
+
+class Terminal:
+    """A terminal of 100 by 30 cells, with a command in it."""
+
+    def __init__(self, cache: Path, *words: str, **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.written = b""
+        self.process = subprocess.Popen(
+            [str(PWIRE), "tui", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "XDG_CACHE_HOME": str(cache), "TERM": "xterm-256color", **environment},
+            start_new_session=True,
+        )
+
+    def read_until(self, *texts: bytes) -> bytes:
+        """Read until all texts were written, and return everything that was."""
+        deadline = time.monotonic() + LIMIT
+        while not all(text in self.written for text in texts):
+            assert time.monotonic() < deadline, (texts, self.written[-2000:])
+            if select.select([self._ours], [], [], 0.1)[0]:
+                self.written += os.read(self._ours, 1 << 16)
+        return self.written
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def wait(self) -> int:
+        """Read on until the command has ended; return its exit code."""
+        deadline = time.monotonic() + LIMIT
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.written[-2000:]
+            if select.select([self._ours], [], [], 0.1)[0]:
+                self.written += os.read(self._ours, 1 << 16)
+        return self.process.returncode
+
+    @property
+    def modes(self) -> list[object]:
+        return termios.tcgetattr(self._theirs)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._theirs)
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path, str(NACKS))
+    yield terminal
+    terminal.close()
+
+
+def test_it_ends_by_a_key(terminal: Terminal, tmp_path: Path) -> None:
+    assert b"\x1b[?1049h" in terminal.read_until(b"CONNECT", b"PARTITIONED_METADATA")
+    terminal.press(b"q")
+    assert terminal.wait() == 0
+    terminal.read_until(b"\x1b[?1049l", b"\x1b[?25h")
+    assert terminal.modes == terminal.before
+    (kept,) = (tmp_path / "pwire" / "events").iterdir()
+    assert {path.name for path in kept.iterdir()} >= {"events.0", "index", "answers", "findings.json"}
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGQUIT])
+def test_a_signal_leaves_no_broken_terminal(terminal: Terminal, number: signal.Signals) -> None:
+    terminal.read_until(b"\x1b[?1049h", b"CONNECT")
+    terminal.process.send_signal(number)
+    assert terminal.wait() == -number
+    terminal.read_until(b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l")
+    deadline = time.monotonic() + LIMIT
+    while terminal.modes != terminal.before:
+        assert time.monotonic() < deadline, terminal.modes
+        select.select([], [], [], 0.01)
+
+
+def test_a_closed_terminal_ends_everything(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, str(NACKS))
+    terminal.read_until(b"CONNECT")
+    os.close(terminal._theirs)
+    os.close(terminal._ours)
+    assert terminal.process.wait(LIMIT) != 0
+    deadline = time.monotonic() + LIMIT
+    while _environments(str(tmp_path)):  # of the processes beside it
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.05)
+
+
+def _environments(text: str) -> list[Path]:
+    """The running processes whose environment has a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if text in path.read_text(errors="replace"):
+                found.append(path)
+    return found
+
+
+def test_no_colours(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, str(NACKS), NO_COLOR="1")
+    written = terminal.read_until(b"CONNECT", b"PARTITIONED_METADATA")
+    terminal.press(b"q")
+    terminal.wait()
+    terminal.close()
+    codes = {
+        int(code) for sgr in re.findall(rb"\x1b\[([\d;]*)m", written) for code in sgr.split(b";") if code
+    }
+    assert codes <= {0, 1, 3, 4, 7}  # no colours; bold, italic, underlined, reversed
+
+
+def test_wrong_sources_are_said_in_a_line(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "missing.pcap")
+    assert terminal.wait() == 3
+    assert b"missing.pcap: no such file" in terminal.read_until(b"no such file")
+    assert b"\x1b[?1049h" not in terminal.written
+    terminal.close()
+
+
+def test_without_a_terminal() -> None:
+    run = subprocess.run(
+        [PWIRE, "tui", NACKS], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert run.returncode == 2
+    assert run.stderr == "pwire: tui: this is no terminal; pwire decode prints frames anywhere\n"
