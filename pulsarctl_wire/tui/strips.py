@@ -35,7 +35,7 @@ def to_strip(line: str) -> Strip:
 
 
 def _style(style: str | Style) -> Style:
-    return Style.parse(style) if isinstance(style, str) else style
+    return (Style.parse(style) if isinstance(style, str) else style).update_link(None)
 
 
 def _safe(text: str) -> str:
