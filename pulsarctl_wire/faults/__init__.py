@@ -19,6 +19,7 @@ from pulsarctl_wire.faults.answers import Answer, RedirectLoop
 from pulsarctl_wire.faults.base import Fault
 from pulsarctl_wire.faults.content import Flip, StaleEpoch
 from pulsarctl_wire.faults.ends import BlackholeFault, Disconnect, ResetFault
+from pulsarctl_wire.faults.hold import Hold
 from pulsarctl_wire.faults.order import Drop, Duplicate, Reorder
 from pulsarctl_wire.faults.pace import Bandwidth, Delay, Slice
 
@@ -36,6 +37,7 @@ FAULTS: Final[tuple[type[Fault], ...]] = (
     StaleEpoch,
     Answer,
     RedirectLoop,
+    Hold,
 )
 """All faults; to add one, write its class and list it here."""
 

@@ -98,12 +98,65 @@ Item = Unit | Action
 """The results of a fault."""
 
 
+class Decision(NamedTuple):
+    """What becomes of a held frame: the frames that go on in its place, and those that go to its sender."""
+
+    frames: tuple[bytes, ...]
+    answers: tuple[bytes, ...] = ()
+
+
+class Held:
+    """A frame that is held. It goes on at `until` (seconds of its lane's clock) if there is no `decision`."""
+
+    __slots__ = ("decision", "number", "unit", "until")
+
+    def __init__(self, number: int, unit: Unit, until: float) -> None:
+        self.number = number
+        self.unit = unit
+        self.until = until
+        self.decision: Decision | None = None
+
+
+class HeldFrames:
+    """All frames that are held, by numbers that are never used again."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, Held] = {}
+        self._last = 0
+
+    def add(self, unit: Unit, until: float) -> Held:
+        """Add a frame."""
+        self._last += 1
+        held = self._frames[self._last] = Held(self._last, unit, until)
+        return held
+
+    def list(self) -> list[Held]:
+        """Return the frames about which nobody has decided yet, in the order in which they came."""
+        return [held for held in self._frames.values() if held.decision is None]
+
+    def decide(self, number: int, decision: Decision | None) -> None:
+        """Decide about a frame; None: it goes on as it came. Raises KeyError if it is not held."""
+        held = self._frames[number]
+        if held.decision is not None:
+            raise KeyError(number)
+        held.decision = Decision((held.unit.data,)) if decision is None else decision
+
+    def forget(self, held: Held) -> None:
+        """Forget a frame that went on."""
+        self._frames.pop(held.number, None)
+
+
 class LaneContext(NamedTuple):
-    """The lane's random generator for a fault, the URL that the client used ("": unknown), its connection."""
+    """What a lane has for a fault.
+
+    `rng` is the lane's random generator, `url` what the client used ("": unknown), `connection` its number.
+    `held` are the frames that are held on all connections.
+    """
 
     rng: random.Random
     url: str
-    connection: int = 0
+    connection: int
+    held: HeldFrames
 
 
 def option(default: Any, kind: Kind, help: str) -> Any:

@@ -25,6 +25,7 @@ from pulsarctl_wire.faults.base import (
     Count,
     Fault,
     FaultState,
+    HeldFrames,
     Item,
     LaneContext,
     Note,
@@ -116,6 +117,7 @@ class Faults:
         self._last = 0
         self._rules: dict[int, Rule] = {}
         self._version = 0  # changes whenever the faults do
+        self.held = HeldFrames()
 
     def add(self, fault: Fault) -> int:
         """Put `fault` into force; return its number, which is never used again.
@@ -215,7 +217,9 @@ class FaultLane:
 
     def _new_state(self, rule: Rule) -> FaultState:
         seed = f"{self._faults.seed} {rule.number} {self._connection} {self._to_broker}"
-        return rule.fault.new_state(LaneContext(random.Random(seed), self._url, self._connection))
+        return rule.fault.new_state(
+            LaneContext(random.Random(seed), self._url, self._connection, self._faults.held)
+        )
 
     def _apply(self, items: Iterable[Item], start: int, actions: list[Action]) -> None:
         """Apply the faults from index `start` on to `items`, one by one; append the resulting actions."""

@@ -5,6 +5,8 @@
     {"do": "fault-wait", "number": 2, "hits": 3, "timeout": 30}   the same of this fault, once it has 3 hits
     {"do": "fault-remove", "number": 2}      {}
     {"do": "fault-clear"}                    {}
+    {"do": "held-list"}   {"held": [{"number": 5, "connection": 0, "to_broker": true, "data": "…", …}, …]}
+    {"do": "held-decide", "number": 5, "frames": ["…"], "answers": ["…"]}   {}
     any request that fails                   {"error": "why"}, with "timed_out": true after waiting in vain
 
 Only the user who started it can open the socket.
@@ -22,13 +24,16 @@ from typing import Any, Final
 
 from pulsarctl_wire.errors import RequestTimeout, SettingsError, Unreachable, WireError
 
-LONGEST: Final = 64 * 1024
+LONGEST: Final = 8 * 1024 * 1024
 """Maximum bytes of a line."""
 
 _MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of an answer: the state of a broker with tens of thousands of topics."""
 
-FAULT_REQUESTS: Final = ("fault-add", "fault-list", "fault-wait", "fault-remove", "fault-clear")
+FAULT_REQUESTS: Final = (
+    *("fault-add", "fault-list", "fault-wait", "fault-remove", "fault-clear"),
+    *("held-list", "held-decide"),
+)
 """Requests that both the proxy and the broker answer."""
 
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -3,11 +3,15 @@
 import asyncio
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pulsarctl_wire.errors import RequestTimeout, SettingsError
+from pulsarctl_wire.faults.base import Decision, Held
 from pulsarctl_wire.faults.lanes import Faults, Rule
 from pulsarctl_wire.net.control import FAULT_REQUESTS
+
+MAX_SHOWN_BYTES: Final = 1024 * 1024
+"""Bytes of the largest held frame that is shown. A larger one can only be dropped, or go on as it came."""
 
 
 class FaultHost(Protocol):
@@ -28,6 +32,8 @@ async def answer_faults(running: FaultHost, faults: Faults, request: Mapping[str
         return {"faults": [_describe(rule) for rule in faults.list_rules()]}
     if do == "fault-wait":
         return await _wait(faults, request)
+    if do == "held-list":
+        return {"held": [_describe_held(held) for held in faults.held.list()]}
     answer = {}
     if do == "fault-add":
         answer = {"number": _add(running, faults, str(request.get("fault", "")))}
@@ -38,6 +44,8 @@ async def answer_faults(running: FaultHost, faults: Faults, request: Mapping[str
     elif do == "fault-clear":
         faults.clear()
         running.note("all faults were removed")
+    elif do == "held-decide":
+        _decide(faults, request)
     else:
         raise SettingsError(f"{do}: not one of {', '.join(FAULT_REQUESTS)}")
     running.renew_faults()
@@ -53,6 +61,39 @@ def _describe(rule: Rule) -> dict[str, Any]:
         "matched": rule.matched,
         "hits": rule.hits,
     }
+
+
+def _describe_held(held: Held) -> dict[str, Any]:
+    frame, data = held.unit.frame, held.unit.data
+    assert frame is not None
+    return {
+        "number": held.number,
+        "connection": frame.connection.index,
+        "client": frame.connection.client,
+        "server": frame.connection.server,
+        "to_broker": frame.to_broker,
+        "time_ns": frame.time_ns,
+        "topic": frame.topic,
+        "subscription": frame.subscription,
+        "data": data.hex() if len(data) <= MAX_SHOWN_BYTES else None,
+        "size": len(data),
+    }
+
+
+def _decide(faults: Faults, request: Mapping[str, Any]) -> None:
+    """Decide about a held frame: without `frames`, it goes on as it came."""
+    number, frames, answers = request.get("number"), request.get("frames"), request.get("answers", [])
+    try:
+        decision = None
+        if frames is not None or answers:
+            decision = Decision(*(tuple(map(bytes.fromhex, texts)) for texts in (frames or [], answers)))
+        if type(number) is not int:
+            raise KeyError(number)
+        faults.held.decide(number, decision)
+    except KeyError:
+        raise SettingsError(f"frame {number} is not held any more") from None
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"frames and answers must be lists of hex digits: {error}") from None
 
 
 def _add(running: FaultHost, faults: Faults, text: str) -> int:

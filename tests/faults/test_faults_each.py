@@ -16,6 +16,7 @@ from pulsarctl_wire.faults.base import (
     Blackhole,
     Close,
     Fault,
+    HeldFrames,
     LaneContext,
     Note,
     Reset,
@@ -296,7 +297,9 @@ def test_what_was_changed_is_seen_changed_by_the_next_fault() -> None:
 def test_a_topic_outlives_a_change() -> None:
     frame = send(1)
     frame.topic = "t"
-    (unit,) = parse_fault("flip").apply(Unit(frame.raw, frame, 0.0), LaneContext(random.Random(1), ""))
+    (unit,) = parse_fault("flip").apply(
+        Unit(frame.raw, frame, 0.0), LaneContext(random.Random(1), "", 0, HeldFrames())
+    )
     assert isinstance(unit, Unit)
     assert unit.frame is not None
     assert (unit.frame.topic, unit.frame.raw) == ("t", unit.data)

@@ -1,0 +1,132 @@
+"""The fault that holds frames until somebody decides what becomes of them: a breakpoint.
+
+    lane ── HoldLane ── holds ──► HeldFrames ◄── decisions ── whoever looks (net/fault_control.py)
+
+What comes behind a held frame in its direction of the connection waits, too, as it would for TCP.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pulsarctl_wire.faults.base import (
+    Fault,
+    FaultState,
+    Held,
+    Item,
+    LaneContext,
+    Note,
+    Send,
+    Unit,
+    Wake,
+    option,
+)
+from pulsarctl_wire.faults.values import TIME
+
+MAX_HELD_BYTES: Final = 16 * 1024 * 1024
+"""Maximum bytes that wait in a direction of a connection. With more, everything goes on as it came."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold(Fault):
+    """The frame waits, with all that follows it, until somebody decides what becomes of it: pwire tui."""
+
+    name = "hold"
+
+    wait: float = option(60.0, TIME, "time after which it goes on as it came")
+
+    def new_state(self, context: LaneContext) -> FaultState:
+        """Return a state that holds frames."""
+        return _HoldLane(self, context)
+
+
+class _HoldLane(FaultState):
+    """The frames of a lane that wait: those that are held, and what came after them."""
+
+    fault: Hold
+
+    def __init__(self, fault: Hold, context: LaneContext) -> None:
+        super().__init__(fault, context)
+        self._waiting: deque[Held | Unit] = deque()
+        self._bytes = 0
+
+    def hit(self, unit: Unit) -> Iterator[Item]:
+        """Hold a frame."""
+        held = self.context.held.add(unit, unit.at + self.fault.wait)
+        yield from self._wait(held, unit)
+        yield Wake(held.until)
+
+    def pass_on(self, unit: Unit) -> Iterator[Item]:
+        """Let a unit wait behind those that are held."""
+        if self._waiting:
+            yield from self._wait(unit, unit)
+        else:
+            yield unit
+
+    def _wait(self, entry: Held | Unit, unit: Unit) -> Iterator[Item]:
+        self._waiting.append(entry)
+        self._bytes += len(unit.data)
+        if self._bytes > MAX_HELD_BYTES:
+            yield Note(f"{self.fault.name}: {self._bytes} bytes wait, more than {MAX_HELD_BYTES}: all go on")
+            yield from self.release()
+
+    def take_due(self, now: float) -> Iterator[Item]:
+        """Yield what was decided about, what has waited for too long, and what was behind it."""
+        while self._waiting:
+            entry = self._waiting[0]
+            if isinstance(entry, Held) and entry.decision is None and now < entry.until:
+                return
+            self._waiting.popleft()
+            yield from self._go_on(entry, now)
+
+    def _go_on(self, entry: Held | Unit, now: float) -> Iterator[Item]:
+        unit = entry.unit if isinstance(entry, Held) else entry
+        self._bytes -= len(unit.data)
+        if isinstance(entry, Unit):
+            yield unit._replace(at=max(unit.at, now))
+            return
+        self.context.held.forget(entry)
+        name = unit.frame.command if unit.frame is not None else ""
+        if entry.decision is None:
+            yield Note(f"{self.fault.name}: {name} has waited for {self.fault.wait:g} s and goes on")
+            yield unit._replace(at=max(unit.at, now))
+            return
+        frames, answers = entry.decision
+        if what := _describe(unit.data, frames, answers):
+            yield Note(f"{self.fault.name}: {name} {what}")
+        for data in frames:
+            yield (unit if data == unit.data else unit.with_data(data))._replace(at=max(unit.at, now))
+        for data in answers:
+            yield Send(data, now, back=True)
+
+    def release(self) -> Iterator[Item]:
+        """Yield everything that waits, as it came."""
+        while self._waiting:
+            entry = self._waiting.popleft()
+            if isinstance(entry, Held):
+                self.context.held.forget(entry)
+            yield entry.unit if isinstance(entry, Held) else entry
+        self._bytes = 0
+
+    def end(self) -> Iterator[Note]:
+        """Forget what is held on a connection that has ended."""
+        for entry in self._waiting:
+            if isinstance(entry, Held):
+                self.context.held.forget(entry)
+        self._waiting.clear()
+        yield from ()
+
+
+def _describe(data: bytes, frames: tuple[bytes, ...], answers: tuple[bytes, ...]) -> str:
+    """Say what was decided about a frame; "" if it goes on as it came."""
+    parts = []
+    if not frames:
+        parts.append("dropped")
+    elif len(frames) > 1:
+        parts.append(f"sent {len(frames)} times")
+    if any(other != data for other in frames):
+        parts.append("changed")
+    if answers:
+        parts.append("answered in the peer's place")
+    return ", ".join(parts)
