@@ -6,8 +6,9 @@ from typing import Any, Final
 from rich.cells import cell_len
 
 from pulsarctl_wire.render.columns import GAP, PERSISTENT, Column, fit, measure
+from pulsarctl_wire.render.live_page import shorten
 from pulsarctl_wire.render.stats_page import sparkline
-from pulsarctl_wire.render.text import Paint, cut_line, human_bytes, human_time
+from pulsarctl_wire.render.text import Paint, human_bytes, human_time
 
 _SPARK: Final = 24  # cells
 
@@ -88,7 +89,7 @@ class OverviewTable:
         for index in self._indices:
             text, width, column = texts[index], self._widths[index], self._columns[index]
             if cell_len(text) > width:
-                text = cut_line(text, width)
+                text = shorten(text, width)
             blanks = " " * (width - cell_len(text))
             is_number = text[:1].isdecimal() or text == "-"
             painted = self._paint(column.style, text) if column.style else text

@@ -1,57 +1,34 @@
 """The screen: panes, the filter line, the status line, and the keys."""
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import ClassVar, Final
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.events import Resize
 from textual.filter import LineFilter
-from textual.widgets import ContentSwitcher, Input, Static
+from textual.widgets import ContentSwitcher, Input
 
 from pulsarctl_wire.errors import FilterError, WireError
 from pulsarctl_wire.record.related import follow
-from pulsarctl_wire.render import sequence_text
 from pulsarctl_wire.render.jsonl import json_line
-from pulsarctl_wire.render.sequence import Diagram
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.overview import KINDS
-from pulsarctl_wire.tui.detail import Detail
+from pulsarctl_wire.tui.bars import LIVE, NARROW, PANES, Bar, status_text, tabs_text
+from pulsarctl_wire.tui.detail import FramesPane
 from pulsarctl_wire.tui.filter_line import FilterLine
+from pulsarctl_wire.tui.intercept import BREAKPOINT, FaultsPane, HeldPane
 from pulsarctl_wire.tui.jumps import Jumps
 from pulsarctl_wire.tui.keys import keys_text
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model, Session
-from pulsarctl_wire.tui.panes import FindingsPane, Follow, GoTo, OverviewPane
+from pulsarctl_wire.tui.panes import FindingsPane, Follow, GoTo, OverviewPane, Said, SequencePane
 from pulsarctl_wire.tui.strips import WithoutColours
 from pulsarctl_wire.tui.text_screen import TextScreen
 from pulsarctl_wire.wire.commands import NUMBERS
 from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage
 
 _TICK: Final = 0.1  # seconds between two looks at what is new
-_NARROW: Final = 120  # cells: below that, fields and bytes are one below the other
-_DRAWN: Final = 300  # frames of a sequence diagram
-_PANES: Final = ("frames", *KINDS, "findings", "sequence")
-_TITLES: Final = ("Frames", "Connections", "Topics", "Producers", "Subscriptions", "Findings", "Sequence")
-_SHORT: Final = ("Frames", "Conns", "Topics", "Prods", "Subs", "Finds", "Seq")
-
-
-class FramesPane(Vertical):
-    """The list of frames, and the one under the cursor."""
-
-    DEFAULT_CSS = """
-    FramesPane { height: 1fr; }
-    FramesPane > #list { height: 3fr; }
-    FramesPane > Detail { height: 2fr; }
-    FramesPane > Detail.narrow { height: 3fr; }
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.lines = LineList(model.row_line, id="list", title="reading…")
-        self.detail = Detail(model)
-        super().__init__(self.lines, self.detail, id="frames")
 
 
 class PwireApp(App[None]):
@@ -67,7 +44,7 @@ class PwireApp(App[None]):
     .plain LineList:focus > .lines--cursor { text-style: bold reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *[Binding(str(number + 1), f"pane({number})", show=False) for number in range(len(_PANES))],
+        *[Binding(str((number + 1) % 10), f"pane({number})", show=False) for number in range(len(PANES))],
         Binding("f", "edit('filter')", show=False),
         Binding("slash", "edit('search')", show=False),
         Binding("colon", "edit('go')", show=False),
@@ -85,6 +62,7 @@ class PwireApp(App[None]):
         Binding("u", "follow('consumer')", show=False),
         Binding("s", "follow('subscription')", show=False),
         Binding("M", "follow('message')", show=False),
+        Binding("B", "break", show=False),
         Binding("backspace", "undo_filter", show=False),
         Binding("tab", "focus_next", show=False),
         Binding("shift+tab", "focus_previous", show=False),
@@ -98,7 +76,9 @@ class PwireApp(App[None]):
         Binding("L", "toggle_light", show=False),
         Binding("question_mark,f1", "keys", show=False),
         Binding("escape", "leave", show=False),
-        Binding("q,ctrl+c", "quit", show=False, priority=True),
+        Binding("q", "quit", show=False),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False),
     ]
 
     def __init__(self, session: Session) -> None:
@@ -108,10 +88,16 @@ class PwireApp(App[None]):
         self.model = Model(session)
         self._session = session
         self._frames = FramesPane(self.model)
-        self._sequence = LineList(id="sequence", title="no frames")
+        self._sequence = SequencePane(self.model)
+        self._switcher = ContentSwitcher(initial="frames")
+        intercept = session.intercept
+        self._faults = None if intercept is None else FaultsPane(self.model, intercept)
+        self._held = None if intercept is None else HeldPane(self.model, intercept)
+        self._messages = LineList(self._message_line, id="messages", title="no messages")
+        self._panes = PANES if session.intercept is not None else PANES[:LIVE]
         self._filter = FilterLine(session.check, session.names, self._known_values)
-        self._status = Static(id="status", markup=False)
-        self._tabs = Static(id="tabs", markup=False)
+        self._status = Bar(id="status")
+        self._tabs = Bar(id="tabs")
         self._mode = "filter"
         self._follows = session.live
         self._wanted = session.first
@@ -125,12 +111,16 @@ class PwireApp(App[None]):
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen. Overrides the parent's method."""
         yield self._tabs
-        with ContentSwitcher(initial="frames"):
+        with self._switcher:
             yield self._frames
             for kind in KINDS:
                 yield OverviewPane(self.model, kind)
             yield FindingsPane(self.model)
             yield self._sequence
+            yield self._messages
+            if self._faults is not None and self._held is not None:
+                yield self._faults
+                yield self._held
         yield self._filter
         yield self._status
 
@@ -148,7 +138,7 @@ class PwireApp(App[None]):
 
     def on_resize(self, event: Resize) -> None:
         """Put bytes below fields where there is little room."""
-        self._frames.detail.set_class(event.size.width < _NARROW, "narrow")
+        self._frames.detail.set_class(event.size.width < NARROW, "narrow")
 
     # -- what is new
 
@@ -161,6 +151,8 @@ class PwireApp(App[None]):
         model.refresh()
         if self._wanted is not None:
             self._go_to_wanted(self._wanted)
+        if not model.rows:
+            lines.set_title(self._why_empty())
         if model.rows != before or not lines.rows:
             is_first = not lines.rows and model.rows
             lines.show(model.rows)
@@ -171,7 +163,28 @@ class PwireApp(App[None]):
         if model.findings is not findings:
             lines.renew()
             self._load_pane()
+        if len(model.messages) != self._messages.rows:
+            self._messages.show(len(model.messages), self._message_line, len(model.messages) - 1)
+            self._note = model.messages[-1]
+        if self._held is not None and model.messages:  # the server is there
+            self._held.load()
+        if self._faults is not None and self._switcher.current == "faults":
+            self._faults.load()
+        if model.ended is not None:
+            self.exit(return_code=model.ended)
         self._show_status()
+
+    def _why_empty(self) -> str:
+        """Say why there are no frames."""
+        matches = self.model.matches
+        if matches is not None:
+            return "no frame matches" if matches.is_done else "searching…"
+        if self._session.live:
+            return "no frames yet"
+        return "reading…" if self.model.is_reading else "no frames"
+
+    def _message_line(self, index: int, width: int) -> str:
+        return clean(self.model.messages[index])
 
     def _go_to_wanted(self, number: int) -> None:
         """Go to a frame, if need be when it has been read."""
@@ -184,46 +197,30 @@ class PwireApp(App[None]):
             self._wanted = number
 
     def _show_status(self) -> None:
-        model, lines = self.model, self._frames.lines
-        counts = [f"{min(lines.cursor + 1, model.rows):,}/{model.rows:,}"]
-        if model.matches is not None:
-            state = "" if model.matches.is_done else f", {model.matches.scanned:,} looked at"
-            counts.append(f"of {model.reader.count:,}{state}")
-            if model.matches.error:
-                self._note = model.matches.error
-        if model.is_reading:
-            counts.append("live" if self._session.live else "reading")
-        if self._follows:
-            counts.append("following")
-        if self._jumps.is_searching:
-            counts.append("searching, Esc stops")
-        count = len(model.findings.get("findings", []))
-        if count:
-            counts.append(f"{count} finding{'s' if count != 1 else ''}")
-        parts = ["  ".join(counts)]
-        if model.problem or self._note:
-            parts.append(clean(model.problem or self._note))
-        if model.expression:
-            parts.append(f"filter: {clean(model.expression)}")
-        self._write(self._status, "  │  ".join(parts))
-        current = self.query_one(ContentSwitcher).current
-        titles = _SHORT if self.size.width < _NARROW else _TITLES
-        tabs = [f"[{n}]{t}" if _PANES[n - 1] == current else f" {n} {t}" for n, t in enumerate(titles, 1)]
-        self._write(self._tabs, " ".join(tabs) + f"   {clean(self._session.title)}")
-
-    def _write(self, part: Static, text: str) -> None:
-        """Change a line, if it changes at all: nothing is sent to the terminal in vain."""
-        if part.content != text:
-            part.update(text, layout=False)
+        lines = self._frames.lines
+        states = {
+            "following": self._follows,
+            "searching, Esc stops": self._jumps.is_searching,
+            f"{len(lines.selected)} selected": lines.mark is not None,
+        }
+        if self._held is not None and self._held.rows:
+            states[f"{len(self._held.rows)} held: 0 shows them"] = True
+        shown = [text for text, holds in states.items() if holds]
+        self._status.change(status_text(self.model, lines.cursor, shown, self._note))
+        current = self._switcher.current or ""
+        is_narrow = self.size.width < NARROW
+        self._tabs.change(tabs_text(self._panes, current, self._session.title, is_narrow=is_narrow))
 
     def _load_pane(self) -> None:
-        current = self.query_one(ContentSwitcher).current
+        current = self._switcher.current
         if current in KINDS:
             self.query_one(f"#{current}", OverviewPane).load()
         elif current == "findings":
             self.query_one(FindingsPane).load()
         elif current == "sequence":
-            self._draw_sequence()
+            self._sequence.load(self._frames.lines.cursor)
+        elif current == "faults" and self._faults is not None:
+            self._faults.load()
 
     def _load_detail(self, row: int) -> None:
         event = self.model.event(row)
@@ -251,12 +248,16 @@ class PwireApp(App[None]):
         if message.lines is self._frames.lines:
             self._frames.detail.display = True
             self._load_detail(message.index)
-            self.query_one("#fields", LineList).focus()
+            self.set_focus(self.query_one("#fields", LineList))
 
     def on_follow(self, message: Follow) -> None:
         """Show only the frames of something."""
         self.action_pane(0)
         self._apply(message.expression)
+
+    def on_said(self, message: Said) -> None:
+        """Show a text in the status line."""
+        self.say(message.text)
 
     def on_go_to(self, message: GoTo) -> None:
         """Show a frame."""
@@ -276,8 +277,8 @@ class PwireApp(App[None]):
             self._apply(text)
             return
         self._close_line()
-        if self._mode == "search" and text:
-            self._jumps.text = text
+        if self._mode == "search" and (text or self._jumps.text):
+            self._jumps.text = text or self._jumps.text
             self._jumps.search_again(1)
         elif self._mode == "save" and text:
             self._save(text)
@@ -294,16 +295,16 @@ class PwireApp(App[None]):
         """Open the line for a filter, a search or the number of a frame."""
         self._mode = mode
         self._note = ""
-        self._filter.value = {"filter": self.model.expression, "search": self._jumps.text}.get(mode, "")
+        self._filter.value = self.model.expression if mode == "filter" else ""
         self._filter.border_title = mode
         self._filter.placeholder = {
             "filter": 'command == "SEND" and total_size > 1000',
-            "search": "text in the lines of frames",
+            "search": f"text in lines; Enter: {self._jumps.text}" if self._jumps.text else "text in lines",
             "go": "the number of a frame",
-            "save": "FILE.pcapng, .jsonl, .send (for pwire send), .py (a test), or any other for lines",
+            "save": f"{len(self._frames.lines.selected)} to FILE.pcapng .jsonl .send .py, or as lines",
         }[mode]
         self._filter.add_class("open")
-        self._filter.focus()
+        self.set_focus(self._filter)  # at once: keys that follow are for it
         self._filter.cursor_position = len(self._filter.value)
 
     def _close_line(self) -> None:
@@ -311,13 +312,13 @@ class PwireApp(App[None]):
         self._focus_pane()
 
     def _focus_pane(self) -> None:
-        current = self.query_one(ContentSwitcher).current
+        current = self._switcher.current
         if current == "frames":
-            self._frames.lines.focus()
-        elif current == "sequence":
-            self._sequence.focus()
+            self.set_focus(self._frames.lines)
+        elif current in ("sequence", "messages"):
+            self.set_focus(self.query_one(f"#{current}", LineList))
         else:
-            self.query_one(f"#{current}-lines", LineList).focus()
+            self.set_focus(self.query_one(f"#{current}-lines", LineList))
 
     def action_leave(self) -> None:
         """Close the line, or stop a search, or return to the list; finally remove the filter."""
@@ -326,7 +327,9 @@ class PwireApp(App[None]):
             self._close_line()
         elif self._jumps.is_searching:
             self._jumps.stop()
-        elif self.query_one(ContentSwitcher).current != "frames":
+        elif self._frames.lines.mark is not None:
+            self.action_select()
+        elif self._switcher.current != "frames":
             self.action_pane(0)
         elif not self._frames.lines.has_focus:
             self._frames.lines.focus()
@@ -334,9 +337,12 @@ class PwireApp(App[None]):
             self._apply("")
         self._show_status()
 
-    def _known_values(self) -> list[str]:
-        topics = [row["name"] for row in self.model.counts.get("topics", [])]
-        return [*NUMBERS, *topics]
+    def _known_values(self, field: str) -> list[str]:
+        """Return the values of a field that are known."""
+        if field == "command":
+            return list(NUMBERS)
+        kind = {"topic": "topics", "subscription": "subscriptions"}.get(field, "")
+        return [row["name"] for row in self.model.counts.get(kind, [])]
 
     # -- filters
 
@@ -354,7 +360,6 @@ class PwireApp(App[None]):
             self._history.append(before)
         self._note = ""
         self._jumps.stop()
-        lines._title = "no frame matches" if expression else "reading…"
         if expression:
             lines.show(0, model.row_line, 0)
             self._frames.detail.load(None)
@@ -367,7 +372,9 @@ class PwireApp(App[None]):
         """Show only what has to do with a party of the frame under the cursor."""
         event = self.event
         expression = "" if event is None else follow(event, kind)
-        if expression:
+        if event is None:
+            self.say("there is no frame here")
+        elif expression:
             self._apply(expression)
         else:
             self.say(f"this frame has no {kind}")
@@ -399,10 +406,25 @@ class PwireApp(App[None]):
 
     def action_pane(self, number: int) -> None:
         """Show another pane."""
-        self.query_one(ContentSwitcher).current = _PANES[number]
+        if number >= len(self._panes):
+            self.say("only pwire proxy --tui and pwire broker --tui have faults and held frames")
+            return
+        self._filter.remove_class("open")
+        self._switcher.current = PANES[number]
         self._load_pane()
         self._focus_pane()
         self._show_status()
+
+    def action_break(self) -> None:
+        """Make a breakpoint for frames like the one under the cursor."""
+        event = self.event
+        if self._faults is None or not isinstance(event, Frame):
+            self.say("only pwire proxy --tui and pwire broker --tui stop frames")
+            return
+        topic = f" topic={event.topic}" if event.topic else ""
+        way = "to-broker" if event.to_broker else "to-client"
+        text = f"{BREAKPOINT} command={event.command}{topic} direction={way}"
+        self.say(self._faults.add(text) or f"breakpoint: {text}")
 
     def action_toggle_detail(self) -> None:
         """Show or hide the details."""
@@ -424,6 +446,9 @@ class PwireApp(App[None]):
         """Copy the frame under the cursor to the clipboard."""
         event = self.event
         if event is None:
+            return
+        if form == "link" and not self._session.link:
+            self.say("frames of several sources have no link")
             return
         if form == "link":
             number = event.number if isinstance(event, Frame) else 0
@@ -450,8 +475,9 @@ class PwireApp(App[None]):
         events = (event for event in map(self.model.event, rows) if event is not None)
         try:
             self.say(self._session.export(path, events))
+            self._frames.lines.clear_selection()
         except (OSError, WireError) as error:
-            self.say(f"not written: {getattr(error, 'strerror', None) or error}")
+            self.say(f"{path} was not written: {getattr(error, 'strerror', None) or error}")
 
     def action_toggle_light(self) -> None:
         """Change between dark and light."""
@@ -460,25 +486,6 @@ class PwireApp(App[None]):
     def action_keys(self) -> None:
         """List the keys."""
         self.push_screen(TextScreen("keys", keys_text(self.model.paint)))
-
-    def _draw_sequence(self) -> None:
-        """Draw what is around the cursor."""
-        model, row = self.model, self._frames.lines.cursor
-        diagram = Diagram(model.plain_line, limit=_DRAWN)
-        first = max(row - _DRAWN // 2, 0)
-        for _, event in islice(model.walk(first - 1, 1), _DRAWN):
-            diagram.add(event)
-        diagram.finish()
-        for line in diagram.rows:
-            line.is_focus = isinstance(self.event, Frame) and line.number == self.event.number
-
-        def lines(width: int) -> list[str]:
-            return list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
-
-        drawn = lines(max(self.size.width - 2, 40))
-        focus = next((index for index, text in enumerate(drawn) if "▶" in text), 0)
-        self._sequence.show(len(drawn), lambda index, width: drawn[index], focus)
-        self._sequence.renew()
 
     def say(self, text: str) -> None:
         """Show a text in the status line."""

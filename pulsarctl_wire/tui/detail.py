@@ -1,15 +1,18 @@
 """The fields and the bytes of a frame. What is under the cursor in one is marked in the other."""
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 
 from pulsarctl_wire.render.text import Paint, clean
 from pulsarctl_wire.render.tree import Lines
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model
+from pulsarctl_wire.tui.strips import to_strip
+from pulsarctl_wire.tui.text_screen import TextScreen
 from pulsarctl_wire.wire.frame import Event, Gap, HttpMessage
 from pulsarctl_wire.wire.framing.annotate import LabelledSpan, Path, annotate, find_spans
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits, mask_spans
@@ -160,11 +163,18 @@ class Detail(Horizontal):
             self._mark_bytes(message.index)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        """Fold or unfold a field."""
+        """Fold or unfold a field, or show all of a value."""
         message.stop()
-        if message.lines is self._fields and self._rows[message.index][2]:
-            self._folded ^= {self._rows[message.index][1]}
+        if message.lines is not self._fields:
+            return
+        text, path, has_children = self._rows[message.index]
+        if has_children:
+            self._folded ^= {path}
             self._flatten(message.index)
+        else:
+            name = ".".join(map(str, path)) or "frame"
+            plain = to_strip(text.strip()).text
+            self.app.push_screen(TextScreen(name, wrap(plain, max(self.app.size.width - 16, 20))))
 
     def _mark_bytes(self, row: int) -> None:
         path = self._rows[row][1] if row < len(self._rows) else ()
@@ -189,3 +199,19 @@ class Detail(Horizontal):
     def _label(self, part: LabelledSpan | None) -> None:
         label = "" if part is None else f"{part.start:06x}  {clean(part.label)}"
         self.border_title = label.replace("[", "\\[")
+
+
+class FramesPane(Vertical):
+    """The list of frames, and the one under the cursor."""
+
+    DEFAULT_CSS = """
+    FramesPane { height: 1fr; }
+    FramesPane > #list { height: 3fr; }
+    FramesPane > Detail { height: 2fr; }
+    FramesPane > Detail.narrow { height: 3fr; }
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.lines = LineList(model.row_line, id="list", title="reading…")
+        self.detail = Detail(model)
+        super().__init__(self.lines, self.detail, id="frames")

@@ -11,28 +11,32 @@ from textual.widgets import Input
 
 from pulsarctl_wire.errors import FilterError
 
-_WORD: Final = re.compile(r"""["']?[\w./:*-]*$""")
+_WORD: Final = re.compile(r"\w+$")
+_VALUE: Final = re.compile(r"""(\w+)\s*(?:==|!=|in\s*[\[(][^\])]*)\s*(["'])([^"']*)$""")
 _FIELD: Final = re.compile(r"there is no field (\w+)")
 
 
 class Words(Suggester):
-    """Completes the last word: fields outside of quotes; after an operator commands and topics, quoted."""
+    """Completes the last word: fields, and texts that a field is compared with, by `values`."""
 
-    def __init__(self, names: Iterable[str], values: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, names: Iterable[str], values: Callable[[str], Iterable[str]]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._names = sorted(names)
         self._values = values
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the whole line with its last word completed. Overrides the parent's method."""
-        match = _WORD.search(value)
-        word = match[0] if match else ""
+        compared = _VALUE.search(value)
+        if compared is not None:
+            word, quote = compared[3], compared[2]
+            words: Iterable[str] = (f"{known}{quote}" for known in self._values(compared[1]))
+        elif value.count('"') % 2 or value.count("'") % 2:
+            return None
+        else:
+            match = _WORD.search(value)
+            word, words = match[0] if match else "", self._names
         if not word:
             return None
-        if word[0] in "\"'":
-            words: Iterable[str] = (f"{word[0]}{known}{word[0]}" for known in self._values())
-        else:
-            words = self._names
         longer = next((known for known in words if known.startswith(word) and known != word), None)
         return None if longer is None else value[: len(value) - len(word)] + longer
 
@@ -62,7 +66,7 @@ class FilterLine(Input):
     """
 
     def __init__(
-        self, check: Callable[[str], object], names: Iterable[str], values: Callable[[], Iterable[str]]
+        self, check: Callable[[str], object], names: Iterable[str], values: Callable[[str], Iterable[str]]
     ) -> None:
         self._underline = _Underline()
         self._check = check

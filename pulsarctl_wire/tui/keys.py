@@ -35,9 +35,20 @@ KEYS: Final = (
     (
         "Panes",
         (
-            ("1 … 7", "frames, connections, topics, producers, subscriptions, findings, sequence"),
+            ("1 … 8", "frames, connections, topics, producers, subscriptions, findings, sequence, messages"),
+            ("9 0", "live: faults, and frames that are held at breakpoints"),
             ("o", "in a table: sort by bytes, unacknowledged, pending, errors"),
             ("?", "in findings: explain the rule; elsewhere: these keys (F1 everywhere)"),
+        ),
+    ),
+    (
+        "Live",
+        (
+            ("B", "make a breakpoint for frames like the one under the cursor"),
+            ("+ D", "in faults: add one by a form, remove one"),
+            ("i h", "in held: change the frame as JSON, as hex; Ctrl-S sends it"),
+            ("r R D +", "in held: let the frame go on, let all go on, drop it, send it twice"),
+            ("A", "in held: answer the frame in the peer's place"),
         ),
     ),
     (

@@ -94,6 +94,17 @@ class LineList(ScrollView, can_focus=True):
         elif sees_end or cursor is not None:
             self.refresh()
 
+    def set_title(self, title: str) -> None:
+        """Show another text if there are no lines."""
+        if title != self._title:
+            self._title = title
+            self.refresh()
+
+    def clear_selection(self) -> None:
+        """Select nothing but the line under the cursor."""
+        self.mark = None
+        self.refresh()
+
     def renew(self) -> None:
         """Make all lines again."""
         self._strips.clear()

@@ -17,6 +17,7 @@ from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SIZE: Final = array("I").itemsize
+_MAX_MESSAGES: Final = 1_000
 
 
 class Jobs(Protocol):
@@ -32,7 +33,22 @@ class Jobs(Protocol):
         """Clean up."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Intercept:
+    """What a screen needs to change live traffic.
+
+    `ask` sends a request to the control socket, and raises WireError. `describe` turns a frame into a text to
+    edit, `parse` turns such a text into a frame, and raises LocalProtocolError. `catalogue` has all faults:
+    name, what it does, and its parameters with default and help.
+    """
+
+    ask: Callable[[dict[str, Any]], dict[str, Any]]
+    describe: Callable[[bytes], str]
+    parse: Callable[[str], bytes]
+    catalogue: list[tuple[str, str, list[tuple[str, str, str]]]]
+
+
+@dataclass(frozen=True)
 class Session:
     """What a screen is opened with.
 
@@ -60,6 +76,7 @@ class Session:
     expression: str = ""
     """The filter to begin with."""
     live: bool = False
+    intercept: Intercept | None = None
 
 
 class Matches:
@@ -115,6 +132,11 @@ class Model:
         self.marks: dict[str, list[str]] = {}
         """Rules of the doctor, by the numbers of the frames that prove findings."""
         self.problem = ""
+        self.messages: list[str] = []
+        """What the processes beside the screen have said."""
+        self.ended: int | None = None
+        """The exit code of the server whose traffic is shown; None: it runs."""
+        self._messages_read = 0
         self._origin = Origin()
         paint, recorder = Paint(session.colour), session.recorder
         opens = recorder.open if recorder.keys is not None else None
@@ -139,10 +161,23 @@ class Model:
                 self.counts = read_json(directory, "counts", {})
             if self.matches is not None and not self.matches.is_done:
                 self.matches.refresh()
+            if self.session.live:
+                self.ended = read_json(directory, "ended", {}).get("code")
         except StoreError as error:
             self.problem = str(error)
+        self._read_messages()
         if self._origin.time_ns is None and self.reader.count:
             self._origin.time_ns = self.reader.event(0).time_ns
+
+    def _read_messages(self) -> None:
+        try:
+            with open(self.session.directory / "messages", encoding="utf-8", errors="replace") as stream:
+                stream.seek(self._messages_read)
+                self.messages += [line.removeprefix("pwire: ") for line in stream.read().splitlines()]
+                self._messages_read = stream.tell()
+        except OSError:
+            return
+        del self.messages[:-_MAX_MESSAGES]
 
     def filter(self, expression: str) -> None:
         """Show only events for which an expression holds; "" shows all. Raises FilterError."""

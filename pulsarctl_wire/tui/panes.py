@@ -1,6 +1,7 @@
-"""The panes of connections, topics, producers, subscriptions and findings."""
+"""The panes of connections, topics, producers, subscriptions, findings, and the sequence diagram."""
 
 import json
+from itertools import islice
 from textwrap import wrap
 from typing import Any, ClassVar, Final
 
@@ -9,11 +10,17 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 
+from pulsarctl_wire.render import sequence_text
 from pulsarctl_wire.render.overview import OverviewTable
+from pulsarctl_wire.render.sequence import Diagram
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model
 from pulsarctl_wire.tui.text_screen import TextScreen
+from pulsarctl_wire.wire.frame import Frame
+
+_DRAWN: Final = 300  # frames of a sequence diagram
+_MIN_WIDTH: Final = 40
 
 SORTS: Final = ("", "size", "unacked", "pending", "errors")
 """By what rows can be sorted, the largest first; "": as they came."""
@@ -33,6 +40,14 @@ class GoTo(Message):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
+
+
+class Said(Message):
+    """Show a text in the status line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
 
 
 class OverviewPane(Vertical):
@@ -77,6 +92,7 @@ class OverviewPane(Vertical):
         """Sort by the next column."""
         self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
         self.load()
+        self.post_message(Said(f"sorted by {self._sort}" if self._sort else "in the order of appearance"))
 
     def _made(self, width: int) -> OverviewTable:
         if self._table is None or self._table[0] != width:
@@ -84,8 +100,7 @@ class OverviewPane(Vertical):
         return self._table[1]
 
     def _title(self, index: int, width: int) -> str:
-        suffix = f"  sorted by {self._sort}" if self._sort else ""
-        return self._made(width - len(suffix)).heading + self._model.paint("cyan", suffix)
+        return self._made(width).heading
 
     def _line(self, index: int, width: int) -> str:
         return self._made(width).line(index)
@@ -160,7 +175,7 @@ class FindingsPane(Vertical):
                 place = f"#{number}" if number else "-"
                 text = f"  {paint('cyan', place.ljust(8))} {command:<14} {clean(row['why'])}"
                 self._evidence.append((text, number))
-            self._evidence.append((f"{paint('green', '→')} {clean(finding['advice'])}", None))
+            self._evidence.append((f"→ {clean(finding['advice'])}", None))
         width = max(self._lines.size.width, 40)
         self._evidence = [
             (line, number) for text, number in self._evidence for line in wrap_line(text, width - 1)
@@ -192,6 +207,29 @@ class FindingsPane(Vertical):
         if self._list.cursor < len(self._findings):
             rule = self._findings[self._list.cursor]["id"]
             self.app.push_screen(TextScreen(rule, self._model.session.explain(rule)))
+
+
+class SequencePane(LineList):
+    """A sequence diagram of the frames around one of them."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(id="sequence", title="no frames")
+        self._model = model
+
+    def load(self, row: int) -> None:
+        """Draw what is around a row."""
+        model = self._model
+        diagram = Diagram(model.plain_line, limit=_DRAWN)
+        for _, other in islice(model.walk(max(row - _DRAWN // 2, 0) - 1, 1), _DRAWN):
+            diagram.add(other)
+        diagram.finish()
+        event = model.event(row)
+        for line in diagram.rows:
+            line.is_focus = isinstance(event, Frame) and line.number == event.number
+        width = max(self.app.size.width - 2, _MIN_WIDTH)
+        drawn = list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
+        focus = next((index for index, text in enumerate(drawn) if "▶" in text), 0)
+        self.show(len(drawn), lambda index, width: drawn[index], focus)
 
 
 def wrap_line(text: str, width: int) -> list[str]:

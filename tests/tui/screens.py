@@ -121,7 +121,8 @@ async def screen(
     job = Job(directory, given.sources, given.read, given.display, given.checks, is_kept=False)
     jobs.read(job)
     jobs.examine(job)
-    app = PwireApp(make_session(job, given, Inline(job), first))
+    title = ", ".join(source.name for source in sources)
+    app = PwireApp(make_session(job, title, Inline(job), first=first, expression=given.expression))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Screen(app, pilot)

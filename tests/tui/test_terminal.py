@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyte
 import pytest
 from tui.screens import SAMPLES
 
@@ -24,42 +25,61 @@ LIMIT = 30  # seconds
 
 
 class Terminal:
-    """A terminal of 100 by 30 cells, with a command in it."""
+    """A terminal of 120 by 30 cells, with a command in it. `written` is all that was written to it."""
 
-    def __init__(self, cache: Path, *words: str, **environment: str) -> None:
+    def __init__(self, cache: Path, *words: str, verb: str = "tui", **environment: str) -> None:
+        self._screen = pyte.Screen(120, 30)
+        self._stream = pyte.ByteStream(self._screen)
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
         self.before = termios.tcgetattr(theirs)
         self._theirs = theirs
         self.written = b""
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [str(PWIRE), "tui", *words],
+            [str(PWIRE), verb, *words],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "XDG_CACHE_HOME": str(cache), "TERM": "xterm-256color", **environment},
+            env={**kept, "XDG_CACHE_HOME": str(cache), "TERM": "xterm-256color", **environment},
             start_new_session=True,
         )
 
-    def read_until(self, *texts: bytes) -> bytes:
-        """Read until all texts were written, and return everything that was."""
-        deadline = time.monotonic() + LIMIT
-        while not all(text in self.written for text in texts):
-            assert time.monotonic() < deadline, (texts, self.written[-2000:])
-            if select.select([self._ours], [], [], 0.1)[0]:
-                self.written += os.read(self._ours, 1 << 16)
-        return self.written
+    @property
+    def text(self) -> str:
+        """What is on the screen."""
+        return "\n".join(line.rstrip() for line in self._screen.display)
 
-    def press(self, keys: bytes) -> None:
-        os.write(self._ours, keys)
+    def _read(self) -> None:
+        if select.select([self._ours], [], [], 0.05)[0]:
+            data = os.read(self._ours, 1 << 16)
+            self.written += data
+            self._stream.feed(data)
+
+    def until(self, *texts: str) -> str:
+        """Wait until all texts are on the screen, and return all that is there."""
+        deadline = time.monotonic() + LIMIT
+        while not all(text in self.text for text in texts):
+            assert time.monotonic() < deadline, (texts, self.text)
+            self._read()
+        return self.text
+
+    def until_written(self, *codes: bytes) -> None:
+        """Wait until all codes were written."""
+        deadline = time.monotonic() + LIMIT
+        while not all(code in self.written for code in codes):
+            assert time.monotonic() < deadline, (codes, self.written[-2000:])
+            self._read()
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
 
     def wait(self) -> int:
         """Read on until the command has ended; return its exit code."""
         deadline = time.monotonic() + LIMIT
         while self.process.poll() is None:
-            assert time.monotonic() < deadline, self.written[-2000:]
-            if select.select([self._ours], [], [], 0.1)[0]:
-                self.written += os.read(self._ours, 1 << 16)
+            assert time.monotonic() < deadline, self.text
+            self._read()
         return self.process.returncode
 
     @property
@@ -81,10 +101,11 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_it_ends_by_a_key(terminal: Terminal, tmp_path: Path) -> None:
-    assert b"\x1b[?1049h" in terminal.read_until(b"CONNECT", b"PARTITIONED_METADATA")
-    terminal.press(b"q")
+    terminal.until("CONNECT", "PARTITIONED_METADATA")
+    assert b"\x1b[?1049h" in terminal.written
+    terminal.press("q")
     assert terminal.wait() == 0
-    terminal.read_until(b"\x1b[?1049l", b"\x1b[?25h")
+    terminal.until_written(b"\x1b[?1049l", b"\x1b[?25h")
     assert terminal.modes == terminal.before
     (kept,) = (tmp_path / "pwire" / "events").iterdir()
     assert {path.name for path in kept.iterdir()} >= {"events.0", "index", "answers", "findings.json"}
@@ -93,10 +114,10 @@ def test_it_ends_by_a_key(terminal: Terminal, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGQUIT])
 def test_a_signal_leaves_no_broken_terminal(terminal: Terminal, number: signal.Signals) -> None:
-    terminal.read_until(b"\x1b[?1049h", b"CONNECT")
+    terminal.until("CONNECT")
     terminal.process.send_signal(number)
     assert terminal.wait() == -number
-    terminal.read_until(b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l")
+    terminal.until_written(b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l")
     deadline = time.monotonic() + LIMIT
     while terminal.modes != terminal.before:
         assert time.monotonic() < deadline, terminal.modes
@@ -105,7 +126,7 @@ def test_a_signal_leaves_no_broken_terminal(terminal: Terminal, number: signal.S
 
 def test_a_closed_terminal_ends_everything(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, str(NACKS))
-    terminal.read_until(b"CONNECT")
+    terminal.until("CONNECT")
     os.close(terminal._theirs)
     os.close(terminal._ours)
     assert terminal.process.wait(LIMIT) != 0
@@ -127,8 +148,9 @@ def _environments(text: str) -> list[Path]:
 
 def test_no_colours(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, str(NACKS), NO_COLOR="1")
-    written = terminal.read_until(b"CONNECT", b"PARTITIONED_METADATA")
-    terminal.press(b"q")
+    terminal.until("CONNECT", "PARTITIONED_METADATA")
+    written = terminal.written
+    terminal.press("q")
     terminal.wait()
     terminal.close()
     codes = {
@@ -140,7 +162,7 @@ def test_no_colours(tmp_path: Path) -> None:
 def test_wrong_sources_are_said_in_a_line(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "missing.pcap")
     assert terminal.wait() == 3
-    assert b"missing.pcap: no such file" in terminal.read_until(b"no such file")
+    terminal.until("missing.pcap: no such file")
     assert b"\x1b[?1049h" not in terminal.written
     terminal.close()
 

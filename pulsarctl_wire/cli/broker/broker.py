@@ -112,6 +112,11 @@ def broker(
     """Run an embedded Pulsar broker, for tests and development."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
+            if watch_options.tui:
+                from pulsarctl_wire.cli.tui.live import run_live
+
+                serve = partial(_run, place, data)
+                raise SystemExit(run_live("broker", watch_options, inject_options.faults, serve))
             raise SystemExit(_run(place, data, watch_options, inject_options.faults))
 
 

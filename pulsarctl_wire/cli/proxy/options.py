@@ -115,6 +115,10 @@ class WatchOptions:
     """What to show, record and count of the traffic."""
 
     tap: bool = flag("--tap", "Show the decoded frames.", TAP)
+    tui: bool = flag(
+        "--tui", "Look around in the traffic with the keyboard, and stop frames: pwire tui.", TAP
+    )
+    store: str | None = option("--store DIR", "Where --tui keeps events.", hidden=True)
     output: Output = option("-o --output", "Output format of the tap.", TAP, default="line")
     selection: SelectOptions = group(
         SelectOptions, TAP, expression="Show matching frames, as in decode.", commands="As in decode."
@@ -139,7 +143,7 @@ class WatchOptions:
     @property
     def is_needed(self) -> bool:
         """Whether anything is to be done with the traffic."""
-        return bool(self.tap or self.doctor or self.record or self.stats or self.metrics)
+        return bool(self.tap or self.doctor or self.record or self.stats or self.metrics or self.store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +240,9 @@ def check(options: WatchOptions) -> None:
         "--time": display.time_format != "utc",
     }
     flag = next((name for name, value in of_the_tap.items() if value), None)
-    if flag and not (options.tap or (options.doctor and flag in _OF_FINDINGS)):
+    if flag and not (
+        options.tap or options.tui or options.store or (options.doctor and flag in _OF_FINDINGS)
+    ):
         console.fail(f"{flag} needs --tap")
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"

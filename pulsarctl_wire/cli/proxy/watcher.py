@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pulsarctl_wire.capture.private_keys import read_private_keys
@@ -134,11 +135,15 @@ class WatchRun:
         self._not_shown = NotShown(self._say)
         self._live = Live(time.time_ns()) if options.stats or options.metrics else None
         self._sinks: list[Sink] = []
-        self._doctor = self._make_doctor() if options.doctor else None
+        self._doctor = self._make_doctor() if options.doctor or options.store else None
         self._follower = Follower(self._sinks, self._doctor.new_state if self._doctor else LedgerState)
         self._connections: dict[int, Connection] = {}
         if options.record:
             self._sinks.append(self._make_recording(options.record))
+        if options.store and self._doctor is not None:
+            from pulsarctl_wire.cli.tui.sink import StoreSink
+
+            self._sinks.append(StoreSink(Path(options.store), self._doctor, self._say))
         if self._live is not None:
             self._sinks.append(self._live)
         if self._doctor is not None:
@@ -159,6 +164,8 @@ class WatchRun:
 
     def _make_doctor(self) -> "Doctor":
         options = self.options
+        if options.store and not options.doctor:
+            return options.checks.make_doctor(live=True)
         stream = sys.stderr if options.tap else sys.stdout
         printer = self._err if options.tap else Printer(stream.fileno())
         output = "text" if options.tap else options.output
@@ -215,7 +222,7 @@ class WatchRun:
                 read_to = record.time_ns if record is not None else 0  # more may wait in the ring
                 self._follower.tick(read_to or time.time_ns())
         self._follower.finish()
-        if self._doctor is not None:
+        if self._doctor is not None and self.options.doctor:
             self._say(summarize(self._doctor))
         self._err.end(FLUSH)
         return console.EXIT_OUTPUT if self._follower.failed else 0

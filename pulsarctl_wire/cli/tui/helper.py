@@ -13,13 +13,23 @@ import shutil
 import signal
 import sys
 import termios
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.tui.job import Job, is_complete
+from pulsarctl_wire.errors import WireError
+from pulsarctl_wire.store.directory import write_json
 
+SERVE: Final = "serve"
+"""The job that is a proxy or a broker."""
+
+_LAST: Final = 12.0  # seconds that it has to end
+_LOOK: Final = 0.05  # seconds
 _RESET: Final = (
     b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # no mouse
     b"\x1b[?2004l\x1b[?1004l\x1b[?2048l\x1b[<u"  # no bracketed paste, focus events, sizes, or keys as codes
@@ -30,7 +40,7 @@ _RESET: Final = (
 class Helper:
     """The screen's end of the pipe to its helper."""
 
-    def __init__(self, job: Job, *, reads: bool) -> None:
+    def __init__(self, job: Job, starts: Mapping[str, Callable[[], object]]) -> None:
         self.directory = job.directory
         self._filters = 0
         reader, self._writer = os.pipe()
@@ -40,7 +50,7 @@ class Helper:
         self._process = os.fork()
         if not self._process:
             os.close(self._writer)
-            _run(job, reader, terminal, reads=reads)
+            _run(job, starts, reader, terminal)
         os.close(reader)
 
     def filter(self, expression: str) -> int:
@@ -71,7 +81,7 @@ def _terminal_state() -> Any:
     return None
 
 
-def _run(job: Job, reader: int, terminal: Any, *, reads: bool) -> NoReturn:
+def _run(job: Job, starts: Mapping[str, Callable[[], object]], reader: int, terminal: Any) -> NoReturn:
     """Run the helper's process."""
     os.setpgid(0, 0)  # what stops the screen must not stop who cleans up after it
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
@@ -80,12 +90,12 @@ def _run(job: Job, reader: int, terminal: Any, *, reads: bool) -> NoReturn:
     keep = os.dup(1)
     os.dup2(errors, 1)
     os.dup2(errors, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     running = _Running(job)
     has_ended = False
     try:
-        if reads:
-            running.start("read", _read, job)
-            running.start("examine", _examine, job)
+        for name, run in starts.items():
+            running.start(name, run)
         with open(reader, "rb") as stream:
             for line in stream:
                 request = json.loads(line)
@@ -104,6 +114,11 @@ def _reset(screen: int, terminal: Any) -> None:
     with suppress(OSError, termios.error):
         os.write(screen, _RESET)
         termios.tcsetattr(screen, termios.TCSANOW, terminal)
+
+
+def reading(job: Job) -> dict[str, Callable[[], object]]:
+    """Return the jobs that read captures, by name."""
+    return {"read": partial(_read, job), "examine": partial(_examine, job)}
 
 
 def _read(job: Job) -> None:
@@ -140,17 +155,27 @@ class _Running:
         if process:
             self._processes[name] = process
             return
+        code: object = 1
         try:
             os.setpgid(0, 0)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if name != "read":
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.default_int_handler)
+            if name in ("examine", "filter"):
                 os.nice(5)
-            run(*arguments)
-        except Exception as error:
-            sys.stderr.write(f"pwire: {name}: {type(error).__name__}: {error}\n")
+            code = run(*arguments) or 0
+        except SystemExit as error:
+            code = error.code or 0
+        except BaseException as error:
+            reason = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"pwire: {name}: {reason}\n")
         finally:
             with suppress(OSError):
+                sys.stdout.flush()
                 sys.stderr.flush()
+            if name == "read" and code:
+                write_json(self._job.directory, "reading", {"is_done": True, "code": console.EXIT_SOURCE})
+            if name == SERVE:
+                write_json(self._job.directory, "ended", {"code": code})
             os._exit(0)
 
     def filter(self, number: int, expression: str) -> None:
@@ -163,10 +188,18 @@ class _Running:
 
     def _kill(self, name: str) -> None:
         process = self._processes.pop(name, 0)
-        if process:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+        if not process:
+            return
+        with suppress(ProcessLookupError):
+            if name == SERVE:  # it ends its recording, and the processes beside it
+                os.kill(process, signal.SIGTERM)
+                deadline = time.monotonic() + _LAST
+                while time.monotonic() < deadline:
+                    if os.waitpid(process, os.WNOHANG)[0]:
+                        return
+                    time.sleep(_LOOK)
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
     def stop(self) -> None:
         """Stop all jobs, and delete what nobody needs any more."""

@@ -11,18 +11,18 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
-from pulsarctl_wire.checks.folding import fold
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.capture.reading import Sources
 from pulsarctl_wire.cli.tui.job import Job
+from pulsarctl_wire.cli.tui.sink import write_state
 from pulsarctl_wire.errors import FilterError
-from pulsarctl_wire.render.findings import finding_record
 from pulsarctl_wire.stats.overview import Overview
 from pulsarctl_wire.store.directory import read_json, write_json
 from pulsarctl_wire.store.reader import StoreReader
@@ -32,7 +32,6 @@ from pulsarctl_wire.wire.frame import Event, Frame
 EVERY: Final = 0.2
 """Seconds between two looks at files that are still written."""
 
-_MAX_FINDINGS: Final = 2_000  # shown
 _EXAMINED_EVERY: Final = 1.0  # seconds
 
 
@@ -68,7 +67,7 @@ def read(job: Job) -> None:
                 writer.flush()
                 write_json(directory, "reading", {"events": writer.count, "is_done": False})
         writer.finish()
-        write_json(directory, "reading", {"events": writer.count, "is_done": True})
+        write_json(directory, "reading", {"events": writer.count, "is_done": True, "code": sources.code})
 
 
 def examine(job: Job) -> None:
@@ -87,20 +86,14 @@ def examine(job: Job) -> None:
     decoder.numbers = numbers
     timer = _Timer(_EXAMINED_EVERY)
 
-    def say(*, is_done: bool) -> None:
-        findings, frames = list(fold(doctor.findings.values())), doctor.map_frames_to_rules()
-        records = [finding_record(finding, numbers.find) for finding in findings[:_MAX_FINDINGS]]
-        value = {"findings": records, "frames": frames, "is_done": is_done}
-        write_json(job.directory, "findings", value | {"omitted": len(findings) - len(records)})
-        write_json(job.directory, "counts", overview.counts())
-
+    write = partial(write_state, job.directory, doctor, overview, find_packet=numbers.find)
     with ExitStack() as stack:
         for events in Sources(job.sources, stack, bar=False).read(decoder, say=False):
             overview.add(events)
             if timer.is_due():
-                say(is_done=False)
+                write(is_done=False)
         doctor.conclude(decoder.last_ns, decoder.finish())
-    say(is_done=True)
+    write(is_done=True)
 
 
 def filter_events(job: Job, number: int, expression: str) -> None:

@@ -16,9 +16,11 @@ from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.findings import CheckOptions
 from pulsarctl_wire.cli.options import DisplayOptions, ReadOptions
 from pulsarctl_wire.cli.signature import argument, group, option
+from pulsarctl_wire.errors import FilterError
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.tui.job import Job
+    from pulsarctl_wire.record import Recorder
     from pulsarctl_wire.tui.model import Jobs, Session
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3  # of all that is kept
@@ -55,11 +57,28 @@ def tui(options: TuiOptions) -> int:
             console.fail(f"{source}: no such file", console.EXIT_SOURCE)
     if "-" in sources:
         console.fail("tui: stdin is the keyboard; save the capture to a file first")
+    if first is not None and len(sources) > 1:
+        console.fail(f"FILE#{first}: frames of several sources are numbered together; give one source")
     with console.errors_reported():
         from pulsarctl_wire.cli.tui.job import is_complete
 
+        _check(options)
         job = make_job(options, sources)
         return run(job, options, first, reads=not is_complete(job.directory))
+
+
+def _check(options: TuiOptions) -> None:
+    """Raise an error, or end the command, for what would only fail behind the screen."""
+    options.checks.pick_rules()
+    if options.expression is not None:
+        from pulsarctl_wire.cli.capture.select import Expression
+        from pulsarctl_wire.record import Recorder
+
+        Expression(options.expression, Recorder())
+    if options.read.keylogs:
+        from pulsarctl_wire.capture.secrets import require_keylogs
+
+        require_keylogs(options.read.keylogs)
 
 
 def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
@@ -145,47 +164,61 @@ def _key(options: TuiOptions, sources: list[str]) -> str:
 
 def run(job: Job, options: TuiOptions, first: int | None, *, reads: bool) -> int:
     """Show the screen until the user quits; returns the exit code."""
-    from pulsarctl_wire.cli.tui.helper import Helper
+    from pulsarctl_wire.cli.tui.helper import Helper, reading
 
-    helper = Helper(job, reads=reads)
+    helper = Helper(job, reading(job) if reads else {})
     try:
         from pulsarctl_wire.tui.app import PwireApp
 
-        app = PwireApp(make_session(job, options, helper, first))
+        names = ", ".join(map(os.path.basename, job.sources[:3]))
+        title = names + (f" and {len(job.sources) - 3} more" if len(job.sources) > 3 else "")
+        app = PwireApp(make_session(job, title, helper, first=first, expression=options.expression))
         app.run()
     finally:
         helper.end()
-    return app.return_code or 0
+    for message in app.model.messages:
+        sys.stderr.write(f"pwire: {message}\n")
+    return app.return_code or app.model.reading.get("code", 0)
 
 
-def make_session(job: Job, options: TuiOptions, helper: Jobs, first: int | None) -> Session:
+def make_session(
+    job: Job, title: str, jobs: Jobs, *, first: int | None = None, expression: str | None = None
+) -> Session:
     """Return what the screen needs."""
     from pulsarctl_wire.cli.capture.explain import explain_rule
-    from pulsarctl_wire.cli.capture.select import Expression, FirstError
+    from pulsarctl_wire.cli.capture.select import FirstError
     from pulsarctl_wire.cli.tui.export import Export
     from pulsarctl_wire.record import RECORD_NAMES
     from pulsarctl_wire.tui.model import Session
 
     recorder = job.make_recorder()
-    names = ", ".join(map(os.path.basename, job.sources[:3]))
-    more = f" and {len(job.sources) - 3} more" if len(job.sources) > 3 else ""
     return Session(
         job.directory,
-        names + more,
-        helper,
+        title,
+        jobs,
         recorder,
-        options.display.time_format,
-        check=lambda text: Expression(text, recorder, "filter"),
+        job.display.time_format,
+        check=partial(_check_filter, recorder),
         explain=explain_rule,
         names=sorted(RECORD_NAMES),
         is_error=FirstError(recorder),
-        export=Export(recorder, names + more, partial(_name_answer, job.directory)),
+        export=Export(recorder, title, partial(_name_answer, job.directory)),
         link=job.sources[0] if len(job.sources) == 1 else "",
         colour=console.has_colour(sys.stdout),
         is_gone=_is_stdin_gone,
         first=first,
-        expression=options.expression or "",
+        expression=expression or "",
     )
+
+
+def _check_filter(recorder: Recorder, text: str) -> None:
+    """Raise FilterError for an expression that is wrong; the error does not repeat it."""
+    from pulsarctl_wire.cli.capture.select import Expression
+
+    try:
+        Expression(text, recorder, "filter")
+    except FilterError as error:
+        raise FilterError(str(error).removeprefix(f"filter {text}: ")) from error
 
 
 def _is_stdin_gone() -> bool:

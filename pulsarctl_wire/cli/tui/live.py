@@ -1,0 +1,97 @@
+"""`--tui`: a screen for the traffic of a proxy or a broker, which runs in a process beside it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pulsarctl_wire.cli import console
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.cli.proxy.options import FaultOptions, WatchOptions
+
+Serve = Callable[["WatchOptions", "FaultOptions"], int]
+"""Runs a proxy or a broker with these options until a signal comes; returns its exit code."""
+
+
+def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions, serve: Serve) -> int:
+    """Show the traffic of what `serve` runs until the user quits; return the exit code."""
+    console.require("textual")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        console.fail(f"{kind} --tui: this is no terminal; --tap prints frames anywhere")
+    if watch_options.tap or watch_options.stats:
+        console.fail(f"{kind}: --tui cannot be combined with --tap or --stats: it takes the whole terminal")
+    from pulsarctl_wire.cli.options import ReadOptions
+    from pulsarctl_wire.cli.tui.helper import Helper
+    from pulsarctl_wire.cli.tui.job import Job
+
+    directory = Path(tempfile.mkdtemp(prefix="pwire-"))
+    control = Path(fault_options.control or directory / "control.sock")
+    job = Job(directory, [], ReadOptions(), watch_options.display, watch_options.checks, is_kept=False)
+    watch = replace(watch_options, tui=False, store=str(directory))
+    faults = replace(fault_options, control=str(control))
+    messages = Path(tempfile.mkstemp(prefix="pwire-", suffix=".txt")[1])
+    helper = Helper(job, {"serve": lambda: serve(watch, faults)})
+    try:
+        from pulsarctl_wire.cli.tui.tui import make_session
+        from pulsarctl_wire.tui.app import PwireApp
+        from pulsarctl_wire.tui.model import Intercept
+
+        session = make_session(job, f"{kind}, live", helper, expression=watch_options.selection.expression)
+        ask = _make_ask(control, kind)
+        session = replace(session, live=True, intercept=Intercept(ask, *_editing(), _catalogue()))
+        app = PwireApp(session)
+        app.run()
+        with_messages = directory / "messages"
+        if with_messages.exists():
+            shutil.copyfile(with_messages, messages)
+    finally:
+        helper.end()
+    if app.return_code:
+        sys.stderr.write(messages.read_text(errors="replace"))
+    messages.unlink(missing_ok=True)
+    return app.return_code or 0
+
+
+def _make_ask(control: Path, kind: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    from pulsarctl_wire.net.control import ask
+
+    return lambda request: ask(control, request, 5.0, kind)
+
+
+def _editing() -> tuple[Callable[[bytes], str], Callable[[str], bytes]]:
+    """Return the functions that turn a frame into a text to edit, and such a text into a frame."""
+    import json
+
+    from pulsarctl_wire.conformance.fuzzing.script import write_line
+    from pulsarctl_wire.errors import LocalProtocolError
+    from pulsarctl_wire.wire.json_command import parse_line
+
+    def describe(data: bytes) -> str:
+        line = write_line(data)
+        return json.dumps(json.loads(line), indent=2, ensure_ascii=False) if line.startswith("{") else line
+
+    def parse(text: str) -> bytes:
+        try:
+            data = parse_line(" ".join(text.split("\n")))
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from error
+        if not isinstance(data, bytes):
+            raise LocalProtocolError("this is no frame")
+        return data
+
+    return describe, parse
+
+
+def _catalogue() -> list[tuple[str, str, list[tuple[str, str, str]]]]:
+    """Return all faults: name, what it does, and parameters with their defaults and help."""
+    from pulsarctl_wire.faults import FAULTS
+    from pulsarctl_wire.faults.base import Fault
+
+    common = Fault.list_parameters()
+    return [(kind.name, kind.describe(), [*kind.list_parameters(), *common]) for kind in FAULTS]
