@@ -62,7 +62,7 @@ class Terminal:
             return os.read(self._ours, 1 << 20)
         return b""
 
-    def until(self, holds: Callable[[bytes], bool], limit: float = 120) -> float:
+    def until(self, holds: Callable[[bytes], bool], limit: float = 60) -> float:
         """Read until something holds of what was written; return the seconds since the start."""
         seen = b""
         while not holds(seen):
@@ -124,7 +124,7 @@ def measure(sources: list[str], expression: str) -> dict[str, float]:
         figures["page, median, ms"] = statistics.median(pages) * 1e3
         figures["page, slowest, ms"] = max(pages) * 1e3
         terminal.press("f")
-        terminal.until(lambda seen: True)
+        terminal.until(lambda seen: b"total_size > 1000" in seen)  # the filter line is open
         terminal.press(expression)
         begun = time.perf_counter()
         terminal.press("\r")

@@ -143,9 +143,6 @@ class PwireApp(App[None]):
     # -- what is new
 
     def _look(self) -> None:
-        if self._session.is_gone():
-            self.exit(return_code=1)
-            return
         model, lines = self.model, self._frames.lines
         before, findings = model.rows, model.findings
         model.refresh()

@@ -55,7 +55,7 @@ class Session:
     `check` raises FilterError for an expression that is wrong. `names` are the fields of expressions.
     `explain` returns lines about a rule of the doctor. `is_error` says whether an event is damage, or says
     that something failed. `export` writes events to a file, and returns what it did. `link` is the source
-    to which links to frames point. `is_gone` says whether the terminal was closed.
+    to which links to frames point.
     """
 
     directory: Path
@@ -69,7 +69,6 @@ class Session:
     is_error: Callable[[Event], bool]
     export: Callable[[str, Iterable[Event]], str]
     link: str = ""
-    is_gone: Callable[[], bool] = bool
     colour: bool = True
     first: int | None = None
     """The number of the frame to go to."""

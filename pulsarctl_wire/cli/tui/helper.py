@@ -9,10 +9,12 @@ means that the screen has closed. If the pipe ends without that, the helper rese
 
 import json
 import os
+import select
 import shutil
 import signal
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -73,6 +75,18 @@ class Helper:
     def _tell(self, value: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):
             os.write(self._writer, json.dumps(value).encode() + b"\n")
+
+
+def end_with_terminal() -> None:
+    """End this process as soon as its terminal is closed: what a screen writes at its end would block."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(sys.stdin.fileno(), 0)  # reports only that the other end is gone
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _terminal_state() -> Any:

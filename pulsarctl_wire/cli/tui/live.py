@@ -27,7 +27,7 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
     if watch_options.tap or watch_options.stats:
         console.fail(f"{kind}: --tui cannot be combined with --tap or --stats: it takes the whole terminal")
     from pulsarctl_wire.cli.options import ReadOptions
-    from pulsarctl_wire.cli.tui.helper import Helper
+    from pulsarctl_wire.cli.tui.helper import SERVE, Helper, end_with_terminal
     from pulsarctl_wire.cli.tui.job import Job
 
     directory = Path(tempfile.mkdtemp(prefix="pwire-"))
@@ -36,7 +36,8 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
     watch = replace(watch_options, tui=False, store=str(directory))
     faults = replace(fault_options, control=str(control))
     messages = Path(tempfile.mkstemp(prefix="pwire-", suffix=".txt")[1])
-    helper = Helper(job, {"serve": lambda: serve(watch, faults)})
+    helper = Helper(job, {SERVE: lambda: serve(watch, faults)})
+    end_with_terminal()
     try:
         from pulsarctl_wire.cli.tui.tui import make_session
         from pulsarctl_wire.tui.app import PwireApp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -164,9 +163,10 @@ def _key(options: TuiOptions, sources: list[str]) -> str:
 
 def run(job: Job, options: TuiOptions, first: int | None, *, reads: bool) -> int:
     """Show the screen until the user quits; returns the exit code."""
-    from pulsarctl_wire.cli.tui.helper import Helper, reading
+    from pulsarctl_wire.cli.tui.helper import Helper, end_with_terminal, reading
 
     helper = Helper(job, reading(job) if reads else {})
+    end_with_terminal()
     try:
         from pulsarctl_wire.tui.app import PwireApp
 
@@ -205,7 +205,6 @@ def make_session(
         export=Export(recorder, title, partial(_name_answer, job.directory)),
         link=job.sources[0] if len(job.sources) == 1 else "",
         colour=console.has_colour(sys.stdout),
-        is_gone=_is_stdin_gone,
         first=first,
         expression=expression or "",
     )
@@ -219,13 +218,6 @@ def _check_filter(recorder: Recorder, text: str) -> None:
         Expression(text, recorder, "filter")
     except FilterError as error:
         raise FilterError(str(error).removeprefix(f"filter {text}: ")) from error
-
-
-def _is_stdin_gone() -> bool:
-    """Return whether nobody is at the other end of stdin any more."""
-    poll = select.poll()
-    poll.register(0, 0)
-    return any(events & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 def _name_answer(directory: Path, number: int) -> str:
