@@ -64,7 +64,9 @@ def test_a_fault_is_added_by_a_form(broker: tuple[Terminal, str]) -> None:
     terminal.until("soon")
     terminal.press("\x13")
     terminal.until("delay: time=soon: give a time")  # the form stays open
-    terminal.press("\x7f\x7f\x7f\x7f5ms")
+    terminal.press("\x7f" * 4)
+    terminal.until("  100ms")  # the default, where nothing is written
+    terminal.press("5ms")
     terminal.until("  5ms")
     terminal.press("\x13")
     terminal.until("#1 delay time=5ms  0 of 0 matches hit")
