@@ -185,21 +185,25 @@ class Tcp:
 
 
 def take_tracked(tcp: Tcp, events: list[Event]) -> list[Event]:
-    """Take the events of a connection out of `events`, after its state has tracked them.
-
-    If some have waited for other bytes, it is noted in which order they are reported, and when.
-    """
+    """Take the events of a connection out of `events`, after its state has tracked them."""
     if not events:
         return []
     batch = events[:]
     events.clear()
     now = tcp.last_ns
-    if now is not None and (tcp.reported or any(event.time_ns != now for event in batch)):
-        for event in batch:
-            tcp.reported += 1
-            event.reported = now, tcp.reported
+    if tcp.reported or any(event.time_ns != now for event in batch):
+        note_report(tcp, batch)
     track(tcp, batch)
     return batch
+
+
+def note_report(tcp: Tcp, events: list[Event]) -> None:
+    """Note in which order events are reported, some of which have waited for other bytes, and when."""
+    now = tcp.last_ns
+    if now is not None:
+        for event in events:
+            tcp.reported += 1
+            event.reported = now, tcp.reported
 
 
 def track(tcp: Tcp, events: list[Event]) -> None:

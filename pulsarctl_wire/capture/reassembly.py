@@ -41,6 +41,7 @@ from pulsarctl_wire.capture.halves import (
     is_another,
     is_repeated,
     note_end,
+    note_report,
     open_pieces,
     release,
     settle,
@@ -134,15 +135,17 @@ class Reassembler:
         is_late = sequence != half.next & MASK or tcp.waiting
         if payload and (is_late or half.closed or half.fin >= 0 or not half.is_plain):
             return self._start(self._add_slowly(segment, time_ns, packet))
-        tcp.last_packet, tcp.last_ns = packet, time_ns
+        tcp.last_packet, tcp.last_ns, tcp.reported = packet, time_ns, 0
+        half.next += len(payload)  # the usual case: the very next bytes
         if not payload:
             return []
-        half.next += len(payload)  # the usual case: the very next bytes
         events = half.stream.take(payload, time_ns, packet)
         if events:
             if half.stream.has_more:
-                later_events: list[Event] = []
-                self._steps = self._collect(tcp, take_rest(half, later_events), later_events)
+                later: list[Event] = []
+                self._steps = self._collect(tcp, take_rest(half, later), later)
+            if events[0].time_ns != time_ns:
+                note_report(tcp, events)
             track(tcp, events)
             return events
         self._held += len(payload)

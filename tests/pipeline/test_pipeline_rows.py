@@ -78,6 +78,7 @@ def test_all_samples_one_after_the_other(tmp_path: Path) -> None:
 @example(seed=1000816)  # a deferred answer that was cut
 @example(seed=3002152)  # an answer without a request, after its consumer was opened
 @example(seed=239)  # what begins like TLS, and is not
+@example(seed=26564)  # the same: bytes that waited are reported in the usual case, too
 def test_random_captures(seed: int, directory: Path) -> None:
     made = capture(random.Random(seed))
     with tempfile.TemporaryDirectory(dir=directory) as place:
