@@ -3,7 +3,7 @@
     python -m benchmarks.tui perf.pcap [--filter EXPR] [--copies N]
 
 What lists and filters is compared with `pwire decode -q` with the same filter, in the same run. With
-`--copies` that many links to the capture are opened as well, which shows what memory depends on.
+`--copies` a capture that is so many times as long is opened as well, which shows what memory depends on.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.captures import concatenate
 from benchmarks.harness import pwire
 
 _EXPRESSION = 'command == "SEND" and total_size > 100'
@@ -151,11 +152,10 @@ def main() -> None:
     total = figures["all listed, s"] + figures["filter, s"]
     print(f"{'listed and filtered':<24}{total / decode:10.2f} times the time of decode")
     if options.copies:
-        with tempfile.TemporaryDirectory(dir=Path(options.capture).parent) as directory:
-            paths = [os.path.join(directory, f"{number}.pcap") for number in range(options.copies)]
-            for path in paths:
-                os.link(options.capture, path)
-            more = measure(paths, options.filter)
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory, "copies.pcap")
+            concatenate(Path(options.capture), path, options.copies)
+            more = measure([str(path)], options.filter)
         print(f"{options.copies} copies")
         for name, figure in more.items():
             print(f"{name:<24}{figure:10.2f}")

@@ -52,7 +52,7 @@ async def check(shown: Screen, *keys: str) -> None:
 
 
 @given(st.lists(texts, min_size=4, max_size=4))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_names_and_payloads(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     topic, name, subscription, payload = names
     commands = [

@@ -12,6 +12,8 @@ from tui.test_terminal import LIMIT, PWIRE, Terminal
 
 Start = Callable[..., Terminal]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
