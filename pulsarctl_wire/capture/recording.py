@@ -124,6 +124,12 @@ class SessionWriter:
             self._segment(sides, to_broker, _PSH | ACK, time_ns, memoryview(data)[pos : pos + MAX_PAYLOAD])
             self._acknowledge(sides, to_broker, time_ns)
 
+    def comment(self, connection: Connection, text: str) -> None:
+        """Add a comment to the next packet of an open connection."""
+        sides = self._open.get(connection.index)
+        if sides is not None:
+            sides[1].comments = (*sides[1].comments, text)
+
     def gap(self, connection: Connection, to_broker: bool, size: int, time_ns: int) -> None:
         """Skip `size` bytes of one direction that were sent but not seen; readers report them as a gap.
 

@@ -64,6 +64,10 @@ class RecordingSink(Sink):
         if redacted is not None and redacted.held:
             self._held_since[direction] = time_ns
 
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Write a comment on the next packet."""
+        self._write(self._writer.comment, connection, f"pwire proxy: {change}")
+
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
         """Write a gap."""
         redacted = self._redacted.get((connection.index, to_broker))

@@ -32,12 +32,14 @@ _COUNT: Final = whole(1, 10**15)
 class Send(NamedTuple):
     """Send `data`, not before time `at`; `back`: to the sender of the frame, as if it were an answer.
 
-    In one direction a later Send never overtakes an earlier one, even if its time is earlier.
+    In one direction a later Send never overtakes an earlier one, even if its time is earlier. `change` says
+    what was done to the frame; "": nothing.
     """
 
     data: bytes
     at: float
     back: bool = False
+    change: str = ""
 
 
 class Close(NamedTuple):
@@ -74,24 +76,25 @@ Action = Send | Close | Reset | Blackhole | Wake | Note
 class Unit(NamedTuple):
     """A unit of traffic: a whole frame, as bytes and decoded, or other bytes (`frame` is None).
 
-    `at` is the time in seconds before which it must not be sent.
+    `at` is the time in seconds before which it must not be sent. `change` is as in `Send`.
     """
 
     data: bytes
     frame: Frame | None
     at: float
+    change: str = ""
 
     def with_data(self, data: bytes) -> "Unit":
         """Return the unit with other bytes, which need not be a frame any more."""
-        old = self.frame
+        old, change = self.frame, self.change or "changed"
         if old is None:
-            return self._replace(data=data)
+            return self._replace(data=data, change=change)
         events = FrameStream(old.connection, old.to_broker, limit=len(data)).feed(data, old.time_ns)
         frame = events[0] if events else None
         if not isinstance(frame, Frame):
-            return self._replace(data=data, frame=None)
+            return self._replace(data=data, frame=None, change=change)
         frame.topic, frame.subscription = old.topic, old.subscription
-        return self._replace(data=data, frame=frame)
+        return self._replace(data=data, frame=frame, change=change)
 
 
 Item = Unit | Action

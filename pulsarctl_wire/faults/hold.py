@@ -95,10 +95,12 @@ class _HoldLane(FaultState):
         frames, answers = entry.decision
         if what := _describe(unit.data, frames, answers):
             yield Note(f"{self.fault.name}: {name} {what}")
-        for data in frames:
-            yield (unit if data == unit.data else unit.with_data(data))._replace(at=max(unit.at, now))
+        for index, data in enumerate(frames):
+            passed = unit if data == unit.data else unit.with_data(data)
+            change = "sent again" if index and passed is unit else passed.change
+            yield passed._replace(at=max(unit.at, now), change=change)
         for data in answers:
-            yield Send(data, now, back=True)
+            yield Send(data, now, back=True, change="answered in the peer's place")
 
     def release(self) -> Iterator[Item]:
         """Yield everything that waits, as it came."""

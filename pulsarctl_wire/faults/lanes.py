@@ -229,7 +229,7 @@ class FaultLane:
             return
         for item in items:
             if isinstance(item, Unit):
-                actions.append(Send(item.data, item.at))
+                actions.append(Send(item.data, item.at, change=item.change))
             else:
                 actions.append(item)
                 if isinstance(item, (Close, Reset, Blackhole)):

@@ -47,7 +47,9 @@ def test_frames_are_held_changed_dropped_and_repeated(
 ) -> None:
     control = tmp_path / "control.sock"
     fault = "hold command=SEND direction=to-broker wait=60s"
-    with Proxy(pwire, broker.url, "--tap", "-o", "json", "--control", control, "--fault", fault) as proxy:
+    record = tmp_path / "record.pcapng"
+    options = ("--tap", "-o", "json", "--control", control, "--fault", fault, "--record", record)
+    with Proxy(pwire, broker.url, *options) as proxy:
         client, other = pulsar.Client(proxy.url), pulsar.Client(proxy.url)
         producer = client.create_producer(f"{topic}-a", batching_enabled=False, send_timeout_millis=60_000)
         sent: list[str] = []
@@ -77,6 +79,9 @@ def test_frames_are_held_changed_dropped_and_repeated(
         other.close()
         assert proxy.interrupt() == 0, proxy.said
     assert sent == ["Result.Ok"] * 3
+    notes = [frame["notes"] for frame in proxy.frames("SEND") if frame["topic"].endswith("-a")]
+    assert notes == [[], ["by pwire: changed"], [], ["by pwire: sent again"]]
+    assert b"pwire proxy: changed" in record.read_bytes()
     assert "hold: SEND changed" in proxy.said
     assert "hold: SEND sent 2 times" in proxy.said
     reader = pulsar.Client(broker.url)

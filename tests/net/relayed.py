@@ -157,6 +157,9 @@ class Seen(TapRing):
         self.open[connection.index] = connection
         self._heard("opened", connection.index)
 
+    def changed(self, connection: Connection, to_broker: bool, change: str, time_ns: int) -> None:
+        self._heard("changed", (to_broker, change))
+
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
         if self.deaf():
             return False

@@ -414,7 +414,7 @@ async def test_an_answer_to_connect_is_told(routing: Routing) -> None:
         assert await client.rest() == b""
         await proxied.seen.until(lambda: proxied.seen.ended)
         told = [what for what, _ in proxied.seen.told if what != "note"]
-        assert told == ["opened", "carried", "closed"]
+        assert told == ["opened", "changed", "carried", "closed"]
         assert not proxied.seen.bytes[True]
         assert not proxied.proxy.relays
 

@@ -248,6 +248,8 @@ class WatchRun:
         elif index not in self._connections:
             if kind == tap.MISSED:
                 self._not_shown.missed(Connection(index), to_broker, *record.counts, time_ns)
+        elif kind == tap.CHANGED:
+            self._follower.changed(self._connections[index], to_broker, data.decode("utf-8", "replace"))
         elif kind == tap.MISSED:
             self._follower.missed(self._connections[index], to_broker, *record.counts, time_ns)
         elif kind == tap.CLOSED:

@@ -124,7 +124,7 @@ class RelayLane:
         self._faults: FaultLane | None = None
         self._held = bytearray()  # the beginning of a frame to be inspected
         self._need = 0  # bytes that `_held` needs before the walk can go on
-        self.answers: list[bytes] = []  # from the other lane, to be sent at the next frame boundary
+        self.answers: list[tuple[bytes, str]] = []  # of the other lane, to be sent at a frame boundary
         self._waiting: list[bytes] = []  # for the target leg to be connected
         self._delayed: deque[tuple[float, Callable[[], None], int]] = deque()
         self._delayed_bytes = 0
@@ -246,9 +246,10 @@ class RelayLane:
         for action in actions:
             if isinstance(action, Send):
                 if action.back:
-                    relay.lanes[not self.to_broker].answer(action.data)
+                    relay.lanes[not self.to_broker].answer(action.data, action.change)
                 else:
-                    self._schedule(action.at, partial(self._send, action.data), len(action.data))
+                    send = partial(self._send, action.data, action.change)
+                    self._schedule(action.at, send, len(action.data))
             elif isinstance(action, Note):
                 relay.note(action.text)
             elif isinstance(action, Close):
@@ -265,16 +266,16 @@ class RelayLane:
         if self._faults is not None and not self._relay.is_over:
             self._act(self._faults.take(b"", None, self._relay.now()))
 
-    def answer(self, data: bytes) -> None:
+    def answer(self, data: bytes, change: str = "") -> None:
         """Insert a frame that the source did not send, at the next frame boundary."""
-        self.answers.append(data)
+        self.answers.append((data, change or "answered in the peer's place"))
         self._send_answers()
 
     def _send_answers(self) -> None:
         if self.answers and not self._walk.left and not self._held:
             answers, self.answers = self.answers, []
-            for data in answers:
-                self._schedule(0.0, partial(self._send, data), len(data))
+            for data, change in answers:
+                self._schedule(0.0, partial(self._send, data, change), len(data))
             self._relay.balance()
         elif len(self.answers) == MAX_ANSWERS:
             self._relay.balance()
@@ -290,7 +291,7 @@ class RelayLane:
         else:
             self._send(data)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes, change: str = "") -> None:
         relay = self._relay
         target = relay.legs[self.to_broker].transport
         if relay.is_blackholed or self.has_ended:
@@ -303,6 +304,8 @@ class RelayLane:
             now = time.time_ns()  # before the write, so that no answer can have an earlier time
             target.write(data)
             relay.carried[self.to_broker] += len(data)
+            if change:
+                relay.tap.changed(relay.connection, self.to_broker, change, now)
             self.tap_writer.carried(data, now)
 
     def _schedule(self, time: float, do: Callable[[], None], size: int = 0) -> None:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from pulsarctl_wire.wire.frame import Connection
 from pulsarctl_wire.wire.framing.walk import FrameWalk
 
-OPENED, CARRIED, MISSED, CLOSED, NOTE, LEFT_OUT, END = range(1, 8)
+OPENED, CARRIED, MISSED, CLOSED, NOTE, LEFT_OUT, END, CHANGED = range(1, 9)
 """Kinds of records. LEFT_OUT: number of notes that did not fit; END: there are no more records."""
 
 CAPACITY: Final = 64 * 1024 * 1024
@@ -99,6 +99,10 @@ class TapRing:
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> bool:
         """Put `data` that was passed on; return whether there was room for it."""
         return self._add(CARRIED, connection.index, to_broker, time_ns, data)
+
+    def changed(self, connection: Connection, to_broker: bool, change: str, time_ns: int) -> None:
+        """Put what was done to the frame that is carried next."""
+        self._add(CHANGED, connection.index, to_broker, time_ns, change.encode())
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> bool:
         """Put a record of missed bytes and frames; return whether there was room for it."""

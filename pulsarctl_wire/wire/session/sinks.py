@@ -7,7 +7,7 @@ To watch something else, write another sink. docs/extending.md shows how.
 
 from collections.abc import Callable, Sequence
 
-from pulsarctl_wire.wire.frame import Connection, Event, HttpMessage
+from pulsarctl_wire.wire.frame import Connection, Event, Frame, HttpMessage
 from pulsarctl_wire.wire.framing.stream import FrameStream
 from pulsarctl_wire.wire.framing.web_stream import WebStream
 from pulsarctl_wire.wire.session.knowledge import Knowledge
@@ -33,6 +33,9 @@ class Sink:
 
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> None:
         """Handle `data` of a connection. If this completes any events, `events` is called next."""
+
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Handle what a proxy did to the frame that `carried` gets next."""
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
         """Handle a hole of `size` bytes that were not seen: `frames` frames, or parts of them."""
@@ -61,6 +64,7 @@ class Follower:
         self._new_state = new_state
         self._knowledge = Knowledge()
         self._open: dict[int, tuple[LedgerState, tuple[FrameStream, FrameStream]]] = {}
+        self._changes: dict[tuple[int, bool], str] = {}
 
     @property
     def failed(self) -> bool:
@@ -82,6 +86,12 @@ class Follower:
         if self._decodes:
             state, streams = self._open[connection.index]
             self._hand_on(state, streams[to_broker].feed(data, time_ns))
+
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Pass on what was done to the next frame, which gets a note about it."""
+        self._changes[connection.index, to_broker] = change
+        for sink in self._sinks:
+            sink.changed(connection, to_broker, change)
 
     def missed(self, connection: Connection, to_broker: bool, size: int, frames: int, time_ns: int) -> None:
         """Pass on that `size` bytes of a connection were not seen; see `Sink.missed`."""
@@ -123,8 +133,18 @@ class Follower:
         self._hand_on(state, events)
         state.end()
 
+    def _mark(self, events: list[Event]) -> None:
+        """Note what was done to frames."""
+        for event in events:
+            if isinstance(event, Frame):
+                change = self._changes.pop((event.connection.index, event.to_broker), "")
+                if change:
+                    event.note(f"by pwire: {change}")
+
     def _hand_on(self, state: LedgerState, events: list[Event]) -> None:
         if events:
+            if self._changes:
+                self._mark(events)
             state.track(events)
             for sink in self._sinks:
                 if sink.wants_events:
