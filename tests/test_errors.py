@@ -58,7 +58,7 @@ def test_each_extra_brings_its_libraries() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     assert {*EXTRAS} == {*extras} - {"dev"}
-    brought = dict.fromkeys(("grpc", "grpc_status"), "pyspark[connect]")
+    brought = dict.fromkeys(("grpc", "grpc_status"), "pyspark[connect]") | {"textual_serve": "textual-serve"}
     for extra, libraries in EXTRAS.items():
         for library in libraries:
             assert any(each.startswith(brought.get(library, library)) for each in extras[extra]), library

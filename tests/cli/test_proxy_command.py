@@ -31,6 +31,7 @@ from pulsarctl_wire.cli.console import (
     EXIT_UNREACHABLE,
     EXIT_USAGE,
 )
+from pulsarctl_wire.net.control import LONGEST
 
 SEND = send(b"payload", 5)
 
@@ -541,7 +542,7 @@ def test_the_socket_minds_nonsense(home: Path) -> None:
             sock.connect(str(_socket(proxy)))
             heard = Heard(os.dup(sock.fileno()))
             with suppress(BrokenPipeError):  # it need not read all of it
-                sock.sendall(bytes(1_000_000))  # a line that is too long
+                sock.sendall(bytes(LONGEST + 1_000_000))  # a line that is too long
             heard.end()
         assert proxy.ctl("fault", "list").returncode == 0
         assert proxy.stop() == 0

@@ -37,7 +37,7 @@ class Terminal:
         self.written = b""
         kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [str(PWIRE), verb, *words],
+            ["env", "--default-signal", str(PWIRE), verb, *words],  # nohup and the like ignore some
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
