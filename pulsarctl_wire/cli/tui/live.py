@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -35,11 +34,10 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
     job = Job(directory, [], ReadOptions(), watch_options.display, watch_options.checks, is_kept=False)
     watch = replace(watch_options, tui=False, store=str(directory))
     faults = replace(fault_options, control=str(control))
-    messages = Path(tempfile.mkstemp(prefix="pwire-", suffix=".txt")[1])
     helper = Helper(job, {SERVE: lambda: serve(watch, faults)})
     end_with_terminal()
     try:
-        from pulsarctl_wire.cli.tui.tui import make_session
+        from pulsarctl_wire.cli.tui.tui import end_screen, make_session
         from pulsarctl_wire.tui.app import PwireApp
         from pulsarctl_wire.tui.model import Intercept
 
@@ -48,15 +46,9 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
         session = replace(session, live=True, intercept=Intercept(ask, *_editing(), _catalogue()))
         app = PwireApp(session)
         app.run()
-        with_messages = directory / "messages"
-        if with_messages.exists():
-            shutil.copyfile(with_messages, messages)
     finally:
         helper.end()
-    if app.return_code:
-        sys.stderr.write(messages.read_text(errors="replace"))
-    messages.unlink(missing_ok=True)
-    return app.return_code or 0
+    return end_screen(app)
 
 
 def _make_ask(control: Path, kind: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -20,6 +20,7 @@ from pulsarctl_wire.errors import FilterError
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.tui.job import Job
     from pulsarctl_wire.record import Recorder
+    from pulsarctl_wire.tui.app import PwireApp
     from pulsarctl_wire.tui.model import Jobs, Session
 
 _MAX_CACHE_BYTES: Final = 4 * 1024**3  # of all that is kept
@@ -176,9 +177,15 @@ def run(job: Job, options: TuiOptions, first: int | None, *, reads: bool) -> int
         app.run()
     finally:
         helper.end()
+    return end_screen(app)
+
+
+def end_screen(app: PwireApp) -> int:
+    """Print what the processes beside a screen have said, and return the exit code."""
     for message in app.model.messages:
-        sys.stderr.write(f"pwire: {message}\n")
-    return app.return_code or app.model.reading.get("code", 0)
+        console.warn(message)
+    code: int = app.return_code or app.model.reading.get("code", 0)
+    return code
 
 
 def make_session(
