@@ -51,6 +51,7 @@ async def check(shown: Screen, *keys: str) -> None:
         assert SAFE.sub("", shown.picture()).replace("\n", "").isprintable()
 
 
+@pytest.mark.slow
 @given(st.lists(texts, min_size=4, max_size=4))
 @settings(max_examples=3)
 def test_names_and_payloads(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
@@ -83,6 +84,7 @@ def test_names_and_payloads(tmp_path_factory: pytest.TempPathFactory, names: lis
     asyncio.run(look())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["connect-type-last.hex", "command-type-beyond-int32.pcapng", "gzip-twice.gz"]
 )

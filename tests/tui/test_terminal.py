@@ -19,6 +19,9 @@ import pyte
 import pytest
 from tui.screens import SAMPLES
 
+from pulsarctl_wire.cli.tui.job import is_complete
+from pulsarctl_wire.store.directory import write_json
+
 NACKS = SAMPLES / "java-nack-dlq.pcap"
 PWIRE = Path(sys.executable).with_name("pwire")
 LIMIT = 30  # seconds
@@ -173,3 +176,11 @@ def test_without_a_terminal() -> None:
     )
     assert run.returncode == 2
     assert run.stderr == "pwire: tui: this is no terminal; pwire decode prints frames anywhere\n"
+
+
+def test_what_tls_hid_is_not_kept(tmp_path: Path) -> None:
+    write_json(tmp_path, "findings", {"is_done": True})
+    write_json(tmp_path, "reading", {"is_done": True, "has_secrets": False})
+    assert is_complete(tmp_path)
+    write_json(tmp_path, "reading", {"is_done": True, "has_secrets": True})
+    assert not is_complete(tmp_path)

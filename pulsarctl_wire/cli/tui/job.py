@@ -44,8 +44,12 @@ class Job:
 
 
 def is_complete(directory: Path) -> bool:
-    """Return whether a store has all of its sources, with findings and counts."""
+    """Return whether a store has all of its sources, with findings and counts, and may be kept.
+
+    What TLS hid is not kept.
+    """
     try:
-        return all(read_json(directory, name, {}).get("is_done") for name in ("reading", "findings"))
+        reading, findings = (read_json(directory, name, {}) for name in ("reading", "findings"))
     except StoreError:
         return False
+    return bool(reading.get("is_done") and findings.get("is_done") and not reading.get("has_secrets"))

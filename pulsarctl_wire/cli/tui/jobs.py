@@ -67,7 +67,9 @@ def read(job: Job) -> None:
                 writer.flush()
                 write_json(directory, "reading", {"events": writer.count, "is_done": False})
         writer.finish()
-        write_json(directory, "reading", {"events": writer.count, "is_done": True, "code": sources.code})
+        has_secrets = decoder.secrets.keylog.secrets > 0
+        state = {"events": writer.count, "is_done": True, "code": sources.code, "has_secrets": has_secrets}
+        write_json(directory, "reading", state)
 
 
 def examine(job: Job) -> None:

@@ -96,13 +96,11 @@ def _split_links(sources: list[str]) -> tuple[list[str], int | None]:
 
 def make_job(options: TuiOptions, sources: list[str]) -> Job:
     """Choose where the events are kept: in the cache, unless they come from what TLS hides."""
-    from pulsarctl_wire.capture.secrets import may_have_secrets
     from pulsarctl_wire.cli.tui.job import Job, is_complete
     from pulsarctl_wire.pipeline.files.paths import cache_directory
 
     root = cache_directory() / "events"
     is_kept = not options.read.keylogs and all(map(os.path.isfile, sources))
-    is_kept = is_kept and not any(map(may_have_secrets, sources))
     directory = None
     if is_kept:
         directory = root / _key(options, sources)
