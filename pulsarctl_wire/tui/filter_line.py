@@ -75,7 +75,6 @@ class FilterLine(Input):
             suggester=Words(names, values),
             highlighter=self._underline,
             select_on_focus=False,
-            placeholder='command == "SEND" and total_size > 1000',
         )
 
     def find_problem(self, text: str) -> str:

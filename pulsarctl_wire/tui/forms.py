@@ -11,37 +11,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static, TextArea
 
 from pulsarctl_wire.tui.lines import LineList
+from pulsarctl_wire.tui.text_screen import TextScreen
 
 Parameter = tuple[str, str, str]
 """Name, default and help."""
 
 
-class ChoiceScreen(ModalScreen[int | None]):
+class ChoiceScreen(TextScreen):
     """Lines, one of which is chosen; the result is its index."""
-
-    DEFAULT_CSS = """
-    ChoiceScreen { align: center middle; }
-    ChoiceScreen > LineList {
-        width: 90%; height: 80%; border: round $primary; padding: 0 1; background: $surface;
-    }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss(None)", "Close", show=False)]
-
-    def __init__(self, title: str, lines: Sequence[str]) -> None:
-        super().__init__()
-        self._lines = lines
-        self._name = title
-
-    def compose(self) -> ComposeResult:
-        """Yield the lines. Overrides the parent's method."""
-        lines = LineList(lambda index, width: self._lines[index], id="choices")
-        lines.border_title = self._name
-        lines.show(len(self._lines))
-        yield lines
-
-    def on_mount(self) -> None:
-        """Let the lines have the keys from the start."""
-        self.set_focus(self.query_one(LineList))
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         """Return the line under the cursor."""

@@ -29,9 +29,6 @@ class Jobs(Protocol):
     def stop_filter(self) -> None:
         """Stop the filter."""
 
-    def end(self) -> None:
-        """Clean up."""
-
 
 @dataclass(frozen=True)
 class Intercept:

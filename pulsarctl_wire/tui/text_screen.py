@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from pulsarctl_wire.tui.lines import LineList
 
 
-class TextScreen(ModalScreen[None]):
+class TextScreen(ModalScreen[int | None]):
     """Lines with a title; they may have our colour codes."""
 
     DEFAULT_CSS = """
@@ -34,3 +34,7 @@ class TextScreen(ModalScreen[None]):
         lines.border_title = self._name
         lines.show(len(self._text))
         yield lines
+
+    def on_mount(self) -> None:
+        """Let the lines have the keys from the start."""
+        self.set_focus(self.query_one(LineList))

@@ -33,9 +33,6 @@ class Inline:
     def stop_filter(self) -> None:
         pass
 
-    def end(self) -> None:
-        pass
-
 
 class Screen:
     """The screen under test."""

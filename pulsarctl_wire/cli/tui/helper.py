@@ -43,7 +43,6 @@ class Helper:
     """The screen's end of the pipe to its helper."""
 
     def __init__(self, job: Job, starts: Mapping[str, Callable[[], object]]) -> None:
-        self.directory = job.directory
         self._filters = 0
         reader, self._writer = os.pipe()
         sys.stdout.flush()

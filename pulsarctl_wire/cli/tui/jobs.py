@@ -54,8 +54,7 @@ class _Timer:
 def read(job: Job) -> None:
     """Read the sources into the store."""
     collect_rarely()
-    directory = job.directory
-    writer = StoreWriter(directory)
+    writer = StoreWriter(job.directory)
     decoder = Decoder(job.read.reading)
     decoder.numbers = PacketNumbers(several=len(job.sources) > 1)
     timer = _Timer(EVERY)
@@ -65,11 +64,10 @@ def read(job: Job) -> None:
             writer.add(events)
             if timer.is_due():
                 writer.flush()
-                write_json(directory, "reading", {"events": writer.count, "is_done": False})
         writer.finish()
         has_secrets = decoder.secrets.keylog.secrets > 0
-        state = {"events": writer.count, "is_done": True, "code": sources.code, "has_secrets": has_secrets}
-        write_json(directory, "reading", state)
+        state = {"is_done": True, "code": sources.code, "has_secrets": has_secrets}
+        write_json(job.directory, "reading", state)
 
 
 def examine(job: Job) -> None:

@@ -1,7 +1,6 @@
 """Puts live traffic where a screen looks at it: events into a store, findings and counts beside it."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +11,7 @@ from pulsarctl_wire.render.findings import finding_record
 from pulsarctl_wire.stats.overview import Overview
 from pulsarctl_wire.store.directory import write_json
 from pulsarctl_wire.store.writer import StoreWriter
-from pulsarctl_wire.wire.frame import Connection, Event
-from pulsarctl_wire.wire.session.ledgers import LedgerState
+from pulsarctl_wire.wire.frame import Event
 from pulsarctl_wire.wire.session.sinks import Sink
 
 RING_BYTES: Final = 1024 * 1024 * 1024
@@ -50,19 +48,9 @@ class StoreSink(Sink):
         self._directory = directory
         self._writer = StoreWriter(directory, RING_BYTES)
         self._doctor = doctor
-        self._states: dict[int, LedgerState] = {}
-        states: Mapping[int, Any] = self._states
-        self._overview = Overview(states)
+        self._overview = Overview(doctor.states)
         self._say = say
         self._due = 0.0
-
-    def opened(self, connection: Connection, time_ns: int, state: LedgerState) -> None:
-        """Look at what a connection has open."""
-        self._states[connection.index] = state
-
-    def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
-        """Forget what a connection had open."""
-        self._states.pop(connection.index, None)
 
     def events(self, events: list[Event]) -> None:
         """Store events."""

@@ -20,6 +20,7 @@ from pulsarctl_wire.errors import FilterError
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.tui.job import Job
     from pulsarctl_wire.record import Recorder
+    from pulsarctl_wire.store.reader import StoreReader
     from pulsarctl_wire.tui.app import PwireApp
     from pulsarctl_wire.tui.model import Jobs, Session
 
@@ -194,6 +195,7 @@ def make_session(
     from pulsarctl_wire.cli.capture.select import FirstError
     from pulsarctl_wire.cli.tui.export import Export
     from pulsarctl_wire.record import RECORD_NAMES
+    from pulsarctl_wire.store.reader import StoreReader
     from pulsarctl_wire.tui.model import Session
 
     recorder = job.make_recorder()
@@ -207,7 +209,7 @@ def make_session(
         explain=explain_rule,
         names=sorted(RECORD_NAMES),
         is_error=FirstError(recorder),
-        export=Export(recorder, title, partial(_name_answer, job.directory)),
+        export=Export(recorder, title, partial(_name_answer, StoreReader(job.directory))),
         link=job.sources[0] if len(job.sources) == 1 else "",
         colour=console.has_colour(sys.stdout),
         first=first,
@@ -225,12 +227,10 @@ def _check_filter(recorder: Recorder, text: str) -> None:
         raise FilterError(str(error).removeprefix(f"filter {text}: ")) from error
 
 
-def _name_answer(directory: Path, number: int) -> str:
+def _name_answer(reader: StoreReader, number: int) -> str:
     """Return the command of the frame that answers frame `number`; "" if there is none."""
-    from pulsarctl_wire.store.reader import StoreReader
     from pulsarctl_wire.wire.frame import Frame
 
-    reader = StoreReader(directory)
     reader.refresh()
     answer = reader.answer_of(number)
     position = None if answer is None else reader.position_of(answer)
