@@ -200,29 +200,31 @@ class Model:
         """Return the row of the event at a position, or of the next one that is shown."""
         return position if self.matches is None else self.matches.row(position)
 
-    def event_at(self, position: int) -> Event | None:
-        """Return the event at a position, with its findings and its answer; None if it is not kept."""
+    def _event(self, row: int) -> Event | None:
+        """Return the event of a row as it is listed: with its findings, without its answer."""
+        if not 0 <= row < self.rows:
+            return None
         try:
-            event = self.reader.event(position)
+            event = self.reader.event(self.position(row))
         except Dropped:
             return None
         if isinstance(event, Frame):
             event.findings = self.marks.get(str(event.number), ())
-            if event.answer is None:
-                event.answer = self.reader.answer_of(event.number)
+            event.answer = None  # a line says which request it answers; both would be too much
         return event
 
     def event(self, row: int) -> Event | None:
-        """Return the event of a row; None if it is not kept, or there is none."""
-        return self.event_at(self.position(row)) if 0 <= row < self.rows else None
+        """Return the event of a row, with its findings and its answer; None if it is not there."""
+        event = self._event(row)
+        if isinstance(event, Frame):
+            event.answer = self.reader.answer_of(event.number)
+        return event
 
     def row_line(self, row: int, width: int) -> str:
         """Return the line of a row."""
-        event = self.event(row)
+        event = self._event(row)
         if event is None:
             return self.paint("dim", "     - this frame is not kept any more")
-        if isinstance(event, Frame):
-            event.answer = None  # a line says which request it answers; both would be too much
         return self.line(event, width)
 
     def hex_of(self, event: Frame | Malformed) -> str:
@@ -230,10 +232,10 @@ class Model:
         return hex_digits(event.raw, [] if self.session.recorder.show_secrets else event_spans(event))
 
     def walk(self, row: int, step: int) -> Iterator[tuple[int, Event]]:
-        """Yield the rows after `row`, or (step -1) before it, with their events."""
+        """Yield the rows after `row`, or (step -1) before it, with their events as listed."""
         row += step
         while 0 <= row < self.rows:
-            event = self.event(row)
+            event = self._event(row)
             if event is not None:
                 yield row, event
             row += step
