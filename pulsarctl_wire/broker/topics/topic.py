@@ -342,13 +342,17 @@ class Topic(Generic[S]):
             if is_busy:
                 self._fence()
             self._check_epoch(producer)
+            self._give_access(producer)
+        await self.journal.sync()
+
+    def _give_access(self, producer: Producer) -> None:
+        """Let a producer be the only one, in an epoch of its own."""
         self.exclusive = producer
         if producer.topic_epoch is not None:
             self.epoch = producer.topic_epoch
         else:
             self.epoch = 0 if self.epoch is None else self.epoch + 1
         self.save()
-        await self.journal.sync()
 
     def _check_epoch(self, producer: Producer) -> None:
         epoch = producer.topic_epoch
@@ -398,8 +402,14 @@ class Topic(Generic[S]):
         self.waiting_producers = deque(pair for pair in self.waiting_producers if pair[0] is not producer)
         if self.exclusive is producer:
             self.exclusive = None
-        if self.waiting_producers and self.exclusive is None and not self.producers and not self.closed:
-            self.exclusive, turn = self.waiting_producers.popleft()
+        if not self.closed:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give access to the next producer that waits for it, unless another one has it."""
+        if self.waiting_producers and self.exclusive is None and not self.producers:
+            producer, turn = self.waiting_producers.popleft()
+            self._give_access(producer)
             turn.resolve(None)
 
     def migrate(self, url: str, url_tls: str) -> None:
@@ -442,9 +452,7 @@ class Topic(Generic[S]):
         for producer in list(self.producers.values()):
             self.remove_producer(producer)
             producer.connection.close_producer(producer.id, **close_fields)
-        for _, turn in self.waiting_producers:
-            turn.fail(_FENCED)
-        self.waiting_producers.clear()
+        self._hand_over()  # in Pulsar, also of a closed topic, which then refuses it, and forgets all others
 
     def disconnect(self, **close_fields: Any) -> None:
         """Tell all clients to reconnect; the fields are those of CLOSE_PRODUCER and CLOSE_CONSUMER."""
