@@ -129,7 +129,7 @@ def measure(sources: list[str], expression: str) -> dict[str, float]:
         terminal.press(expression)
         begun = time.perf_counter()
         terminal.press("\r")
-        terminal.until(lambda seen: bool(terminal.state("match.1").get("is_done")))
+        terminal.until(lambda seen: bool(terminal.state("match.*.1").get("is_done")))
         figures["filter, s"] = time.perf_counter() - begun
         figures["memory, MB"] = terminal.memory()
         return figures

@@ -85,14 +85,14 @@ ONLY_IN = {
     "deltalake": {"pipeline"},
     "duckdb": {"data"},
     "pyspark": {"spark", "data"},
-    "asyncio": {"net", "cli", "broker", "testing", "conformance"},
+    "asyncio": {"net", "cli", "broker", "testing", "conformance", "tui"},
     "cryptography": {"wire", "net", "capture"},
     "prometheus_client": {"cli"},
     "yaml": {"faults"},
-    "socket": {"net", "capture", "broker", "spark"},
+    "socket": {"net", "capture", "broker", "spark", "tui"},
     "ssl": {"net"},
     "sqlite3": {"broker"},
-    "aiohttp": {"net", "broker"},
+    "aiohttp": {"net", "broker", "tui"},
 }
 CLIENTS = PACKAGE / "conformance" / "clients"
 """The only room of the conformance cases that has brokers: the others are about brokers anywhere."""

@@ -62,6 +62,9 @@ def _widen(wide: bool) -> None:
 
 
 WIDE: Final = partial(flag, "--wide", "Do not cut lines at the width of the terminal.", callback=_widen)
+WEB: Final = partial(
+    option, "--web PORT", "Show the screen in a browser, on loopback; 0: any free port.", min=0, max=65535
+)
 LOCAL: Final = "local[*]"
 """Where Spark runs by default."""
 EngineName = Literal["duckdb", "spark"]

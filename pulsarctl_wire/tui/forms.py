@@ -23,7 +23,8 @@ class ChoiceScreen(TextScreen):
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         """Return the line under the cursor."""
         message.stop()
-        self.dismiss(message.index)
+        if self.is_current:  # a second Enter comes when it is closed already
+            self.dismiss(message.index)
 
 
 class FaultForm(ModalScreen[None]):
@@ -77,6 +78,8 @@ class FaultForm(ModalScreen[None]):
 
     def _add_fault(self) -> None:
         """Add the fault, and close the form if nothing is wrong."""
+        if not self.is_current:
+            return
         words = [self._fault]
         for name, _, _ in self._parameters:
             value = self.query_one(f"#parameter-{name}", Input).value.strip()
@@ -129,6 +132,8 @@ class FrameEditor(ModalScreen[str | None]):
 
     def _finish(self) -> None:
         """Return the text, if nothing is wrong with it."""
+        if not self.is_current:
+            return
         text = self.query_one(TextArea).text
         problem = self._check(text)
         self.query_one("#problem", Static).update(problem)

@@ -23,8 +23,8 @@ _MAX_MESSAGES: Final = 1_000
 class Jobs(Protocol):
     """Who starts filters."""
 
-    def filter(self, expression: str) -> int:
-        """Start a filter in place of an earlier one; return its number."""
+    def filter(self, expression: str) -> str:
+        """Start a filter in place of an earlier one; return the name of its file."""
 
     def stop_filter(self) -> None:
         """Stop the filter."""
@@ -78,9 +78,9 @@ class Session:
 class Matches:
     """The positions of the events that a filter lets through, from the file that a job writes."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
-        self._name = f"match.{number}"
+        self._name = name
         self.count = self.scanned = 0
         self.error = ""
         self.is_done = False

@@ -1,8 +1,10 @@
 """Screens of `pwire tui` without a terminal: jobs run in this process, a pilot presses the keys."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,21 @@ from textual.pilot import Pilot
 
 from pulsarctl_wire.cli.tui import jobs
 from pulsarctl_wire.cli.tui.job import Job
-from pulsarctl_wire.cli.tui.tui import TuiOptions, make_session
+from pulsarctl_wire.cli.tui.screen import make_session
+from pulsarctl_wire.cli.tui.tui import TuiOptions
 from pulsarctl_wire.tui.app import PwireApp
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "pcaps"
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of an asynchronous function."""
+
+    @wraps(test)
+    def wrapper(*arguments: Any, **more: Any) -> None:
+        asyncio.run(test(*arguments, **more))
+
+    return wrapper
 
 
 class Inline:
@@ -25,10 +38,11 @@ class Inline:
         self._job = job
         self.filters: list[str] = []
 
-    def filter(self, expression: str) -> int:
+    def filter(self, expression: str) -> str:
         self.filters.append(expression)
-        jobs.filter_events(self._job, len(self.filters), expression)
-        return len(self.filters)
+        name = f"match.{len(self.filters)}"
+        jobs.filter_events(self._job, name, expression)
+        return name
 
     def stop_filter(self) -> None:
         pass

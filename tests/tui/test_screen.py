@@ -2,26 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from functools import wraps
 from pathlib import Path
 
 import pytest
-from tui.screens import SAMPLES, screen
+from tui.screens import SAMPLES, run, screen
 
 NACKS = SAMPLES / "java-nack-dlq.pcap"
 ERRORS = SAMPLES / "errors.pcap"
 SILENT = SAMPLES / "advertised-address-silent.pcap"
-
-
-def run(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Make a test of an asynchronous function."""
-
-    @wraps(test)
-    def wrapper(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))  # type: ignore[arg-type]
-
-    return wrapper
 
 
 @run

@@ -175,7 +175,10 @@ def test_without_a_terminal() -> None:
         [PWIRE, "tui", NACKS], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     assert run.returncode == 2
-    assert run.stderr == "pwire: tui: this is no terminal; pwire decode prints frames anywhere\n"
+    assert run.stderr == (
+        "pwire: tui: this is no terminal; --web PORT shows the screen in a browser, "
+        "pwire decode prints frames anywhere\n"
+    )
 
 
 def test_what_tls_hid_is_not_kept(tmp_path: Path) -> None:

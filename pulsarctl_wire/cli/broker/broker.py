@@ -112,7 +112,7 @@ def broker(
     """Run an embedded Pulsar broker, for tests and development."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            if watch_options.tui:
+            if watch_options.has_screen:
                 from pulsarctl_wire.cli.tui.live import run_live
 
                 serve = partial(_run, place, data)

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsarctl_wire.cli import completion, console
 from pulsarctl_wire.cli.findings import CheckOptions
-from pulsarctl_wire.cli.options import WIDE, DisplayOptions, Output, RotateOptions, SelectOptions, TlsOptions
+from pulsarctl_wire.cli.options import (
+    WEB,
+    WIDE,
+    DisplayOptions,
+    Output,
+    RotateOptions,
+    SelectOptions,
+    TlsOptions,
+)
 from pulsarctl_wire.cli.signature import flag, group, option, several
 
 if TYPE_CHECKING:
@@ -118,6 +126,7 @@ class WatchOptions:
     tui: bool = flag(
         "--tui", "Look around in the traffic with the keyboard, and stop frames: pwire tui.", TAP
     )
+    web: int | None = WEB(panel=TAP)
     store: str | None = option("--store DIR", "Where --tui keeps events.", hidden=True)
     output: Output = option("-o --output", "Output format of the tap.", TAP, default="line")
     selection: SelectOptions = group(
@@ -139,6 +148,11 @@ class WatchOptions:
     checks: CheckOptions = group(CheckOptions, CHECK)
     stats: bool = flag("--stats", "Show a live table on the terminal (stderr).", WATCH)
     metrics: str | None = option("--metrics :PORT", "Serve metrics to Prometheus, on loopback: :9464.", WATCH)
+
+    @property
+    def has_screen(self) -> bool:
+        """Whether the traffic is shown on a screen."""
+        return self.tui or self.web is not None
 
     @property
     def is_needed(self) -> bool:
@@ -240,9 +254,7 @@ def check(options: WatchOptions) -> None:
         "--time": display.time_format != "utc",
     }
     flag = next((name for name, value in of_the_tap.items() if value), None)
-    if flag and not (
-        options.tap or options.tui or options.store or (options.doctor and flag in _OF_FINDINGS)
-    ):
+    if flag and not (options.tap or options.store or (options.doctor and flag in _OF_FINDINGS)):
         console.fail(f"{flag} needs --tap")
     if options.stats and options.tap and sys.stdout.isatty() and sys.stderr.isatty():
         text = "--stats draws on the terminal that --tap would print to; send the tap elsewhere: > tap.txt"

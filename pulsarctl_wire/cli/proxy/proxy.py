@@ -69,7 +69,7 @@ def proxy(
     """Forward connections to a cluster, show the traffic, and inject faults."""
     if context.invoked_subcommand is None:
         with console.errors_reported():
-            if watch_options.tui:
+            if watch_options.has_screen:
                 from pulsarctl_wire.cli.tui.live import run_live
 
                 raise SystemExit(run_live("proxy", watch_options, fault_options, partial(_run, options)))

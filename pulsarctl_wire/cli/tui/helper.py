@@ -3,8 +3,8 @@
     screen ── a pipe of lines ──► helper ── fork ── a process per job
 
 The screen's process has threads, so it cannot be forked. The helper is forked from it before that, and only
-waits for lines: {"filter": 3, "expression": "…"} starts a job, in place of an earlier filter; {"end": true}
-means that the screen has closed. If the pipe ends without that, the helper resets the terminal.
+waits for lines: {"filter": "match.17.3", "expression": "…"} starts a job, in place of an earlier filter;
+{"end": true} means that the screen has closed. If the pipe ends without that, the helper resets the terminal.
 """
 
 import json
@@ -19,17 +19,20 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.tui.job import Job, is_complete
-from pulsarctl_wire.errors import WireError
-from pulsarctl_wire.store.directory import write_json
+from pulsarctl_wire.errors import StoreError
+from pulsarctl_wire.store.directory import read_json, write_json
 
 SERVE: Final = "serve"
 """The job that is a proxy or a broker."""
 
+ENDED: Final = "ended"
+"""The file with its exit code."""
+
+_MESSAGES: Final = "messages"  # a file of what jobs say
 _LAST: Final = 12.0  # seconds that it has to end
 _LOOK: Final = 0.05  # seconds
 _RESET: Final = (
@@ -39,10 +42,14 @@ _RESET: Final = (
 )
 
 
+Starts = Mapping[str, Callable[[], object]]
+"""Jobs by name."""
+
+
 class Helper:
     """The screen's end of the pipe to its helper."""
 
-    def __init__(self, job: Job, starts: Mapping[str, Callable[[], object]]) -> None:
+    def __init__(self, job: Job, starts: Starts) -> None:
         self._filters = 0
         reader, self._writer = os.pipe()
         sys.stdout.flush()
@@ -54,22 +61,22 @@ class Helper:
             _run(job, starts, reader, terminal)
         os.close(reader)
 
-    def filter(self, expression: str) -> int:
-        """Start a filter in place of an earlier one; return its number, which its files are named by."""
+    def filter(self, expression: str) -> str:
+        """Start a filter in place of an earlier one; return the name of its file."""
         self._filters += 1
-        self._tell({"filter": self._filters, "expression": expression})
-        return self._filters
+        name = f"match.{os.getpid()}.{self._filters}"  # a store may have several screens
+        self._tell({"filter": name, "expression": expression})
+        return name
 
     def stop_filter(self) -> None:
         """Stop the filter."""
-        self._tell({"filter": 0, "expression": ""})
+        self._tell({"filter": "", "expression": ""})
 
-    def end(self) -> None:
-        """Tell the helper that the screen has closed, and wait until it has cleaned up."""
+    def end(self) -> int:
+        """Tell the helper that the screen has closed, and wait; return the exit code of the jobs."""
         self._tell({"end": True})
         os.close(self._writer)
-        with suppress(ChildProcessError):
-            os.waitpid(self._process, 0)
+        return os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
 
     def _tell(self, value: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):
@@ -94,15 +101,15 @@ def _terminal_state() -> Any:
     return None
 
 
-def _run(job: Job, starts: Mapping[str, Callable[[], object]], reader: int, terminal: Any) -> NoReturn:
-    """Run the helper's process."""
+def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
+    """Run the helper's process. What the jobs have said goes to stderr at the end."""
     os.setpgid(0, 0)  # what stops the screen must not stop who cleans up after it
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
-    errors = os.open(job.directory / "messages", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    keep = os.dup(1)
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
+    messages = os.open(job.directory / _MESSAGES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    screen, stderr = os.dup(1), os.dup(2)
+    os.dup2(messages, 1)
+    os.dup2(messages, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     running = _Running(job)
     has_ended = False
@@ -118,8 +125,10 @@ def _run(job: Job, starts: Mapping[str, Callable[[], object]], reader: int, term
     finally:
         running.stop()
         if not has_ended and terminal is not None:
-            _reset(keep, terminal)
-        os._exit(0)
+            _reset(screen, terminal)
+        os.dup2(stderr, 2)
+        code = _finish(job) if job.is_owner else 0
+        os._exit(code)
 
 
 def _reset(screen: int, terminal: Any) -> None:
@@ -129,29 +138,30 @@ def _reset(screen: int, terminal: Any) -> None:
         termios.tcsetattr(screen, termios.TCSANOW, terminal)
 
 
-def reading(job: Job) -> dict[str, Callable[[], object]]:
+def _finish(job: Job) -> int:
+    """Say what the jobs have said, delete what nobody needs any more, and return the exit code."""
+    directory, code = job.directory, 0
+    with suppress(OSError, StoreError):
+        for line in (directory / _MESSAGES).read_text(errors="replace").splitlines():
+            console.warn(line.removeprefix("pwire: "))
+        states = (read_json(directory, name, {}) for name in (ENDED, "reading"))
+        code = max(state.get("code", 0) for state in states)
+    if job.is_kept and is_complete(directory):
+        (directory / _MESSAGES).unlink(missing_ok=True)
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
+
+
+def reading(job: Job) -> Starts:
     """Return the jobs that read captures, by name."""
-    return {"read": partial(_read, job), "examine": partial(_examine, job)}
+    return {name: partial(_run_job, name, job) for name in ("read", "examine")}
 
 
-def _read(job: Job) -> None:
-    from pulsarctl_wire.cli.tui import (
-        jobs,
-    )  # here, as importing it takes a while, and the screen need not wait
+def _run_job(name: str, *arguments: object) -> None:
+    from pulsarctl_wire.cli.tui import jobs  # here: that takes a while, and the screen need not wait
 
-    jobs.read(job)
-
-
-def _examine(job: Job) -> None:
-    from pulsarctl_wire.cli.tui import jobs
-
-    jobs.examine(job)
-
-
-def _filter(job: Job, number: int, expression: str) -> None:
-    from pulsarctl_wire.cli.tui import jobs
-
-    jobs.filter_events(job, number, expression)
+    getattr(jobs, name)(*arguments)
 
 
 class _Running:
@@ -161,7 +171,7 @@ class _Running:
         self._job = job
         self._processes: dict[str, int] = {}
 
-    def start(self, name: str, run: Callable[..., object], *arguments: object) -> None:
+    def start(self, name: str, run: Callable[[], object]) -> None:
         """Run a job in a process of its own, in place of an earlier one of that name."""
         self._kill(name)
         process = os.fork()
@@ -175,12 +185,12 @@ class _Running:
                 signal.signal(number, signal.default_int_handler)
             if name in ("examine", "filter"):
                 os.nice(5)
-            code = run(*arguments) or 0
+            with console.errors_reported():
+                code = run() or 0
         except SystemExit as error:
             code = error.code or 0
         except BaseException as error:
-            reason = str(error) if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-            sys.stderr.write(f"pwire: {name}: {reason}\n")
+            console.warn(f"{name}: {type(error).__name__}: {error}")
         finally:
             with suppress(OSError):
                 sys.stdout.flush()
@@ -188,16 +198,16 @@ class _Running:
             if name == "read" and code:
                 write_json(self._job.directory, "reading", {"is_done": True, "code": console.EXIT_SOURCE})
             if name == SERVE:
-                write_json(self._job.directory, "ended", {"code": code})
+                write_json(self._job.directory, ENDED, {"code": code})
             os._exit(0)
 
-    def filter(self, number: int, expression: str) -> None:
-        """Run a filter; 0: none."""
+    def filter(self, name: str, expression: str) -> None:
+        """Run a filter whose file has this name; "": none."""
         self._kill("filter")
-        for path in self._job.directory.glob("match.*"):
+        for path in self._job.directory.glob(f"match.{os.getppid()}.*"):
             path.unlink(missing_ok=True)
-        if number:
-            self.start("filter", _filter, self._job, number, expression)
+        if name:
+            self.start("filter", partial(_run_job, "filter_events", self._job, name, expression))
 
     def _kill(self, name: str) -> None:
         process = self._processes.pop(name, 0)
@@ -215,12 +225,7 @@ class _Running:
         os.waitpid(process, 0)
 
     def stop(self) -> None:
-        """Stop all jobs, and delete what nobody needs any more."""
+        """Stop all jobs."""
+        self.filter("", "")
         for name in list(self._processes):
             self._kill(name)
-        directory: Path = self._job.directory
-        if not (self._job.is_kept and is_complete(directory)):
-            shutil.rmtree(directory, ignore_errors=True)
-            return
-        for path in (*directory.glob("match.*"), directory / "messages"):
-            path.unlink(missing_ok=True)

@@ -27,6 +27,9 @@ class Job:
     is_kept: bool
     """Whether the store stays when the screen is closed."""
 
+    is_owner: bool = True
+    """Whether the store is this process's own, not that of one that `--web` has started."""
+
     def make_recorder(self, find_packet: Any = None) -> Recorder:
         """Return a recorder of events. Raises FilterError, CaptureError for a wrong schema or key."""
         from pulsarctl_wire.capture.private_keys import read_private_keys

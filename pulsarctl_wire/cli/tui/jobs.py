@@ -2,7 +2,7 @@
 
     Reading      sources -> events of the store; reading.json
     Examination  the same sources again -> findings.json, counts.json
-    Filtering    events of the store -> match.N, an array of positions; match.N.json
+    Filtering    events of the store -> match.PROCESS.N, an array of positions; the same with .json
 
 The screen looks at the files that they write.
 """
@@ -96,10 +96,9 @@ def examine(job: Job) -> None:
     write(is_done=True)
 
 
-def filter_events(job: Job, number: int, expression: str) -> None:
+def filter_events(job: Job, name: str, expression: str) -> None:
     """Note the positions of all events for which an expression holds, also of those to come."""
     collect_rarely()
-    name = f"match.{number}"
     try:
         test = _make_test(job, expression)
     except FilterError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pulsarctl_wire.cli import console
+from pulsarctl_wire.cli.tui.screen import attached_store, make_session, require_screen, show
 
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.proxy.options import FaultOptions, WatchOptions
+    from pulsarctl_wire.tui.model import Jobs, Session
 
 Serve = Callable[["WatchOptions", "FaultOptions"], int]
 """Runs a proxy or a broker with these options until a signal comes; returns its exit code."""
@@ -20,35 +21,34 @@ Serve = Callable[["WatchOptions", "FaultOptions"], int]
 
 def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions, serve: Serve) -> int:
     """Show the traffic of what `serve` runs until the user quits; return the exit code."""
-    console.require("textual")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        console.fail(f"{kind} --tui: this is no terminal; --tap prints frames anywhere")
+    web = watch_options.web
+    require_screen(f"{kind} --tui", web, "--tap prints frames anywhere")
     if watch_options.tap or watch_options.stats:
         console.fail(f"{kind}: --tui cannot be combined with --tap or --stats: it takes the whole terminal")
     from pulsarctl_wire.cli.options import ReadOptions
-    from pulsarctl_wire.cli.tui.helper import SERVE, Helper, end_with_terminal
+    from pulsarctl_wire.cli.tui.helper import SERVE
     from pulsarctl_wire.cli.tui.job import Job
 
-    directory = Path(tempfile.mkdtemp(prefix="pwire-"))
+    attached = attached_store()
+    directory = attached or Path(tempfile.mkdtemp(prefix="pwire-"))
     control = Path(fault_options.control or directory / "control.sock")
-    job = Job(directory, [], ReadOptions(), watch_options.display, watch_options.checks, is_kept=False)
-    watch = replace(watch_options, tui=False, store=str(directory))
+    display, checks, expression = (
+        watch_options.display,
+        watch_options.checks,
+        watch_options.selection.expression,
+    )
+    job = Job(directory, [], ReadOptions(), display, checks, is_kept=False, is_owner=attached is None)
+    watch = replace(watch_options, tui=False, web=None, store=str(directory))
     faults = replace(fault_options, control=str(control))
-    helper = Helper(job, {SERVE: lambda: serve(watch, faults)})
-    end_with_terminal()
-    try:
-        from pulsarctl_wire.cli.tui.tui import end_screen, make_session
-        from pulsarctl_wire.tui.app import PwireApp
+
+    def make_live_session(jobs: Jobs) -> Session:
         from pulsarctl_wire.tui.model import Intercept
 
-        session = make_session(job, f"{kind}, live", helper, expression=watch_options.selection.expression)
-        ask = _make_ask(control, kind)
-        session = replace(session, live=True, intercept=Intercept(ask, *_editing(), _catalogue()))
-        app = PwireApp(session)
-        app.run()
-    finally:
-        helper.end()
-    return end_screen(app)
+        session = make_session(job, f"{kind}, live", jobs, expression=expression)
+        intercept = Intercept(_make_ask(control, kind), *_editing(), _catalogue())
+        return replace(session, live=True, intercept=intercept)
+
+    return show(job, {SERVE: lambda: serve(watch, faults)}, make_live_session, web)
 
 
 def _make_ask(control: Path, kind: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
