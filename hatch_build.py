@@ -55,6 +55,8 @@ COMPILED = (
     "render/line",
     "render/plan",
     "stats/counting",
+    "store/rows",
+    "store/writer",
     "table/columns",
     "table/frames",
     "wire/chunks",

@@ -13,7 +13,8 @@ from typing import Final
 import zstandard
 
 from pulsarctl_wire.errors import StoreError
-from pulsarctl_wire.store.rows import restore, unpack
+from pulsarctl_wire.store.rows import restore
+from pulsarctl_wire.store.segment import unpack
 from pulsarctl_wire.store.writer import ANSWER, ENTRY
 from pulsarctl_wire.wire.frame import Event, Frame
 

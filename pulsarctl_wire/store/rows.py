@@ -5,66 +5,25 @@ A frame's own parts are read from its bytes again. A row has the bytes, and what
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Annotated, Any, Final
-
-from msgspec import Meta, MsgspecError, Struct
-from msgspec.msgpack import Decoder, Encoder
+from typing import Any, Final
 
 from pulsarctl_wire.errors import StoreError
+from pulsarctl_wire.store.segment import Segment, Special, encode
 from pulsarctl_wire.wire.encryption import Seal
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, HttpMessage, Malformed
 from pulsarctl_wire.wire.frame_entry import build_cut_frame, read_frame
 from pulsarctl_wire.wire.PulsarApi_pb2 import Schema
 
-_CONNECTION: Final = ("index", "client", "server", "broker", "listener", "since", "flipped")
-_PLACE: Final = ("to_broker", "offset", "time_ns", "packet", "packets", "reported")
-_KNOWN: Final = (
-    *("number", "start_ns", "topic", "subscription", "producer", "sent", "request", "request_offset"),
-    *("request_type", "resend_of", "latency_ns", "notes"),
-)
-"""Attributes of a frame that do not follow from its bytes."""
-_HTTP: Final = ("size", "status", "method", "target", "kind", "topic", "namespace", "latency_ns", "partial")
+_CONNECTION: Final[Sequence[str]] = ["index", "client", "server", "broker", "listener", "since", "flipped"]
+_PLACE: Final[Sequence[str]] = ["to_broker", "offset", "time_ns", "packet", "packets", "reported"]
+_HTTP: Final[Sequence[str]] = [
+    *("size", "status", "method", "target", "kind", "topic", "namespace", "latency_ns", "partial"),
+]
 
 _of_connection: Final = attrgetter(*_CONNECTION)
-_of_frame: Final = attrgetter("connection.index", "raw", "partial", *_PLACE, *_KNOWN)
 _of_malformed: Final = attrgetter(*_PLACE, "reason", "raw", "size", "protocol")
 _of_gap: Final = attrgetter(*_PLACE, "size")
 _of_http: Final = attrgetter(*_PLACE, *_HTTP, "fields")
-
-_Known = tuple[Any, ...]
-_Row = Annotated[list[Any], Meta(min_length=3 + len(_PLACE) + len(_KNOWN), max_length=64)]
-
-
-class Special(Struct, array_like=True):
-    """What few frames have: the payload of all chunks with its seals, and the schema, by its number."""
-
-    joined: bytes | None
-    seals: list[tuple[tuple[bytes, list[tuple[str, bytes]]] | None, int]]
-    schema: int
-
-
-class Segment(Struct, array_like=True):
-    """Some hundred events in a row.
-
-    connections    of the events, with the values of `_CONNECTION`
-    frames         rows of `_of_frame`
-    others         other events: their positions among all, and their rows, the kind first
-    specials       by the frame's index in `frames`
-    schemas        encoded
-    """
-
-    connections: list[tuple[int, str, str, str, str, int | None, bool]]
-    frames: list[_Row]
-    others: list[tuple[int, int, str, list[Any]]]
-    specials: dict[int, Special]
-    schemas: list[bytes]
-
-    def __len__(self) -> int:
-        return len(self.frames) + len(self.others)
-
-
-_encode: Final = Encoder().encode
-_decode: Final = Decoder(Segment).decode
 
 
 def pack(events: Sequence[Event]) -> bytes:
@@ -77,8 +36,20 @@ def pack(events: Sequence[Event]) -> bytes:
     for index, frame in enumerate(frames):
         if frame.schema is not None or frame.joined is not None:
             specials[index] = _pack_special(frame, schemas)
-    rows = list(map(_of_frame, frames))
-    return _encode((list(map(_of_connection, connections.values())), rows, others, specials, list(schemas)))
+    rows = [_of_frame(frame) for frame in frames]
+    return encode((list(map(_of_connection, connections.values())), rows, others, specials, list(schemas)))
+
+
+def _of_frame(frame: Frame) -> tuple[Any, ...]:
+    """Return a frame's row: its connection, its bytes, its `_PLACE`, and what its bytes do not tell."""
+    # fmt: off
+    return (
+        frame.connection.index, frame.raw, frame.partial, frame.to_broker, frame.offset, frame.time_ns,
+        frame.packet, frame.packets, frame.reported, frame.number, frame.start_ns, frame.topic,
+        frame.subscription, frame.producer, frame.sent, frame.request, frame.request_offset,
+        frame.request_type, frame.resend_of, frame.latency_ns, frame.notes,
+    )
+    # fmt: on
 
 
 def _pack_special(frame: Frame, schemas: dict[bytes, int]) -> Special:
@@ -100,14 +71,6 @@ def _pack_others(events: Sequence[Event]) -> list[tuple[int, int, str, Any]]:
             request = None if event.request is None else _of_http(event.request)
             rows.append((position, index, "http", (_of_http(event), request)))
     return rows
-
-
-def unpack(data: bytes) -> Segment:
-    """Unpack a segment. Raises StoreError if it is damaged."""
-    try:
-        return _decode(data)
-    except MsgspecError as error:
-        raise StoreError(f"a segment is damaged: {error}") from error
 
 
 def restore(segment: Segment) -> list[Event]:

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from mmap import mmap
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from pulsarctl_wire.wire.frame import Event, Frame
 ENTRY: Final = struct.Struct("<IIQQQ")
 """File, bytes and offset of a segment, position of its first event, number of its first frame."""
 
-ANSWER: Final = struct.Struct("<I")
+ANSWER: Final = struct.Struct("I")
 """A number of a frame in the file of answers."""
 
 FILE_SIZE: Final = 64 * 1024 * 1024
@@ -35,6 +36,7 @@ _SEGMENT: Final = 1024 * 1024  # bytes of frames in a segment, or a little more
 _FIRST: Final = 64  # events of the first segment: something to look at
 _GROWTH: Final = 1024 * 1024  # frames by which the file of answers grows
 _MAX_ANSWERED: Final = 2**32
+_size_of: Final = attrgetter("size")
 
 
 class StoreWriter:
@@ -57,6 +59,7 @@ class StoreWriter:
         self._stream = self._open()
         self._answers = open(directory / "answers", "x+b")  # noqa: SIM115
         self._map: mmap | None = None
+        self._numbers = memoryview(b"").cast("I")  # of answers, by those of requests
         self._size = 0  # bytes of the current file
         self._sizes: list[int] = []  # of the files before it; 0: deleted
 
@@ -66,7 +69,7 @@ class StoreWriter:
     def add(self, events: Sequence[Event]) -> None:
         """Add events; those of the last part of a segment can be read after the next `flush`."""
         self._pending += events
-        self._pending_bytes += sum([event.size if event.__class__ is Frame else 64 for event in events])
+        self._pending_bytes += sum(map(_size_of, events))
         self.count += len(events)
         if len(self._pending) >= (_EVENTS if self._written else _FIRST) or self._pending_bytes > _SEGMENT:
             self.flush()
@@ -106,25 +109,31 @@ class StoreWriter:
 
     def _link(self, frames: list[Any]) -> None:
         """Note which requests these frames answer."""
-        size = ANSWER.size
+        last = self._number - 1
+        if last >= _MAX_ANSWERED:
+            return
+        if last >= len(self._numbers):
+            self._grow(last)
+        numbers = self._numbers
         for frame in frames:
             request = frame.request
-            if request is None or frame.number >= _MAX_ANSWERED:
-                continue
-            for number in {request, frame.resend_of or request}:
-                if self._map is None or (number + 1) * size > len(self._map):
-                    self._grow(number)
-                ANSWER.pack_into(self._map, number * size, frame.number)  # type: ignore[arg-type]
+            if request is not None:
+                numbers[request] = frame.number
+                if frame.resend_of:
+                    numbers[frame.resend_of] = frame.number
 
     def _grow(self, number: int) -> None:
+        self._numbers.release()
         if self._map is not None:
             self._map.close()
         self._answers.truncate((number + _GROWTH) * ANSWER.size)
         self._map = mmap(self._answers.fileno(), 0)
+        self._numbers = memoryview(self._map).cast("I")
 
     def finish(self) -> None:
         """Write the rest, and close all files."""
         self.flush()
+        self._numbers.release()
         if self._map is not None:
             self._map.close()
         for stream in (self._stream, self._index, self._answers):

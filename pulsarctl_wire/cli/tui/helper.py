@@ -111,6 +111,8 @@ def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
     os.dup2(messages, 1)
     os.dup2(messages, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    from pulsarctl_wire.cli.tui import jobs  # noqa: F401  (here, once for all jobs: the screen does not wait)
+
     running = _Running(job)
     has_ended = False
     try:
@@ -159,7 +161,7 @@ def reading(job: Job) -> Starts:
 
 
 def _run_job(name: str, *arguments: object) -> None:
-    from pulsarctl_wire.cli.tui import jobs  # here: that takes a while, and the screen need not wait
+    from pulsarctl_wire.cli.tui import jobs
 
     getattr(jobs, name)(*arguments)
 
@@ -183,8 +185,8 @@ class _Running:
             os.setpgid(0, 0)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler)
-            if name in ("examine", "filter"):
-                os.nice(5)
+            if name == "examine":
+                os.nice(19)  # the screen, what it lists and what it filters come first
             with console.errors_reported():
                 code = run() or 0
         except SystemExit as error:

@@ -72,7 +72,8 @@ def _title(sources: list[str]) -> str:
 
 def _check(options: TuiOptions) -> None:
     """Raise an error, or end the command, for what would only fail behind the screen."""
-    options.checks.pick_rules()
+    if options.checks != CheckOptions():
+        options.checks.pick_rules()
     if options.expression is not None:
         from pulsarctl_wire.cli.capture.select import Expression
         from pulsarctl_wire.record import Recorder
