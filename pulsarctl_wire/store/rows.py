@@ -104,7 +104,8 @@ def _seal(nonce: bytes, recipients: list[tuple[str, bytes]]) -> Seal:
 
 def _set(thing: Any, names: Sequence[str], values: Sequence[Any]) -> None:
     for name, value in zip(names, values, strict=True):
-        setattr(thing, name, value)
+        is_pair = name == "reported" and value is not None
+        setattr(thing, name, tuple(value) if is_pair else value)  # msgpack has only lists
 
 
 def _restore_frame(row: list[Any], connections: dict[int, Connection]) -> Frame:
