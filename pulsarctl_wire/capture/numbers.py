@@ -38,11 +38,20 @@ class PacketNumbers:
             for column in (self._starts, files, self._offsets):
                 del column[: MAX_STRETCHES // 2]
 
+    def list_stretches(self) -> list[tuple[int, str | None, int]]:
+        """Return the stretches of packets in a row of one file, each as `add` takes it."""
+        columns = zip(self._starts, map(_readable, self._files), self._offsets, strict=True)
+        return [(start, file, start - offset) for start, file, offset in columns]
+
     def find(self, packet: int) -> tuple[str | None, int | None]:
         """Return the file and the number there, or None if unknown."""
         place = bisect_right(self._starts, packet) - 1
         file = self._files[place] if place >= 0 and packet > 0 else None
         if file is None:
             return None, None
-        name = file.encode("utf-8", "backslashreplace").decode() if self._several else None
-        return name, packet - self._offsets[place]
+        return _readable(file) if self._several else None, packet - self._offsets[place]
+
+
+def _readable(file: str | None) -> str | None:
+    """Return the name of a file as valid Unicode."""
+    return None if file is None else file.encode("utf-8", "backslashreplace").decode()

@@ -47,6 +47,9 @@ class TreeRenderer:
         connection, packets = event.connection, event.packets or (event.packet,)
         direction = f"{connection.client} {'→' if event.to_broker else '←'} {connection.server}"
         span = f"packet {packets[-1]}" if len(packets) == 1 else f"packets {packets[0]}…{packets[-1]}"
+        file, number = self._recorder.find_packet(event.packet)
+        if file is not None:
+            span += f" ({number} of {clean(file)})"
         children: Lines = [(self._paint("dim", f"{direction}, {span}, offset {event.offset}"), [], ())]
         record = None
         if isinstance(event, Frame):

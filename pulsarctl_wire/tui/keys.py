@@ -11,6 +11,7 @@ KEYS: Final = (
             ("j k ↓ ↑", "next, previous line"),
             ("Space b PgDn PgUp", "next, previous page; Ctrl-D Ctrl-U half a page"),
             ("g G Home End", "first, last line"),
+            ("← →", "the rest of long lines; in bytes: byte before, after"),
             ("F", "follow the end, or stop"),
             (":", "go to a frame by its number"),
             ("Tab", "from the list to the fields, to the bytes"),

@@ -39,6 +39,8 @@ class LineList(ScrollView, can_focus=True):
         Binding("home,g", "go(0)", "First", show=False),
         Binding("end,G", "go(-1)", "Last", show=False),
         Binding("enter", "choose", "Open", show=False),
+        Binding("right", "shift(1)", "Right", show=False),
+        Binding("left", "shift(-1)", "Left", show=False),
     ]
 
     class Moved(Message):
@@ -63,6 +65,7 @@ class LineList(ScrollView, can_focus=True):
         self._title = title
         self._rows = 0
         self._strips: dict[tuple[int, int], Strip] = {}
+        self._left = 0  # cells that are hidden at the left
         self.cursor = 0
         self.mark: int | None = None
         """Where a selection begins that ends at the cursor; None: there is none."""
@@ -134,13 +137,18 @@ class LineList(ScrollView, can_focus=True):
         if strip is None:
             if len(self._strips) > _KEPT:
                 self._strips.clear()
-            strip = self._strips[index, width] = to_strip(self._make_line(index, width)).crop(0, width)
+            strip = self._strips[index, width] = self._whole_line(index, width).crop(self._left)
         style = self.rich_style
         if self.mark is not None and index in self.selected:
             style += self.get_component_rich_style("lines--selected", partial=True)
         if index == self.cursor:
             style += self.get_component_rich_style("lines--cursor", partial=True)
         return strip.apply_style(style).adjust_cell_length(width, style)
+
+    def _whole_line(self, index: int, width: int) -> Strip:
+        """Return a line from its beginning, for a list of `width` cells."""
+        end = self._left + width
+        return to_strip("" if self._make_line is None else self._make_line(index, end)).crop(0, end)
 
     def move_to(self, index: int) -> None:
         """Move the cursor to a line, and scroll to it."""
@@ -177,6 +185,16 @@ class LineList(ScrollView, can_focus=True):
         """Choose the line under the cursor."""
         if self._rows:
             self.post_message(self.Chosen(self, self.cursor))
+
+    def action_shift(self, steps: int) -> None:
+        """Scroll sideways by half the width, to the right as long as there is anything."""
+        width, top = self.scrollable_content_region.width, self.scroll_offset.y
+        before = self._left
+        self._left = max(before + steps * (width // 2), 0)
+        shown = range(top, min(top + self.size.height, self._rows))
+        if not any(self._whole_line(index, width).cell_length > self._left for index in shown):
+            self._left = before
+        self.renew()
 
     def on_click(self, event: Click) -> None:
         """Move the cursor to the line that was clicked; choose it if it is there already."""

@@ -50,6 +50,13 @@ class Said(Message):
         self.text = text
 
 
+class TableLines(LineList):
+    """The lines of a table, which is as wide as the screen."""
+
+    def action_shift(self, steps: int) -> None:
+        """Stay. Overrides the parent's method."""
+
+
 class OverviewPane(Vertical):
     """A table of rows of one kind; Enter follows the one under the cursor."""
 
@@ -68,7 +75,7 @@ class OverviewPane(Vertical):
         self._table: tuple[int, OverviewTable] | None = None
         self._heading = LineList(self._title, id=f"{kind}-heading")
         self._heading.can_focus = False
-        self._lines = LineList(self._line, id=f"{kind}-lines", title=f"no {kind} yet")
+        self._lines = TableLines(self._line, id=f"{kind}-lines", title=f"no {kind} yet")
 
     def compose(self) -> ComposeResult:
         """Yield the heading and the lines. Overrides the parent's method."""

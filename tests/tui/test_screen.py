@@ -219,6 +219,34 @@ async def test_a_link_to_a_frame(tmp_path: Path) -> None:
 
 
 @run
+async def test_long_lines_scroll_sideways(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS, size=(80, 30)) as shown:
+        whole = shown.app.model.plain_line(shown.app.model.event(5), 400)
+        assert shown.lines[6].endswith("…")
+        await shown.press("right")
+        assert shown.lines[6].startswith(whole[39:70])
+        await shown.press("right", "right", "right", "right", "right", "right", "right", "right")
+        assert "".join(shown.lines[1:18]).strip()  # not beyond the longest line
+        await shown.press("left", "left", "left", "left", "left", "left", "left", "left")
+        assert shown.lines[1].startswith("     1 17:47:53")
+        await shown.press("3")
+        before = shown.lines
+        await shown.press("right")
+        assert shown.lines == before  # tables fit
+
+
+@run
+async def test_frames_of_several_files_name_them(tmp_path: Path) -> None:
+    async with screen(tmp_path, NACKS, ERRORS, size=(400, 40)) as shown:
+        await shown.press("G")
+        file = next(path for path in (NACKS, ERRORS) if str(path) in shown.text)
+        number = shown.number
+        record = shown.app._session.recorder(shown.app.event)
+        assert (record["number"], record["file"]) == (number, str(file))
+        assert f"packet {record['packet']} ({record['wireshark']} of {file})" in shown.text
+
+
+@run
 async def test_keys_are_listed(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS) as shown:
         await shown.press("question_mark")

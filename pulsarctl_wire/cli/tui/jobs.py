@@ -20,7 +20,7 @@ from pulsarctl_wire.capture.numbers import PacketNumbers
 from pulsarctl_wire.capture.sources import Decoder, collect_rarely
 from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.capture.reading import Sources
-from pulsarctl_wire.cli.tui.job import Job
+from pulsarctl_wire.cli.tui.job import Job, write_numbers
 from pulsarctl_wire.cli.tui.sink import write_state
 from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.stats.overview import Overview
@@ -32,6 +32,7 @@ from pulsarctl_wire.wire.frame import Event, Frame
 EVERY: Final = 0.2
 """Seconds between two looks at files that are still written."""
 
+_MAX_STRETCHES: Final = 1_000  # of packets, while reading: writing them takes a while
 _EXAMINED_EVERY: Final = 1.0  # seconds
 
 
@@ -64,7 +65,10 @@ def read(job: Job) -> None:
             writer.add(events)
             if timer.is_due():
                 writer.flush()
+                if len(stretches := decoder.numbers.list_stretches()) < _MAX_STRETCHES:
+                    write_numbers(job.directory, decoder.packets, stretches)
         writer.finish()
+        write_numbers(job.directory, decoder.packets, decoder.numbers.list_stretches())
         has_secrets = decoder.secrets.keylog.secrets > 0
         state = {"is_done": True, "code": sources.code, "has_secrets": has_secrets}
         write_json(job.directory, "reading", state)
