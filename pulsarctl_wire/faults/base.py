@@ -26,6 +26,9 @@ from pulsarctl_wire.wire.framing.stream import FrameStream
 
 TO_BROKER: Final = "to-broker"
 TO_CLIENT: Final = "to-client"
+IN_PLACE: Final = "answered in the peer's place"
+"""What was done to a frame that is sent back as if it were an answer."""
+
 _COUNT: Final = whole(1, 10**15)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsarctl_wire.faults.base import (
+    IN_PLACE,
     Fault,
     FaultState,
     Held,
@@ -100,7 +101,7 @@ class _HoldLane(FaultState):
             change = "sent again" if index and passed is unit else passed.change
             yield passed._replace(at=max(unit.at, now), change=change)
         for data in answers:
-            yield Send(data, now, back=True, change="answered in the peer's place")
+            yield Send(data, now, back=True, change=IN_PLACE)
 
     def release(self) -> Iterator[Item]:
         """Yield everything that waits, as it came."""
@@ -130,5 +131,5 @@ def _describe(data: bytes, frames: tuple[bytes, ...], answers: tuple[bytes, ...]
     if any(other != data for other in frames):
         parts.append("changed")
     if answers:
-        parts.append("answered in the peer's place")
+        parts.append(IN_PLACE)
     return ", ".join(parts)

@@ -25,6 +25,9 @@ class Tap(Protocol):
     def carried(self, connection: Connection, to_broker: bool, data: bytes, time_ns: int) -> object:
         """Record `data` that the connection carried."""
 
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Record what a fault did to the frame that is carried next."""
+
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Record the end of the connection."""
 

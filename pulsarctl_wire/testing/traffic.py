@@ -60,6 +60,10 @@ class Traffic:
         elif self.is_complete:
             self.is_complete = False
 
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Log what a fault did to the frame that is carried next."""
+        self._add("changed", connection, to_broker, change)
+
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Log the end of a connection."""
         self._add("closed", connection, time_ns, by_broker)

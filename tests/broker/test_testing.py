@@ -430,6 +430,20 @@ def test_faults_act_on_what_the_broker_sends() -> None:
             assert broker.faults() == []
 
 
+def test_what_faults_did_to_frames_for_the_client_is_noted() -> None:
+    with Broker() as broker, RawClient(broker.service_url) as client:
+        broker.add_fault("flip command=MESSAGE nth=2")
+        broker.add_fault("answer command=PARTITIONED_METADATA error=ServiceNotReady")
+        client.request("PARTITIONED_METADATA", "PARTITIONED_METADATA_RESPONSE", topic="t")
+        client.produce("t", b"one", b"two")
+        client.subscribe("t", 2)
+        broker.wait_for("command=MESSAGE", count=2)
+        answer, one, two = broker.frames("command=PARTITIONED_METADATA_RESPONSE,MESSAGE")
+        assert answer.notes == ["by pwire: answered in the peer's place"]
+        assert not one.notes
+        assert two.notes[0] == "by pwire: changed"
+
+
 def test_faults_of_topics_and_filters() -> None:
     with Broker() as broker, RawClient(broker.service_url) as client:
         broker.add_fault("drop command=SEND_RECEIPT topic=other")

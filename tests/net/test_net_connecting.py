@@ -558,6 +558,9 @@ class _Opened:
         self.numbers.append(connection.index)
         self._writer.opened(connection, time_ns)
 
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        raise AssertionError("clients have no faults")
+
 
 @awaited
 async def test_numbers_are_the_same_in_tap_and_record_where_a_host_is_dead() -> None:

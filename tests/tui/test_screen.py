@@ -221,7 +221,9 @@ async def test_a_link_to_a_frame(tmp_path: Path) -> None:
 @run
 async def test_long_lines_scroll_sideways(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS, size=(80, 30)) as shown:
-        whole = shown.app.model.plain_line(shown.app.model.event(5), 400)
+        event = shown.app.model.event(5)
+        assert event is not None
+        whole = shown.app.model.plain_line(event, 400)
         assert shown.lines[6].endswith("…")
         await shown.press("right")
         assert shown.lines[6].startswith(whole[39:70])
@@ -241,7 +243,9 @@ async def test_frames_of_several_files_name_them(tmp_path: Path) -> None:
         await shown.press("G")
         file = next(path for path in (NACKS, ERRORS) if str(path) in shown.text)
         number = shown.number
-        record = shown.app._session.recorder(shown.app.event)
+        event = shown.app.event
+        assert event is not None
+        record = shown.app._session.recorder(event)
         assert (record["number"], record["file"]) == (number, str(file))
         assert f"packet {record['packet']} ({record['wireshark']} of {file})" in shown.text
 

@@ -15,7 +15,7 @@ from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
 from pulsarctl_wire.broker.clients.connection import Endpoint, Receiver
 from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.topics.topic import Producer
-from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
+from pulsarctl_wire.faults.base import IN_PLACE, Action, Blackhole, Close, Note, Reset, Send, Wake
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
@@ -38,8 +38,8 @@ class Ends(Protocol):
     def deliver(self, frame: Frame) -> None:
         """Pass a frame to the core."""
 
-    def transmit(self, data: bytes) -> None:
-        """Pass bytes to the client."""
+    def transmit(self, data: bytes, change: str = "") -> None:
+        """Pass bytes to the client; `change` says what was done to the frame."""
 
     def break_off(self, *, reset: bool = False) -> None:
         """End the connection on both sides."""
@@ -111,7 +111,7 @@ class FaultyConnection:
         for frame in self._track(self._from_core.feed(data, self._time_ns)):
             self.lanes[False].take(frame.raw, frame)
 
-    def _into_core(self, data: bytes) -> None:
+    def _into_core(self, data: bytes, change: str) -> None:
         for event in self._to_core.feed(data, self._time_ns):
             if not isinstance(event, Frame) or event.partial:
                 self.ends.break_off()
@@ -144,7 +144,7 @@ class _Lane:
     """One direction. `size` is the number of delayed bytes."""
 
     def __init__(
-        self, connection: FaultyConnection, faults: FaultLane, pass_on: Callable[[bytes], None]
+        self, connection: FaultyConnection, faults: FaultLane, pass_on: Callable[[bytes, str], None]
     ) -> None:
         self.opposite: _Lane = self
         self.size = 0
@@ -180,7 +180,8 @@ class _Lane:
         for action in actions:
             if isinstance(action, Send):
                 lane, time = (self.opposite, 0.0) if action.back else (self, action.at)
-                lane.call_at(time, partial(lane.send, action.data), len(action.data))
+                change = action.change or (IN_PLACE if action.back else "")
+                lane.call_at(time, partial(lane.send, action.data, change), len(action.data))
             elif isinstance(action, Note):
                 connection.ends.note(action.text)
             elif isinstance(action, Close):
@@ -192,10 +193,10 @@ class _Lane:
             elif isinstance(action, Wake):
                 self._set_timer(action.at, partial(self.take, b"", None))
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, change: str) -> None:
         """Pass bytes on."""
         if not self._connection.is_blackholed:
-            self._pass_on(data)
+            self._pass_on(data, change)
 
     def call_at(self, time: float, action: Callable[[], None], size: int = 0) -> None:
         """Call `action` at a time, after everything that waits already."""

@@ -189,9 +189,11 @@ class Peer(FrameSocket):
         """Pass a frame to the core."""
         self._server.cluster.receive(self.state, frame)
 
-    def transmit(self, data: bytes) -> None:
-        """Pass bytes to the client."""
+    def transmit(self, data: bytes, change: str = "") -> None:
+        """Pass bytes to the client; `change` says what was done to the frame."""
         self.sent += len(data)
+        if change and self._tap is not None:
+            self._tap.changed(self.connection, False, change)
         self.write(data)
 
     def break_off(self, *, reset: bool = False) -> None:

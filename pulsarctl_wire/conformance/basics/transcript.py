@@ -44,6 +44,9 @@ class Transcript:
         """Keep what a connection carried."""
         self._events.append(_Carried(connection, to_broker, data, time_ns))
 
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Ignore what faults do: the connections that are kept have none."""
+
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Keep that a connection has ended."""
         self._events.append(_Closed(connection, time_ns, by_broker))

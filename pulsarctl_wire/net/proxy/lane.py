@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from weakref import ref
 
-from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
+from pulsarctl_wire.faults.base import IN_PLACE, Action, Blackhole, Close, Note, Reset, Send, Wake
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.net.proxy.tap import TapRing, TapWriter
 from pulsarctl_wire.wire.addresses import CARRIERS
@@ -268,7 +268,7 @@ class RelayLane:
 
     def answer(self, data: bytes, change: str = "") -> None:
         """Insert a frame that the source did not send, at the next frame boundary."""
-        self.answers.append((data, change or "answered in the peer's place"))
+        self.answers.append((data, change or IN_PLACE))
         self._send_answers()
 
     def _send_answers(self) -> None:

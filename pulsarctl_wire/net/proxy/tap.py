@@ -282,6 +282,10 @@ class RingTap:
         if entry is not None and data:
             entry[1][to_broker].carried(data, time_ns)
 
+    def changed(self, connection: Connection, to_broker: bool, change: str) -> None:
+        """Write what a fault did to the frame that is carried next."""
+        self._ring.changed(connection, to_broker, change, time.time_ns())
+
     def closed(self, connection: Connection, time_ns: int, by_broker: bool) -> None:
         """Write the end of the connection."""
         entry = self._open.pop(connection.index, None)
