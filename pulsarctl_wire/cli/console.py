@@ -109,6 +109,11 @@ def end_quietly() -> NoReturn:
     raise SystemExit(EXIT_PIPE)
 
 
+def own_command() -> list[str]:
+    """Return the words that start pwire as this process was started, without its arguments."""
+    return [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
+
+
 def find_code(error: WireError) -> int:
     """Return the exit code of a command that fails with `error`."""
     codes: tuple[tuple[type[WireError], int], ...] = (

@@ -9,9 +9,8 @@ from textual.events import Resize
 from textual.filter import LineFilter
 from textual.widgets import ContentSwitcher, Input
 
-from pulsarctl_wire.errors import FilterError, WireError
+from pulsarctl_wire.errors import FilterError
 from pulsarctl_wire.record.related import follow
-from pulsarctl_wire.render.jsonl import json_line
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.stats.overview import KINDS
 from pulsarctl_wire.tui.bars import LIVE, NARROW, PANES, Bar, status_text, tabs_text
@@ -23,10 +22,11 @@ from pulsarctl_wire.tui.keys import keys_text
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model, Session
 from pulsarctl_wire.tui.panes import FindingsPane, Follow, GoTo, OverviewPane, Said, SequencePane
+from pulsarctl_wire.tui.selection import Selection
 from pulsarctl_wire.tui.strips import WithoutColours
 from pulsarctl_wire.tui.text_screen import TextScreen
 from pulsarctl_wire.wire.commands import NUMBERS
-from pulsarctl_wire.wire.frame import Event, Frame, Gap, HttpMessage
+from pulsarctl_wire.wire.frame import Event, Frame
 
 _TICK: Final = 0.1  # seconds between two looks at what is new
 
@@ -105,6 +105,7 @@ class PwireApp(App[None]):
         self._history: list[tuple[str, int]] = []
         """Earlier filters, with the positions under the cursor."""
         self._jumps = Jumps(self.model, self._frames.lines, self)
+        self._selection = Selection(self.model, self._frames.lines, self, self.say)
         self._position = 0
         """Of the event under the cursor."""
 
@@ -278,7 +279,7 @@ class PwireApp(App[None]):
             self._jumps.text = text or self._jumps.text
             self._jumps.search_again(1)
         elif self._mode == "save" and text:
-            self._save(text)
+            self._selection.save(text)
         elif self._mode == "go" and text:
             digits = text.lstrip("#")
             if digits.isdecimal():
@@ -298,7 +299,7 @@ class PwireApp(App[None]):
             "filter": 'command == "SEND" and total_size > 1000',
             "search": f"text in lines; Enter: {self._jumps.text}" if self._jumps.text else "text in lines",
             "go": "the number of a frame",
-            "save": f"{len(self._frames.lines.selected)} to FILE.pcapng .jsonl .send .py, or as lines",
+            "save": f"{len(self._frames.lines.selected)} to FILE.pcapng .jsonl .send .py, or pulsar://HOST:6650",
         }[mode]
         self._filter.add_class("open")
         self.set_focus(self._filter)  # at once: keys that follow are for it
@@ -442,39 +443,14 @@ class PwireApp(App[None]):
     def action_copy(self, form: str) -> None:
         """Copy the frame under the cursor to the clipboard."""
         event = self.event
-        if event is None:
-            return
-        if form == "link" and not self._session.link:
-            self.say("frames of several sources have no link")
-            return
-        if form == "link":
-            number = event.number if isinstance(event, Frame) else 0
-            text = f"pwire tui '{self._session.link}#{number}'"
-        elif form == "hex":
-            if isinstance(event, Gap | HttpMessage):
-                self.say("there are no bytes")
-                return
-            text = self.model.hex_of(event)
-        else:
-            text = json_line(self._session.recorder(event)).decode()
-        self.copy_to_clipboard(text)
-        self.say(f"copied as {form}")
+        if event is not None:
+            self._selection.copy(event, form)
 
     def action_select(self) -> None:
         """Begin a selection at the cursor, or end it."""
         lines = self._frames.lines
         lines.mark = lines.cursor if lines.mark is None else None
         lines.renew()
-
-    def _save(self, path: str) -> None:
-        """Write the selected frames, or the one under the cursor, to a file."""
-        rows = self._frames.lines.selected
-        events = (event for event in map(self.model.event, rows) if event is not None)
-        try:
-            self.say(self._session.export(path, events))
-            self._frames.lines.clear_selection()
-        except (OSError, WireError) as error:
-            self.say(f"{path} was not written: {getattr(error, 'strerror', None) or error}")
 
     def action_toggle_light(self) -> None:
         """Change between dark and light."""

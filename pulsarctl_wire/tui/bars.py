@@ -53,7 +53,7 @@ def status_text(model: Model, row: int, states: Sequence[str], note: str) -> str
         counts.append(f"of {model.reader.count:,}{state}")
         note = matches.error or note
     if model.is_reading:
-        counts.append("live" if model.session.live else "reading")
+        counts.append(f"live {model.rates.text}".rstrip() if model.session.live else "reading")
     findings = len(model.findings.get("findings", []))
     counts += [*states, *([count_of(findings, "finding")] if findings else [])]
     parts = ["  ".join(counts)]

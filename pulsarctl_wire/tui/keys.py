@@ -56,7 +56,10 @@ KEYS: Final = (
         "Other",
         (
             ("v", "begin a selection at the cursor, or end it"),
-            ("x", "save the selection, or the frame: .pcapng .jsonl .send .py, or as lines"),
+            (
+                "x",
+                "save the selection, or the frame: .pcapng .jsonl .send .py, or as lines; or replay to a URL",
+            ),
             ("y Y K", "copy the frame as JSON, as hex, as a link"),
             ("L", "light or dark"),
             ("q Ctrl-C", "quit"),

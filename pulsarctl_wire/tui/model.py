@@ -1,7 +1,9 @@
 """What the screen looks at: a store, a filter's matches, findings, counts. All of it is read from files."""
 
+import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -9,7 +11,7 @@ from typing import Any, Final, Protocol
 from pulsarctl_wire.errors import StoreError
 from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock, LineRenderer
-from pulsarctl_wire.render.text import Origin, Paint
+from pulsarctl_wire.render.text import Origin, Paint, human_bytes
 from pulsarctl_wire.render.tree import TreeRenderer
 from pulsarctl_wire.store.directory import read_json
 from pulsarctl_wire.store.reader import Dropped, StoreReader
@@ -18,6 +20,7 @@ from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
 
 _SIZE: Final = array("I").itemsize
 _MAX_MESSAGES: Final = 1_000
+_RATE_SECONDS: Final = 3.0
 
 
 class Jobs(Protocol):
@@ -51,8 +54,8 @@ class Session:
 
     `check` raises FilterError for an expression that is wrong. `names` are the fields of expressions.
     `explain` returns lines about a rule of the doctor. `is_error` says whether an event is damage, or says
-    that something failed. `export` writes events to a file, and returns what it did. `link` is the source
-    to which links to frames point.
+    that something failed. `export` writes events to a file, and returns what it did; `replay` sends them to
+    the broker of a URL, and returns lines about that. `link` is the source to which links to frames point.
     """
 
     directory: Path
@@ -65,6 +68,7 @@ class Session:
     names: list[str]
     is_error: Callable[[Event], bool]
     export: Callable[[str, Iterable[Event]], str]
+    replay: Callable[[str, Iterable[Event]], Awaitable[list[str]]]
     link: str = ""
     colour: bool = True
     first: int | None = None
@@ -114,6 +118,30 @@ class Matches:
         return low
 
 
+class Rates:
+    """Frames and bytes per second of the last seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def add(self, now: float, frames: int, size: int) -> None:
+        """Note how many there were by `now`, in seconds."""
+        samples = self._samples
+        samples.append((now, frames, size))
+        while len(samples) > 1 and samples[1][0] <= now - _RATE_SECONDS:
+            samples.popleft()
+
+    @property
+    def text(self) -> str:
+        """Both rates; "" before there is one."""
+        if len(self._samples) < 2:
+            return ""
+        (start, frames, size), (end, frames_now, size_now) = self._samples[0], self._samples[-1]
+        seconds = max(end - start, _RATE_SECONDS / 2)
+        rate, byte_rate = (frames_now - frames) / seconds, (size_now - size) / seconds
+        return f"{rate:,.0f} frames/s {human_bytes(int(byte_rate))}/s"
+
+
 class Model:
     """All that is known. A row is an event that the filter lets through; rows count from 0."""
 
@@ -132,6 +160,7 @@ class Model:
         """What the processes beside the screen have said."""
         self.ended: int | None = None
         """The exit code of the server whose traffic is shown; None: it runs."""
+        self.rates = Rates()
         self._messages_read = 0
         self._origin = Origin()
         paint, recorder = Paint(session.colour), session.recorder
@@ -159,6 +188,8 @@ class Model:
                 self.matches.refresh()
             if self.session.live:
                 self.ended = read_json(directory, "ended", {}).get("code")
+                size = sum(row["size"] for row in self.counts.get("connections", []))
+                self.rates.add(time.monotonic(), self.reader.count, size)
         except StoreError as error:
             self.problem = str(error)
         self._read_messages()

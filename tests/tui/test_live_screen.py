@@ -52,6 +52,7 @@ def test_traffic_appears(broker: tuple[Terminal, str]) -> None:
     with produce(url, "-m", "hello") as client:
         terminal.until("CONNECT", "SEND_RECEIPT", '"hello"', "following")
         assert client.wait(LIMIT) == 0
+    terminal.until("live 0 frames/s 0 B/s")
 
 
 def test_a_fault_is_added_by_a_form(broker: tuple[Terminal, str]) -> None:

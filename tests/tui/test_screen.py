@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tui.screens import SAMPLES, run, screen
 
+from pulsarctl_wire.tui.model import Rates
+
 NACKS = SAMPLES / "java-nack-dlq.pcap"
 ERRORS = SAMPLES / "errors.pcap"
 SILENT = SAMPLES / "advertised-address-silent.pcap"
@@ -250,6 +252,15 @@ async def test_frames_of_several_files_name_them(tmp_path: Path) -> None:
         assert f"packet {record['packet']} ({record['wireshark']} of {file})" in shown.text
 
 
+def test_rates_are_those_of_the_last_seconds() -> None:
+    rates = Rates()
+    for second in range(5):
+        rates.add(float(second), 10 + 100 * second, 2_000 * second)
+    assert rates.text == "100 frames/s 2.0 kB/s"
+    rates.add(20.0, 410, 8_000)
+    assert rates.text == "0 frames/s 0 B/s"
+
+
 @run
 async def test_keys_are_listed(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS) as shown:
@@ -266,11 +277,11 @@ async def test_taking_frames_away(tmp_path: Path) -> None:
         for suffix in ("jsonl", "pcapng", "send", "py", "txt"):
             await shown.press("colon", "3", "4", "enter", "v", "j", "j")
             assert "3 selected" in shown.status
-            shown.app._save(str(tmp_path / f"frames.{suffix}"))
+            shown.app._selection.save(str(tmp_path / f"frames.{suffix}"))
             assert "3 frames written" in shown.status
         records = [json.loads(line) for line in (tmp_path / "frames.jsonl").read_text().splitlines()]
         assert [record["command"] for record in records] == ["SEND", "SEND_RECEIPT", "MESSAGE"]
-        shown.app._save(str(tmp_path / "frames.jsonl"))
+        shown.app._selection.save(str(tmp_path / "frames.jsonl"))
         assert "exists already" in shown.status
         await shown.press("y")
         assert json.loads(shown.app.clipboard)["number"] == 36

@@ -21,6 +21,7 @@ from tui.screens import SAMPLES
 
 from pulsarctl_wire.cli.tui.job import is_complete
 from pulsarctl_wire.store.directory import write_json
+from pulsarctl_wire.testing import Broker
 
 NACKS = SAMPLES / "java-nack-dlq.pcap"
 PWIRE = Path(sys.executable).with_name("pwire")
@@ -179,6 +180,24 @@ def test_without_a_terminal() -> None:
         "pwire: tui: this is no terminal; --web PORT shows the screen in a browser, "
         "pwire decode prints frames anywhere\n"
     )
+
+
+def test_a_selection_is_replayed_to_another_broker(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, str(NACKS))
+    terminal.until("1/131")
+    with Broker() as broker:
+        terminal.press("vG")
+        terminal.until("131 selected")
+        terminal.press("x")
+        terminal.until("131 to FILE")
+        terminal.press(f"{broker.service_url} --suffix=-again\r")
+        terminal.until("replay to pulsar://", "exit code")
+        topics = {frame.topic for frame in broker.frames("command=SEND")}
+    terminal.press("\x03")
+    terminal.wait()
+    terminal.close()
+    assert topics
+    assert all(topic and topic.endswith("-again") for topic in topics)
 
 
 def test_what_tls_hid_is_not_kept(tmp_path: Path) -> None:

@@ -7,11 +7,18 @@
 anything else    lines, as of decode
 """
 
+import shlex
+import sys
+from asyncio import create_subprocess_exec
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from pulsarctl_wire.capture.recording import SessionWriter
+from pulsarctl_wire.cli import console
 from pulsarctl_wire.conformance.fuzzing.script import write_line
 from pulsarctl_wire.errors import LocalProtocolError
 from pulsarctl_wire.record import Recorder
@@ -75,6 +82,33 @@ class Export:
             raise LocalProtocolError("the file exists already; take another name")
         note = write(target, chosen)
         return f"{count_of(len(chosen), 'frame')} written to {target.name}{note}"
+
+    async def replay(self, text: str, events: Iterable[Event]) -> list[str]:
+        """Send what clients sent to another broker, as `pwire replay` does; return what that prints.
+
+        `text` is the broker's URL, and options of `pwire replay`. Raises OSError, LocalProtocolError.
+        """
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from error
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "selection.pcapng")
+            self._write_packets(file, list(events))
+            color = "always" if console.has_colour(sys.stdout) else "never"
+            process = await create_subprocess_exec(
+                *console.own_command(),
+                *("replay", str(file), "--color", color, "--to", *words),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=STDOUT,
+            )
+            try:
+                output, _ = await process.communicate()
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+        return [*output.decode("utf-8", "replace").splitlines(), f"exit code {process.returncode}"]
 
     def _write_packets(self, target: Path, events: list[Event]) -> str:
         with target.open("xb") as stream:

@@ -79,7 +79,7 @@ def _serve(port: int, directory: Path) -> None:
     with redirect_stdout(sys.stderr):
         serve_screens(
             sock,
-            [sys.executable, *sys.orig_argv[1:]],
+            [*console.own_command(), *sys.argv[1:]],
             say,
             has_ended=lambda: bool(read_json(directory, ENDED, {})),
         )
@@ -97,6 +97,7 @@ def make_session(
     from pulsarctl_wire.tui.model import Session
 
     recorder = job.make_recorder()
+    export = Export(recorder, title, partial(_name_answer, StoreReader(job.directory)))
     return Session(
         job.directory,
         title,
@@ -107,7 +108,8 @@ def make_session(
         explain=explain_rule,
         names=sorted(RECORD_NAMES),
         is_error=FirstError(recorder),
-        export=Export(recorder, title, partial(_name_answer, StoreReader(job.directory))),
+        export=export,
+        replay=export.replay,
         link=job.sources[0] if len(job.sources) == 1 else "",
         colour=console.has_colour(sys.stdout),
         first=first,
