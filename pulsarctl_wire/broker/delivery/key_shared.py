@@ -25,7 +25,7 @@ class KeyShared(ManyActive):
         self._queued_count = 0
         self._draining: dict[int, list[Consumer]] = {}  # the old owner, once for each pending entry
         self._unslotted: list[int] = []  # put back, slot unknown
-        self._retry = False
+        self._retry = self._retry_after_delivery = False
         self._budgets: dict[Consumer, int] = {}
         """The entries that a consumer may get now: as many as it has permits, even if they are batches."""
 
@@ -36,16 +36,21 @@ class KeyShared(ManyActive):
         self.key_ranges.add(consumer)
         super().add(consumer)
         self._drain()
+        self._retry = True
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer."""
+        """Remove a consumer.
+
+        Entries that waited for it go to others, but, as in Pulsar, not before something else happens: entries
+        are put back, a consumer has new permits, or a later entry is delivered.
+        """
         self.key_ranges.remove(consumer)
         super().remove(consumer)
         self._drain()
+        self._retry_after_delivery = True
 
     def _drain(self) -> None:
         """Find the slots that have pending entries at another consumer than their owner."""
-        self._retry = True
         self._draining.clear()
         if self.out_of_order:
             return
@@ -134,6 +139,8 @@ class KeyShared(ManyActive):
         owner = self._find_ready_owner(slot)
         if owner is not None and (self.out_of_order or slot not in self._queues):
             self.deliver(owner, entry, slot)
+            self._retry = self._retry or self._retry_after_delivery
+            self._retry_after_delivery = False
         else:
             heappush(self._queues.setdefault(slot, []), entry.index)
             self._queued_count += 1

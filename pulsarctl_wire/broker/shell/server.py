@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -21,7 +22,7 @@ from pulsarctl_wire.broker.storage.journal import Commit, ReadRequest
 from pulsarctl_wire.broker.tenancy.access import Keys, get_common_name
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.net.frame_socket import FrameSocket, Tap
-from pulsarctl_wire.net.listener import Listener, Make
+from pulsarctl_wire.net.listener import Listener
 from pulsarctl_wire.net.protocol import FrameProtocol
 from pulsarctl_wire.net.settings import Address
 from pulsarctl_wire.net.sockets import BACKLOG, LINGER, TlsContext
@@ -276,11 +277,7 @@ class Server:
         sock.setblocking(False)
         listener = Listener(self.note, tls=tls)
         self._listeners.setdefault(broker, []).append(listener)
-
-        def admit() -> Make | None:
-            return (lambda client: Peer(self, broker, client)) if broker.alive else None
-
-        listener.serve(sock, admit)
+        listener.serve(sock, lambda: partial(Peer, self, broker) if broker.alive else None)
         address = Address(*sock.getsockname()[:2])
         advertised = Address(host or address.host, address.port)
         if tls is None:
