@@ -12,6 +12,7 @@ from pulsarctl_wire.tui.forms import ChoiceScreen, FaultForm, FrameEditor
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Intercept, Model
 from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.framing.refit import refit
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 BREAKPOINT: Final = "hold"
@@ -186,7 +187,7 @@ class HeldPane(AskingPane):
             return
         data = bytes.fromhex(row["data"])
         text = self._intercept.describe(data) if form == "json" else data.hex(" ")
-        self._write(f"frame {row['number']}", text, row, "frames")
+        self._write(f"frame {row['number']}", text, row, "frames", data if form == "hex" else b"")
 
     def action_answer(self) -> None:
         """Answer the frame in its peer's place; it does not go on."""
@@ -199,7 +200,7 @@ class HeldPane(AskingPane):
         text = f'{{\n  "command": "ERROR",\n  "fields": {{{known}}}\n}}'
         self._write(f"answer to frame {row['number']}", text, row, "answers")
 
-    def _write(self, title: str, text: str, row: dict[str, Any], place: str) -> None:
+    def _write(self, title: str, text: str, row: dict[str, Any], place: str, before: bytes = b"") -> None:
         def check(changed: str) -> str:
             try:
                 self._intercept.parse(changed)
@@ -211,7 +212,7 @@ class HeldPane(AskingPane):
             if changed is None:
                 return
             decision: dict[str, Any] = {"frames": []}
-            decision[place] = [self._intercept.parse(changed).hex()]
+            decision[place] = [refit(before, self._intercept.parse(changed)).hex()]
             self.ask(do="held-decide", number=row["number"], **decision)
             self.load()
 

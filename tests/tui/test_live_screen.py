@@ -99,6 +99,40 @@ def test_a_breakpoint_holds_frames(broker: tuple[Terminal, str]) -> None:
     terminal.until("nothing is held")
 
 
+def test_the_bytes_of_a_held_frame_are_changed(broker: tuple[Terminal, str]) -> None:
+    terminal, url = broker
+    with produce(url, "-m", "x") as client:
+        assert client.wait(LIMIT) == 0
+    terminal.until("12/12")
+    terminal.press(":")
+    terminal.until("the number of a frame")
+    terminal.press("9\r")
+    terminal.until("9/12")
+    terminal.press("B")
+    terminal.until("hold command=SEND")
+    with produce(url, "-m", "abc") as client:
+        terminal.until("1 held: 0 shows them")
+        terminal.press("0")
+        terminal.until("[0]Held", '"abc"')
+        terminal.press("h")
+        terminal.until("Ctrl-S sends it", "61 62 63")
+        terminal.press("\x1b[6~\x1b[F")  # PgDn, End
+        terminal.until_shown(lambda: terminal.is_marked_after("61 62 63"))
+        terminal.press(" 64 65")
+        terminal.until("61 62 63 64 65")
+        terminal.press("\x13")
+        assert client.wait(LIMIT) == 0
+    terminal.until("nothing is held")
+    read = subprocess.run(
+        [PWIRE, "consume", "orders", "-u", url, "-n", "2", "-s", "s", "-p", "Earliest"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=True,
+    )
+    assert "abcde" in read.stdout
+
+
 def test_a_port_that_is_in_use_is_said(broker: tuple[Terminal, str], start: Start) -> None:
     port = broker[1].rpartition(":")[2]
     other = start("proxy", "--tui", "--listen", port, "--to", broker[1])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,6 +67,20 @@ class Terminal:
             assert time.monotonic() < deadline, (texts, self.text)
             self._read()
         return self.text
+
+    def until_shown(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of what is on the screen."""
+        deadline = time.monotonic() + LIMIT
+        while not holds():
+            assert time.monotonic() < deadline, self.text
+            self._read()
+
+    def is_marked_after(self, text: str) -> bool:
+        """Return whether the cell after a text has another background than the next one, as a cursor has."""
+        rows = [(row, line.find(text)) for row, line in enumerate(self._screen.display) if text in line]
+        cells = [self._screen.buffer[row][column + len(text)] for row, column in rows]
+        nexts = [self._screen.buffer[row][column + len(text) + 1] for row, column in rows]
+        return [cell.bg for cell in cells] != [cell.bg for cell in nexts]
 
     def until_written(self, *codes: bytes) -> None:
         """Wait until all codes were written."""
