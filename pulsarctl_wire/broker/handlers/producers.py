@@ -1,5 +1,7 @@
 """Handlers of PRODUCER, SEND, CLOSE_PRODUCER. Source: b/ServerCnx (4.0)."""
 
+from functools import partial
+
 from pulsarctl_wire.broker.basics.names import TopicName
 from pulsarctl_wire.broker.basics.refusal import Refused, Violation
 from pulsarctl_wire.broker.clients.connection import Connection, Deferred, Opening
@@ -190,9 +192,15 @@ def close_producer(
         producer.is_closing = True
         return _close_when_idle(connection, body.request_id, producer)
     connection.producers.pop(body.producer_id, None)
+    send_success = partial(connection.send, "SUCCESS", request_id=body.request_id)
+    topic = producer.topic if isinstance(producer, Producer) else None
+    has_next = topic is not None and bool(topic.waiting_producers)
     if producer is not None:
         producer.leave()
-    connection.send("SUCCESS", request_id=body.request_id)
+    if topic is not None and has_next and not topic.name.is_persistent:
+        broker.scheduler.ready.append(send_success)  # the next owner is told first: nothing is stored
+    else:
+        send_success()
     return None
 
 

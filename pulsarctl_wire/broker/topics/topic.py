@@ -343,7 +343,8 @@ class Topic(Generic[S]):
                 self._fence()
             self._check_epoch(producer)
             self._give_access(producer)
-        await self.journal.sync()
+        if self.name.is_persistent:
+            await self.journal.sync()
 
     def _give_access(self, producer: Producer) -> None:
         """Let a producer be the only one, in an epoch of its own."""
