@@ -94,8 +94,7 @@ class _HoldLane(FaultState):
             yield unit._replace(at=max(unit.at, now))
             return
         frames, answers = entry.decision
-        if what := _describe(unit.data, frames, answers):
-            yield Note(f"{self.fault.name}: {name} {what}")
+        yield Note(f"{self.fault.name}: {name} {_describe(unit.data, frames, answers)}")
         for index, data in enumerate(frames):
             passed = unit if data == unit.data else unit.with_data(data)
             change = "sent again" if index and passed is unit else passed.change
@@ -122,7 +121,7 @@ class _HoldLane(FaultState):
 
 
 def _describe(data: bytes, frames: tuple[bytes, ...], answers: tuple[bytes, ...]) -> str:
-    """Say what was decided about a frame; "" if it goes on as it came."""
+    """Say what was decided about a frame."""
     parts = []
     if not frames:
         parts.append("dropped")
@@ -132,4 +131,4 @@ def _describe(data: bytes, frames: tuple[bytes, ...], answers: tuple[bytes, ...]
         parts.append("changed")
     if answers:
         parts.append(IN_PLACE)
-    return ", ".join(parts)
+    return ", ".join(parts) or "goes on"

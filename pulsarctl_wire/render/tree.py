@@ -50,7 +50,8 @@ class TreeRenderer:
         file, number = self._recorder.find_packet(event.packet)
         if file is not None:
             span += f" ({number} of {clean(file)})"
-        children: Lines = [(self._paint("dim", f"{direction}, {span}, offset {event.offset}"), [], ())]
+        place = f"{span}, offset {event.offset}" if event.packet else f"offset {event.offset}"
+        children: Lines = [(self._paint("dim", f"{direction}, {place}"), [], ())]
         record = None
         if isinstance(event, Frame):
             record = self._recorder(event)

@@ -71,7 +71,7 @@ class Row:
     sent, delivered        messages to and from the broker
     pending      SENDs without an answer
     permits, unacked, consumers   of open consumers
-    latency_ns   mean time from SEND to its answer in the current span; None without any
+    latency_ns   mean time from SEND to its answer; None without any
     past         per span: bytes of a connection, messages of a topic, mean latency in ns of a producer,
                  unacknowledged messages of a subscription
     """
@@ -136,6 +136,12 @@ class _Table:
         """Return the sum of a span, or its mean."""
         total, count = self._past[key].get(span, (0, 1))
         return total / count if self._has_means else total
+
+    def mean(self, key: Any) -> int | None:
+        """Return the mean of all values of a row; None without any."""
+        spans = self._past[key].values()
+        count = sum(count for _, count in spans)
+        return round(sum(total for total, _ in spans) / count) if count else None
 
     def halve(self) -> None:
         """Join spans in pairs."""
@@ -249,7 +255,7 @@ class Overview:
             for consumer in list(state.consumers.values()):
                 self._look_at_consumer(connection, consumer)
         for key, row in self._producers.rows.items():
-            row.latency_ns = round(self._producers.value(key, self._span)) or None
+            row.latency_ns = self._producers.mean(key)
 
     def _look_at_producer(self, connection: Row | None, index: int, id: int, ledger: ProducerLedger) -> None:
         topic = ledger.topic or ""

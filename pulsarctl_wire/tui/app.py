@@ -40,6 +40,7 @@ class PwireApp(App[None]):
     #tabs, #status { height: 1; background: $panel; color: $text; padding: 0 1; }
     #tabs { text-style: bold; }
     ContentSwitcher { height: 1fr; }
+    .plain LineList > .lines--selected { text-style: underline; }
     .plain LineList > .lines--cursor { text-style: reverse; }
     .plain LineList:focus > .lines--cursor { text-style: bold reverse; }
     """
@@ -93,7 +94,7 @@ class PwireApp(App[None]):
         intercept = session.intercept
         self._faults = None if intercept is None else FaultsPane(self.model, intercept)
         self._held = None if intercept is None else HeldPane(self.model, intercept)
-        self._messages = LineList(self._message_line, id="messages", title="no messages")
+        self._said = LineList(self._said_line, id="log", title="nothing was said yet")
         self._panes = PANES if session.intercept is not None else PANES[:LIVE]
         self._filter = FilterLine(session.check, session.names, self._known_values)
         self._status = Bar(id="status")
@@ -101,7 +102,7 @@ class PwireApp(App[None]):
         self._mode = "filter"
         self._follows = session.live
         self._wanted = session.first
-        self._note = ""
+        self._note = "? lists the keys, q quits"
         self._history: list[tuple[str, int]] = []
         """Earlier filters, with the positions under the cursor."""
         self._jumps = Jumps(self.model, self._frames.lines, self)
@@ -118,7 +119,7 @@ class PwireApp(App[None]):
                 yield OverviewPane(self.model, kind)
             yield FindingsPane(self.model)
             yield self._sequence
-            yield self._messages
+            yield self._said
             if self._faults is not None and self._held is not None:
                 yield self._faults
                 yield self._held
@@ -161,8 +162,8 @@ class PwireApp(App[None]):
         if model.findings is not findings:
             lines.renew()
             self._load_pane()
-        if len(model.messages) != self._messages.rows:
-            self._messages.show(len(model.messages), self._message_line, len(model.messages) - 1)
+        if len(model.messages) != self._said.rows:
+            self._said.show(len(model.messages), self._said_line, len(model.messages) - 1)
             self._note = model.messages[-1]
         if self._held is not None and model.messages:  # the server is there
             self._held.load()
@@ -181,7 +182,7 @@ class PwireApp(App[None]):
             return "no frames yet"
         return "reading…" if self.model.is_reading else "no frames"
 
-    def _message_line(self, index: int, width: int) -> str:
+    def _said_line(self, index: int, width: int) -> str:
         return clean(self.model.messages[index])
 
     def _go_to_wanted(self, number: int) -> None:
@@ -204,7 +205,9 @@ class PwireApp(App[None]):
         if self._held is not None and self._held.rows:
             states[f"{len(self._held.rows)} held: 0 shows them"] = True
         shown = [text for text, holds in states.items() if holds]
-        self._status.change(status_text(self.model, lines.cursor, shown, self._note))
+        is_mistake = self._note and self._filter.has_class("open")
+        text = self._note if is_mistake else status_text(self.model, lines.cursor, shown, self._note)
+        self._status.change(text)
         current = self._switcher.current or ""
         is_narrow = self.size.width < NARROW
         self._tabs.change(tabs_text(self._panes, current, self._session.title, is_narrow=is_narrow))
@@ -262,6 +265,10 @@ class PwireApp(App[None]):
         self.action_pane(0)
         self._go_to_wanted(message.number)
 
+    def on_input_changed(self) -> None:
+        """Forget about a mistake that is being mended."""
+        self._note = ""
+
     def on_input_submitted(self, message: Input.Submitted) -> None:
         """Apply what was written."""
         text = message.value.strip()
@@ -313,7 +320,7 @@ class PwireApp(App[None]):
         current = self._switcher.current
         if current == "frames":
             self.set_focus(self._frames.lines)
-        elif current in ("sequence", "messages"):
+        elif current in ("sequence", "log"):
             self.set_focus(self.query_one(f"#{current}", LineList))
         else:
             self.set_focus(self.query_one(f"#{current}-lines", LineList))
@@ -422,7 +429,8 @@ class PwireApp(App[None]):
         topic = f" topic={event.topic}" if event.topic else ""
         way = "to-broker" if event.to_broker else "to-client"
         text = f"{BREAKPOINT} command={event.command}{topic} direction={way}"
-        self.say(self._faults.add(text) or f"breakpoint: {text}")
+        is_there = any(row["fault"] == text for row in self._faults.rows)
+        self.say("there is one already" if is_there else self._faults.add(text) or f"breakpoint: {text}")
 
     def action_toggle_detail(self) -> None:
         """Show or hide the details."""
@@ -461,6 +469,7 @@ class PwireApp(App[None]):
         self.push_screen(TextScreen("keys", keys_text(self.model.paint)))
 
     def say(self, text: str) -> None:
-        """Show a text in the status line."""
+        """Show a text in the status line, and keep it in the log."""
+        self.model.messages.append(text)
         self._note = text
         self._show_status()

@@ -9,7 +9,7 @@ from pulsarctl_wire.render.text import clean, count_of
 from pulsarctl_wire.stats.overview import KINDS
 from pulsarctl_wire.tui.model import Model
 
-PANES: Final = ("frames", *KINDS, "findings", "sequence", "messages", "faults", "held")
+PANES: Final = ("frames", *KINDS, "findings", "sequence", "log", "faults", "held")
 """All panes, in the order of their keys."""
 LIVE: Final = 8
 """The first of those that only live traffic has."""
@@ -17,10 +17,10 @@ NARROW: Final = 120
 """Cells: in less, titles are short, and bytes are below fields."""
 
 _TITLES: Final = (
-    *("Frames", "Connections", "Topics", "Producers", "Subscriptions", "Findings", "Sequence", "Messages"),
+    *("Frames", "Connections", "Topics", "Producers", "Subscriptions", "Findings", "Sequence", "Log"),
     *("Faults", "Held"),
 )
-_SHORT: Final = ("Frames", "Conns", "Topics", "Prods", "Subs", "Finds", "Seq", "Msgs", "Faults", "Held")
+_SHORT: Final = ("Frames", "Conns", "Topics", "Prods", "Subs", "Finds", "Seq", "Log", "Faults", "Held")
 
 
 class Bar(Static):
@@ -38,7 +38,7 @@ class Bar(Static):
 def tabs_text(panes: Sequence[str], current: str, title: str, *, is_narrow: bool) -> str:
     """Return the names of the panes with their keys, the current one in brackets, and the title."""
     tabs = [
-        f"[{number % 10}]{name}" if pane == current else f" {number % 10} {name}"
+        f"[{number % 10}]{name}" if pane == current else f"{' ' * (not is_narrow)}{number % 10} {name}"
         for number, (pane, name) in enumerate(zip(panes, _SHORT if is_narrow else _TITLES, strict=False), 1)
     ]
     return f"{' '.join(tabs)}   {clean(title)}"
@@ -49,7 +49,8 @@ def status_text(model: Model, row: int, states: Sequence[str], note: str) -> str
     counts = [f"{min(row + 1, model.rows):,}/{model.rows:,}"]
     matches = model.matches
     if matches is not None:
-        state = "" if matches.is_done else f", {matches.scanned:,} looked at"
+        is_behind = not matches.is_done and matches.scanned < model.reader.count
+        state = f", {matches.scanned:,} looked at" if is_behind else ""
         counts.append(f"of {model.reader.count:,}{state}")
         note = matches.error or note
     if model.is_reading:

@@ -20,6 +20,9 @@ Parameter = tuple[str, str, str]
 class ChoiceScreen(TextScreen):
     """Lines, one of which is chosen; the result is its index."""
 
+    def _break(self, text: str, width: int) -> list[str]:
+        return [text]  # each stays a line
+
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         """Return the line under the cursor."""
         message.stop()
@@ -65,8 +68,8 @@ class FaultForm(ModalScreen[None]):
                 yield Input(placeholder=default, id=f"parameter-{name}")
 
     def on_mount(self) -> None:
-        """Let the first parameter have the keys from the start."""
-        self.set_focus(self.query(Input).first())
+        """Let the first parameter have the keys from the start, and show what is above it."""
+        self.set_focus(self.query(Input).first(), scroll_visible=False)
 
     def on_input_submitted(self) -> None:
         """Add the fault."""

@@ -12,6 +12,7 @@ from pulsarctl_wire.tui.forms import ChoiceScreen, FaultForm, FrameEditor
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Intercept, Model
 from pulsarctl_wire.wire.frame import Connection, Event
+from pulsarctl_wire.wire.framing.redaction import event_spans
 from pulsarctl_wire.wire.framing.refit import refit
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
@@ -183,7 +184,12 @@ class HeldPane(AskingPane):
     def action_edit(self, form: str) -> None:
         """Change the frame, as JSON or as hex digits, and let it go on."""
         row = self.row
-        if row is None or row["data"] is None:
+        event = None if row is None else self.event_of(row)
+        if row is None or event is None:
+            return
+        if event_spans(event) and not self._model.session.recorder.show_secrets:
+            text = "this frame has credentials; with --show-secrets it can be changed"
+            self.app.say(text)  # type: ignore[attr-defined]
             return
         data = bytes.fromhex(row["data"])
         text = self._intercept.describe(data) if form == "json" else data.hex(" ")
@@ -195,9 +201,7 @@ class HeldPane(AskingPane):
         event: Any = None if row is None else self.event_of(row)
         if row is None or event is None:
             return
-        fields = {name: getattr(event.body, name, None) for name in _IDS if event.body is not None}
-        known = ", ".join(f'"{name}": {value}' for name, value in fields.items() if isinstance(value, int))
-        text = f'{{\n  "command": "ERROR",\n  "fields": {{{known}}}\n}}'
+        text = self._intercept.describe(self._intercept.refuse(event))
         self._write(f"answer to frame {row['number']}", text, row, "answers")
 
     def _write(self, title: str, text: str, row: dict[str, Any], place: str, before: bytes = b"") -> None:
@@ -217,6 +221,3 @@ class HeldPane(AskingPane):
             self.load()
 
         self.app.push_screen(FrameEditor(title, text, check), finish)
-
-
-_IDS: Final = ("request_id", "producer_id", "consumer_id", "sequence_id")

@@ -122,7 +122,8 @@ class Jumps:
             return
         line = self._model.plain_line
         self._begin(
-            self._scan_rows(step, lambda event: text in line(event).casefold()), f"{self.text}: not found"
+            self._scan_rows(step, lambda event: text in line(event).casefold()),
+            f"{self.text}: not found {'below' if step > 0 else 'above'}",
         )
 
     def _scan_rows(self, step: int, test: Test) -> Iterator[int | None]:

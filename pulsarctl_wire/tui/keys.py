@@ -36,7 +36,7 @@ KEYS: Final = (
     (
         "Panes",
         (
-            ("1 … 8", "frames, connections, topics, producers, subscriptions, findings, sequence, messages"),
+            ("1 … 8", "frames, connections, topics, producers, subscriptions, findings, sequence, log"),
             ("9 0", "live: faults, and frames that are held at breakpoints"),
             ("o", "in a table: sort by bytes, unacknowledged, pending, errors"),
             ("?", "in findings: explain the rule; elsewhere: these keys (F1 everywhere)"),
@@ -55,7 +55,7 @@ KEYS: Final = (
     (
         "Other",
         (
-            ("v", "begin a selection at the cursor, or end it"),
+            ("v", "begin a selection at the cursor, or drop it"),
             (
                 "x",
                 "save the selection, or the frame: .pcapng .jsonl .send .py, or as lines; or replay to a URL",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar, Final
 
+from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Size
@@ -14,6 +15,7 @@ from textual.widget import Widget
 from pulsarctl_wire.tui.strips import to_strip
 
 _KEPT: Final = 1_000  # lines
+_LONGEST: Final = 1 << 20  # cells of a line
 
 MakeLine = Callable[[int, int], str]
 """Makes the line at an index, for a width in cells. It may have our colour codes, and no others."""
@@ -93,6 +95,7 @@ class LineList(ScrollView, can_focus=True):
             self.cursor = max(min(self.cursor if cursor is None else cursor, rows - 1), 0)
             self._keep_in_view()
         if not is_same:
+            self._left = 0
             self.renew()
         elif sees_end or cursor is not None:
             self.refresh()
@@ -122,8 +125,9 @@ class LineList(ScrollView, can_focus=True):
             self._scroll_update(size)
 
     def on_resize(self, event: Resize) -> None:
-        """Make the lines as wide as the list is now."""
+        """Make the lines as wide as the list is now, and show the cursor."""
         self._resize(self._rows)
+        self._keep_in_view()
         self.renew()
 
     def render_line(self, y: int) -> Strip:
@@ -137,7 +141,7 @@ class LineList(ScrollView, can_focus=True):
         if strip is None:
             if len(self._strips) > _KEPT:
                 self._strips.clear()
-            strip = self._strips[index, width] = self._whole_line(index, width).crop(self._left)
+            strip = self._strips[index, width] = self._visible_line(index, width)
         style = self.rich_style
         if self.mark is not None and index in self.selected:
             style += self.get_component_rich_style("lines--selected", partial=True)
@@ -146,9 +150,16 @@ class LineList(ScrollView, can_focus=True):
         return strip.apply_style(style).adjust_cell_length(width, style)
 
     def _whole_line(self, index: int, width: int) -> Strip:
-        """Return a line from its beginning, for a list of `width` cells."""
+        """Return a line that is made for some width."""
+        return to_strip("" if self._make_line is None else self._make_line(index, width))
+
+    def _visible_line(self, index: int, width: int) -> Strip:
+        """Return the part of a line that is shown, with … where it is cut."""
         end = self._left + width
-        return to_strip("" if self._make_line is None else self._make_line(index, end)).crop(0, end)
+        strip = self._whole_line(index, end)
+        if strip.cell_length <= end:
+            return strip.crop(self._left)
+        return Strip([*strip.crop(self._left, end - 1), Segment("…")])
 
     def move_to(self, index: int) -> None:
         """Move the cursor to a line, and scroll to it."""
@@ -187,14 +198,13 @@ class LineList(ScrollView, can_focus=True):
             self.post_message(self.Chosen(self, self.cursor))
 
     def action_shift(self, steps: int) -> None:
-        """Scroll sideways by half the width, to the right as long as there is anything."""
+        """Scroll sideways by half the width, to the right as long as a line goes on there."""
         width, top = self.scrollable_content_region.width, self.scroll_offset.y
-        before = self._left
-        self._left = max(before + steps * (width // 2), 0)
         shown = range(top, min(top + self.size.height, self._rows))
-        if not any(self._whole_line(index, width).cell_length > self._left for index in shown):
-            self._left = before
-        self.renew()
+        end = self._left + width
+        if steps < 0 or any(self._whole_line(index, _LONGEST).cell_length > end for index in shown):
+            self._left = max(self._left + steps * (width // 2), 0)
+            self.renew()
 
     def on_click(self, event: Click) -> None:
         """Move the cursor to the line that was clicked; choose it if it is there already."""

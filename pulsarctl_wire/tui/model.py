@@ -24,7 +24,7 @@ _RATE_SECONDS: Final = 3.0
 
 
 class Jobs(Protocol):
-    """Who starts filters."""
+    """Who starts filters, and ends processes."""
 
     def filter(self, expression: str) -> str:
         """Start a filter in place of an earlier one; return the name of its file."""
@@ -32,19 +32,24 @@ class Jobs(Protocol):
     def stop_filter(self) -> None:
         """Stop the filter."""
 
+    def adopt(self, process: int) -> None:
+        """Have a process that the screen has started end with it, whatever ends that; 0: none any more."""
+
 
 @dataclass(frozen=True)
 class Intercept:
     """What a screen needs to change live traffic.
 
     `ask` sends a request to the control socket, and raises WireError. `describe` turns a frame into a text to
-    edit, `parse` turns such a text into a frame, and raises LocalProtocolError. `catalogue` has all faults:
+    edit, `parse` turns such a text into a frame, and raises LocalProtocolError. `refuse` returns a frame that
+    refuses a request. `catalogue` has all faults:
     name, what it does, and its parameters with default and help.
     """
 
     ask: Callable[[dict[str, Any]], dict[str, Any]]
     describe: Callable[[bytes], str]
     parse: Callable[[str], bytes]
+    refuse: Callable[[Frame], bytes]
     catalogue: list[tuple[str, str, list[tuple[str, str, str]]]]
 
 

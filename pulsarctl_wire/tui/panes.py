@@ -2,13 +2,13 @@
 
 import json
 from itertools import islice
-from textwrap import wrap
 from typing import Any, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
+from textual.widgets import Static
 
 from pulsarctl_wire.render import sequence_text
 from pulsarctl_wire.render.overview import OverviewTable
@@ -16,7 +16,7 @@ from pulsarctl_wire.render.sequence import Diagram
 from pulsarctl_wire.render.text import clean
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model
-from pulsarctl_wire.tui.text_screen import TextScreen
+from pulsarctl_wire.tui.text_screen import TextScreen, wrap_line
 from pulsarctl_wire.wire.frame import Frame
 
 _DRAWN: Final = 300  # frames of a sequence diagram
@@ -99,7 +99,8 @@ class OverviewPane(Vertical):
         """Sort by the next column."""
         self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
         self.load()
-        self.post_message(Said(f"sorted by {self._sort}" if self._sort else "in the order of appearance"))
+        name = "bytes" if self._sort == "size" else self._sort
+        self.post_message(Said(f"sorted by {name}" if name else "in the order of appearance"))
 
     def _made(self, width: int) -> OverviewTable:
         if self._table is None or self._table[0] != width:
@@ -134,6 +135,7 @@ class FindingsPane(Vertical):
     DEFAULT_CSS = """
     FindingsPane { height: 1fr; }
     FindingsPane #evidence { border-top: solid $primary-darken-2; height: 60%; }
+    FindingsPane .summary { height: auto; max-height: 4; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "explain", "Explain", show=False)]
 
@@ -144,14 +146,17 @@ class FindingsPane(Vertical):
         self._evidence: list[tuple[str, int | None]] = []
         self._list = LineList(self._line, id="findings-lines", title="no findings")
         self._lines = LineList(self._evidence_line, id="evidence")
+        self._summary = Static(markup=False, classes="summary")
 
     def compose(self) -> ComposeResult:
         """Yield both lists. Overrides the parent's method."""
         yield self._list
         yield self._lines
+        yield self._summary
 
     def load(self) -> None:
         """Show the findings so far."""
+        self._summary.update(clean(self._model.findings.get("summary", "")))
         found = self._model.findings
         self._findings = found.get("findings", [])
         self._list._title = "nothing found" if found.get("is_done") else "looking…"
@@ -237,10 +242,3 @@ class SequencePane(LineList):
         drawn = list(sequence_text.text(diagram.rows, model.paint, model.clock, width, diagram.note))
         focus = next((index for index, text in enumerate(drawn) if "▶" in text), 0)
         self.show(len(drawn), lambda index, width: drawn[index], focus)
-
-
-def wrap_line(text: str, width: int) -> list[str]:
-    """Break a line without colours into lines of `width` cells; one with colours stays as it is."""
-    if "\x1b" in text or len(text) <= width:
-        return [text]
-    return wrap(text, width, subsequent_indent="  ") or [""]

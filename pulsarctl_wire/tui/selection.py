@@ -1,5 +1,6 @@
 """Takes frames away from the screen: to the clipboard, to a file, to another broker."""
 
+import shlex
 from collections.abc import Callable
 from typing import Final
 
@@ -7,6 +8,7 @@ from textual.app import App
 
 from pulsarctl_wire.errors import WireError
 from pulsarctl_wire.render.jsonl import json_line
+from pulsarctl_wire.render.text import without_passwords
 from pulsarctl_wire.tui.lines import LineList
 from pulsarctl_wire.tui.model import Model
 from pulsarctl_wire.tui.text_screen import TextScreen
@@ -32,7 +34,7 @@ class Selection:
             return
         if form == "link":
             number = event.number if isinstance(event, Frame) else 0
-            text = f"pwire tui '{session.link}#{number}'"
+            text = f"pwire tui {shlex.quote(f'{session.link}#{number}')}"
         elif form == "hex":
             if isinstance(event, Gap | HttpMessage):
                 self._say("there are no bytes")
@@ -47,8 +49,9 @@ class Selection:
         """Write the frames to a file, or replay them to the broker of a URL."""
         events = [event for event in map(self._model.event, self._lines.selected) if event is not None]
         if target.startswith(_URLS):
-            self._say(f"replaying to {target}…")
-            self._app.run_worker(self._replay(target, events))
+            url = without_passwords(target.split()[0])  # options may have credentials
+            self._say(f"replaying to {url}…")
+            self._app.run_worker(self._replay(url, target, events))
             return
         try:
             self._say(self._model.session.export(target, events))
@@ -56,11 +59,11 @@ class Selection:
         except (OSError, WireError) as error:
             self._say(f"{target} was not written: {getattr(error, 'strerror', None) or error}")
 
-    async def _replay(self, target: str, events: list[Event]) -> None:
+    async def _replay(self, url: str, target: str, events: list[Event]) -> None:
         try:
             lines = await self._model.session.replay(target, events)
         except (OSError, WireError) as error:
-            self._say(f"{target}: {getattr(error, 'strerror', None) or error}")
+            self._say(f"{url}: {getattr(error, 'strerror', None) or error}")
             return
-        self._say(f"replayed to {target}")
-        self._app.push_screen(TextScreen(f"replay to {target}", lines))
+        self._say(f"replay to {url}: {lines[-1]}")
+        self._app.push_screen(TextScreen(f"replay to {url}", lines))

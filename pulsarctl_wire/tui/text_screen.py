@@ -1,13 +1,20 @@
 """A text over the screen, which any key closes: the list of keys, the explanation of a rule."""
 
+import re
 from collections.abc import Sequence
-from typing import ClassVar
+from textwrap import wrap
+from typing import ClassVar, Final
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from pulsarctl_wire.tui.lines import LineList
+from pulsarctl_wire.tui.strips import to_strip
+
+_COLUMN: Final = re.compile(r" *\S.*?  +")
+"""What is before the second column of a line."""
 
 
 class TextScreen(ModalScreen[int | None]):
@@ -30,11 +37,30 @@ class TextScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         """Yield the lines. Overrides the parent's method."""
-        lines = LineList(lambda index, width: self._text[index], id="text")
+        lines = LineList(id="text")
         lines.border_title = self._name
-        lines.show(len(self._text))
         yield lines
 
     def on_mount(self) -> None:
         """Let the lines have the keys from the start."""
         self.set_focus(self.query_one(LineList))
+
+    def on_resize(self) -> None:
+        """Break lines that are too long."""
+        lines = self.query_one(LineList)
+        width = lines.scrollable_content_region.width
+        shown = [part for text in self._text for part in self._break(text, width)]
+        lines.show(len(shown), lambda index, width: shown[index], 0)
+
+    def _break(self, text: str, width: int) -> list[str]:
+        return wrap_line(text, width)
+
+
+def wrap_line(text: str, width: int) -> list[str]:
+    """Break a line into lines of `width` cells, indented as its second column, without colours."""
+    plain = to_strip(text).text
+    if cell_len(plain) <= width:
+        return [text]
+    column = _COLUMN.match(plain)
+    indent = len(column[0]) if column and len(column[0]) < width // 2 else 2
+    return wrap(plain, max(width, 10), subsequent_indent=" " * indent, drop_whitespace=True) or [""]

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from socket import socket
 from typing import Any, Final
@@ -92,22 +93,31 @@ class WebScreens(Server):
         )
         width, height = (to_int(request.query.get(name, ""), 0) for name in ("width", "height"))
         await screen.start(width, height)
+        ending = asyncio.create_task(self._close_at_end(page, screen))
         try:
             await self._process_messages(page, screen)
         finally:
+            ending.cancel()
             await screen.stop()
             if screen._process is not None:
                 await screen._process.wait()
         return page
 
+    async def _close_at_end(self, page: web.WebSocketResponse, screen: AppService) -> None:
+        """Close a page when its screen has ended, whatever ended that."""
+        if screen._task is not None:
+            await asyncio.wait([screen._task])
+            await page.close()
+
     def _print_link(self, text: str) -> None:
         self._token = secrets.token_urlsafe()
-        self._say(f"{text}: http://{HOSTS[0]}:{self.port}/?token={self._token}")
+        with suppress(OSError):  # nobody reads links any more
+            self._say(f"{text}: http://{HOSTS[0]}:{self.port}/?token={self._token}")
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse whoever is not let in."""
-        if request.url.host not in HOSTS:
+        if _find_host(request) not in HOSTS:
             raise web.HTTPForbidden(text="pwire: only pages of this machine are served\n")
         is_in = _is_equal(request.cookies.get(self._cookie_name, ""), self._cookie)
         token = request.query.get("token", "")
@@ -136,5 +146,12 @@ class WebScreens(Server):
         asyncio.get_running_loop().call_later(_LOOK, self._look)
 
 
+def _find_host(request: web.Request) -> str | None:
+    try:
+        return request.url.host
+    except ValueError:
+        return None
+
+
 def _is_equal(one: str, other: str) -> bool:
-    return secrets.compare_digest(one.encode(), other.encode())
+    return secrets.compare_digest(*(text.encode("utf-8", "surrogateescape") for text in (one, other)))

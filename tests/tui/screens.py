@@ -47,6 +47,9 @@ class Inline:
     def stop_filter(self) -> None:
         pass
 
+    def adopt(self, process: int) -> None:
+        pass
+
 
 class Screen:
     """The screen under test."""

@@ -114,6 +114,10 @@ def test_the_bytes_of_a_held_frame_are_changed(broker: tuple[Terminal, str]) -> 
         terminal.until("1 held: 0 shows them")
         terminal.press("0")
         terminal.until("[0]Held", '"abc"')
+        terminal.press("A")
+        terminal.until('"SEND_ERROR"', "Ctrl-S sends it")  # what a broker would say
+        terminal.press("\x1b")
+        terminal.until("[0]Held", '"abc"')
         terminal.press("h")
         terminal.until("Ctrl-S sends it", "61 62 63")
         terminal.press("\x1b[6~\x1b[F")  # PgDn, End

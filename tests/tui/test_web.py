@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyte
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, CookieJar, WSMsgType, WSServerHandshakeError
@@ -117,7 +118,10 @@ async def test_a_link_lets_one_browser_in(tmp_path: Path) -> None:
             assert (await mine.get(served.link)).status == 200  # it is in already
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Host": "evil.example"}])
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Host": "localhost:99999999"}],
+)
 @run
 async def test_other_pages_are_refused(tmp_path: Path, headers: dict[str, str]) -> None:
     with serving(tmp_path, "tui", str(NACKS)) as served:
@@ -147,6 +151,19 @@ async def test_a_browser_has_the_screen(tmp_path: Path) -> None:
             async with opened(mine, served) as page:
                 await page.until("1/131")
     assert not leftovers(tmp_path)
+
+
+@run
+async def test_a_page_closes_when_its_screen_was_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, "tui", str(NACKS)) as served:
+        async with browser() as mine:
+            await mine.get(served.link)
+            async with opened(mine, served) as page:
+                await page.until("1/131")
+                children = psutil.Process(served.process.pid).children()
+                (screen,) = [child for child in children if "PWIRE_STORE" in child.environ()]
+                screen.kill()
+                await page.until_closed()
 
 
 @run

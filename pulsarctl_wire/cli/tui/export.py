@@ -7,15 +7,17 @@
 anything else    lines, as of decode
 """
 
+from __future__ import annotations
+
 import shlex
 import sys
 from asyncio import create_subprocess_exec
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from pulsarctl_wire.capture.recording import SessionWriter
 from pulsarctl_wire.cli import console
@@ -28,6 +30,9 @@ from pulsarctl_wire.render.text import Paint, count_of
 from pulsarctl_wire.wire.commands import TO_BROKER, build_command
 from pulsarctl_wire.wire.frame import Connection, Event, Frame, Gap, HttpMessage, Malformed, build_frame
 from pulsarctl_wire.wire.framing.redaction import mask_event
+
+if TYPE_CHECKING:
+    from pulsarctl_wire.tui.model import Jobs
 
 _TEST: Final = '''"""{count} of {title}, sent to the embedded broker again."""
 
@@ -58,14 +63,18 @@ def test_the_broker_answers_in_the_same_way(pulsar_broker: Broker) -> None:
 class Export:
     """Writes events to files. `answer_of` returns the command that answered a frame, by its number, or ""."""
 
-    def __init__(self, recorder: Recorder, title: str, answer_of: Callable[[int], str]) -> None:
+    def __init__(self, recorder: Recorder, title: str, answer_of: Callable[[int], str], jobs: Jobs) -> None:
+        self._jobs = jobs
         self._recorder = recorder
         self._title = title
         self._answer_of = answer_of
 
     def __call__(self, path: str, events: Iterable[Event]) -> str:
         """Write events to a new file; return what was done. Raises OSError, LocalProtocolError."""
-        target = Path(path).expanduser()
+        try:
+            target = Path(path).expanduser()
+        except RuntimeError as error:  # of ~name
+            raise LocalProtocolError("there is no such user") from error
         writers = {
             ".pcapng": self._write_packets,
             ".pcap": self._write_packets,
@@ -80,8 +89,8 @@ class Export:
             raise LocalProtocolError("there is nothing to save")
         if target.exists():
             raise LocalProtocolError("the file exists already; take another name")
-        note = write(target, chosen)
-        return f"{count_of(len(chosen), 'frame')} written to {target.name}{note}"
+        count, note = write(target, chosen)
+        return f"{count_of(count, 'frame')} written to {target.name}{note}"
 
     async def replay(self, text: str, events: Iterable[Event]) -> list[str]:
         """Send what clients sent to another broker, as `pwire replay` does; return what that prints.
@@ -92,53 +101,58 @@ class Export:
             words = shlex.split(text)
         except ValueError as error:
             raise LocalProtocolError(str(error)) from error
-        with TemporaryDirectory() as folder:
-            file = Path(folder, "selection.pcapng")
-            self._write_packets(file, list(events))
-            color = "always" if console.has_colour(sys.stdout) else "never"
-            process = await create_subprocess_exec(
-                *console.own_command(),
-                *("replay", str(file), "--color", color, "--to", *words),
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=STDOUT,
-            )
-            try:
-                output, _ = await process.communicate()
-            finally:
-                with suppress(ProcessLookupError):
-                    process.kill()
+        packets = BytesIO()
+        self._record(packets, events)
+        color = "always" if console.has_colour(sys.stdout) else "never"
+        process = await create_subprocess_exec(
+            *console.own_command(),
+            *("replay", "-", "--color", color, "--to", *words),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
+        )
+        self._jobs.adopt(process.pid)
+        try:
+            output, _ = await process.communicate(packets.getvalue())
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            self._jobs.adopt(0)
         return [*output.decode("utf-8", "replace").splitlines(), f"exit code {process.returncode}"]
 
-    def _write_packets(self, target: Path, events: list[Event]) -> str:
+    def _write_packets(self, target: Path, events: list[Event]) -> tuple[int, str]:
         with target.open("xb") as stream:
-            writer = SessionWriter(stream)
-            for event in events:
-                time_ns = event.time_ns or 0
-                if isinstance(event, Gap):
-                    writer.gap(event.connection, event.to_broker, event.size, time_ns)
-                elif not isinstance(event, HttpMessage):
-                    writer.carried(event.connection, event.to_broker, self._bytes(event), time_ns)
-        return f"; to play it again: pwire replay {target.name} --to pulsar://HOST:6650"
+            self._record(stream, events)
+        return len(events), f"; to play it again: pwire replay {target.name} --to pulsar://HOST:6650"
+
+    def _record(self, stream: BinaryIO, events: Iterable[Event]) -> None:
+        """Write events as packets."""
+        writer = SessionWriter(stream)
+        for event in events:
+            time_ns = event.time_ns or 0
+            if isinstance(event, Gap):
+                writer.gap(event.connection, event.to_broker, event.size, time_ns)
+            elif not isinstance(event, HttpMessage):
+                writer.carried(event.connection, event.to_broker, self._bytes(event), time_ns)
 
     def _bytes(self, event: Frame | Malformed) -> bytes:
         return mask_event(event, self._recorder.show_secrets)
 
-    def _write_records(self, target: Path, events: list[Event]) -> str:
+    def _write_records(self, target: Path, events: list[Event]) -> tuple[int, str]:
         with target.open("xb") as stream:
             stream.writelines(json_line(self._recorder(event)) for event in events)
-        return ""
+        return len(events), ""
 
-    def _write_lines(self, target: Path, events: list[Event]) -> str:
+    def _write_lines(self, target: Path, events: list[Event]) -> tuple[int, str]:
         line = LineRenderer(Paint(False), show_secrets=self._recorder.show_secrets)
         with target.open("x", encoding="utf-8", errors="backslashreplace") as stream:
             for event in events:
                 if isinstance(event, Frame):
                     event.answer = None  # as in decode
                 stream.write(f"{line(event)}\n")
-        return ""
+        return len(events), ""
 
-    def _write_script(self, target: Path, events: list[Event]) -> str:
+    def _write_script(self, target: Path, events: list[Event]) -> tuple[int, str]:
         frames = _sent(events)
         with target.open("x", encoding="utf-8") as stream:
             stream.write(f"# {count_of(len(frames), 'frame')} of {self._title}\n")
@@ -146,9 +160,9 @@ class Export:
                 stream.write(f"{write_line(self._bytes(frame))}\n")
                 if answer := self._answer_of(frame.number):
                     stream.write(f'{{"expect": "{answer}"}}\n')
-        return f"; to send it: pwire send {target.name} -u pulsar://HOST:6650"
+        return len(frames), f"; to send it: pwire send {target.name} -u pulsar://HOST:6650"
 
-    def _write_test(self, target: Path, events: list[Event]) -> str:
+    def _write_test(self, target: Path, events: list[Event]) -> tuple[int, str]:
         frames = _sent(events)
         lines = [
             f'    ("{self._bytes(frame).hex()}", "{self._answer_of(frame.number)}"),'
@@ -164,7 +178,7 @@ class Export:
             sent="".join(lines),
         )
         target.write_text(text, encoding="utf-8")
-        return f"; to run it: pytest {target.name}"
+        return len(frames), f"; to run it: pytest {target.name}"
 
 
 def _sent(events: list[Event]) -> list[Frame]:

@@ -16,7 +16,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -72,6 +72,10 @@ class Helper:
         """Stop the filter."""
         self._tell({"filter": "", "expression": ""})
 
+    def adopt(self, process: int) -> None:
+        """Have a process that the screen has started end with it, whatever ends that; 0: none any more."""
+        self._tell({"adopt": process})
+
     def end(self) -> int:
         """Tell the helper that the screen has closed, and wait; return the exit code of the jobs."""
         self._tell({"end": True})
@@ -118,12 +122,11 @@ def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
     try:
         for name, run in starts.items():
             running.start(name, run)
-        with open(reader, "rb") as stream:
-            for line in stream:
-                request = json.loads(line)
-                has_ended = has_ended or "end" in request
-                if "filter" in request:
-                    running.filter(request["filter"], request["expression"])
+        for request in _requests(reader, running.look):
+            has_ended = has_ended or "end" in request
+            if "filter" in request:
+                running.filter(request["filter"], request["expression"])
+            running.adopt(request.get("adopt"))
     finally:
         running.stop()
         if not has_ended and terminal is not None:
@@ -131,6 +134,20 @@ def _run(job: Job, starts: Starts, reader: int, terminal: Any) -> NoReturn:
         os.dup2(stderr, 2)
         code = _finish(job) if job.is_owner else 0
         os._exit(code)
+
+
+def _requests(reader: int, look: Callable[[], object]) -> Iterator[dict[str, Any]]:
+    """Yield what comes through the pipe until it ends; call `look` when nothing has come for a second."""
+    rest = b""
+    while True:
+        if not select.select([reader], [], [], 1.0)[0]:
+            look()
+            continue
+        data = os.read(reader, 65_536)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)
 
 
 def _reset(screen: int, terminal: Any) -> None:
@@ -171,7 +188,9 @@ class _Running:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._screen = os.getppid()
         self._processes: dict[str, int] = {}
+        self._adopted = 0
 
     def start(self, name: str, run: Callable[[], object]) -> None:
         """Run a job in a process of its own, in place of an earlier one of that name."""
@@ -194,19 +213,34 @@ class _Running:
         except BaseException as error:
             console.warn(f"{name}: {type(error).__name__}: {error}")
         finally:
-            with suppress(OSError):
-                sys.stdout.flush()
-                sys.stderr.flush()
+            try:
+                self._note_end(name, code)
+            finally:
+                os._exit(0)
+
+    def _note_end(self, name: str, code: object) -> None:
+        """Let the screen know that a job has ended."""
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
             if name == "read" and code:
                 write_json(self._job.directory, "reading", {"is_done": True, "code": console.EXIT_SOURCE})
             if name == SERVE:
                 write_json(self._job.directory, ENDED, {"code": code})
-            os._exit(0)
+
+    def look(self) -> None:
+        """Notice that the server was killed."""
+        process = self._processes.get(SERVE)
+        if process is not None and os.waitpid(process, os.WNOHANG)[0]:
+            del self._processes[SERVE]
+            if not read_json(self._job.directory, ENDED, {}):
+                console.warn("the server was killed")
+                self._note_end(SERVE, 1)
 
     def filter(self, name: str, expression: str) -> None:
         """Run a filter whose file has this name; "": none."""
         self._kill("filter")
-        for path in self._job.directory.glob(f"match.{os.getppid()}.*"):
+        for path in self._job.directory.glob(f"match.{self._screen}.*"):
             path.unlink(missing_ok=True)
         if name:
             self.start("filter", partial(_run_job, "filter_events", self._job, name, expression))
@@ -226,8 +260,16 @@ class _Running:
             os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
 
+    def adopt(self, process: int | None) -> None:
+        """End a process of the screen with the screen, in place of an earlier one; 0: none."""
+        if process is not None:
+            self._adopted = process
+
     def stop(self) -> None:
         """Stop all jobs."""
+        if self._adopted:
+            with suppress(ProcessLookupError):
+                os.kill(self._adopted, signal.SIGTERM)
         self.filter("", "")
         for name in list(self._processes):
             self._kill(name)

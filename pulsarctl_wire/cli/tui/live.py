@@ -14,6 +14,7 @@ from pulsarctl_wire.cli.tui.screen import attached_store, make_session, require_
 if TYPE_CHECKING:
     from pulsarctl_wire.cli.proxy.options import FaultOptions, WatchOptions
     from pulsarctl_wire.tui.model import Jobs, Session
+    from pulsarctl_wire.wire.frame import Frame
 
 Serve = Callable[["WatchOptions", "FaultOptions"], int]
 """Runs a proxy or a broker with these options until a signal comes; returns its exit code."""
@@ -45,7 +46,7 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
         from pulsarctl_wire.tui.model import Intercept
 
         session = make_session(job, f"{kind}, live", jobs, expression=expression)
-        intercept = Intercept(_make_ask(control, kind), *_editing(), _catalogue())
+        intercept = Intercept(_make_ask(control, kind), *_editing(), _refuse, _catalogue())
         return replace(session, live=True, intercept=intercept)
 
     return show(job, {SERVE: lambda: serve(watch, faults)}, make_live_session, web)
@@ -79,6 +80,15 @@ def _editing() -> tuple[Callable[[bytes], str], Callable[[str], bytes]]:
         return data
 
     return describe, parse
+
+
+def _refuse(frame: Frame) -> bytes:
+    from pulsarctl_wire.faults.answers import build_refusal
+    from pulsarctl_wire.wire.commands import build_command
+    from pulsarctl_wire.wire.frame import build_frame
+
+    refusal = build_refusal(frame, "ServiceNotReady", "answered by pwire")
+    return build_frame(refusal if refusal.IsInitialized() else build_command("PONG"))
 
 
 def _catalogue() -> list[tuple[str, str, list[tuple[str, str, str]]]]:

@@ -97,7 +97,7 @@ def make_session(
     from pulsarctl_wire.tui.model import Session
 
     recorder = job.make_recorder()
-    export = Export(recorder, title, partial(_name_answer, StoreReader(job.directory)))
+    export = Export(recorder, title, partial(_name_answer, StoreReader(job.directory)), jobs)
     return Session(
         job.directory,
         title,

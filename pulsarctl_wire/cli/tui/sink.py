@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.checks.doctor import Doctor
 from pulsarctl_wire.checks.folding import fold
+from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.record import FindPacket, find_no_packet
 from pulsarctl_wire.render.findings import finding_record
 from pulsarctl_wire.stats.overview import Overview
@@ -35,6 +36,7 @@ def write_state(
         "findings": [finding_record(finding, find_packet) for finding in findings[:_MAX_FINDINGS]],
         "frames": doctor.map_frames_to_rules(),
         "omitted": max(len(findings) - _MAX_FINDINGS, 0),
+        "summary": summarize(doctor),
         "is_done": is_done,
     }
     write_json(directory, "findings", value)

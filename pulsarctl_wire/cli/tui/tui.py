@@ -48,7 +48,7 @@ def tui(options: TuiOptions) -> int:
 
         sources = find_captures(sources)
     for source in sources:
-        if source != "-" and not os.path.exists(source):
+        if source != "-" and not os.path.exists(source) and attached_store() is None:
             console.fail(f"{source}: no such file", console.EXIT_SOURCE)
     if "-" in sources:
         console.fail("tui: stdin is the keyboard; save the capture to a file first")

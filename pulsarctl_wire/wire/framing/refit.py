@@ -29,7 +29,7 @@ def refit(before: bytes, after: bytes) -> bytes:
         return max(start, field) < min(max(stop, start + 1), field + 4)
 
     for first, last in ((4, end), (8, command_end), parts.broker_entry, parts.metadata):
-        is_appended = start == last == end and (first, last) != parts.metadata  # that is the payload
+        is_appended = start == stop == last and (first, last) != parts.metadata  # that is the payload
         holds_change = first <= start and stop <= last and (start < last or is_appended)
         field = first - 4
         if growth and last > first and holds_change and not is_typed(field):
