@@ -2,8 +2,9 @@
 
     python -m benchmarks.tui perf.pcap [--filter EXPR] [--copies N]
 
-What lists and filters is compared with `pwire decode -q` with the same filter, in the same run. With
-`--copies` a capture that is so many times as long is opened as well, which shows what memory depends on.
+Medians of a few runs. Listing is compared with `pwire decode -q`, filtering with the same filter there, in
+the same run. With `--copies` a capture that is so many times as long is opened as well, which shows what
+memory depends on.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from benchmarks.harness import pwire
 _EXPRESSION = 'command == "SEND" and total_size > 100'
 _QUIET = 0.15  # seconds without output after which a page is complete
 _PAGES = 20
+_RUNS = 3
 _LIMIT = 5.0  # seconds
 
 
@@ -107,10 +109,14 @@ class Terminal:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
-def _decode_seconds(path: str, expression: str) -> float:
-    begun = time.perf_counter()
-    subprocess.run(pwire("decode", "-q", "-f", expression, path), check=True, capture_output=True)
-    return time.perf_counter() - begun
+def _decode_seconds(*words: str) -> float:
+    """Return the median time of a few runs of `decode -q`."""
+    times = []
+    for _ in range(_RUNS):
+        begun = time.perf_counter()
+        subprocess.run(pwire("decode", "-q", *words), check=True, capture_output=True)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
 
 
 def measure(sources: list[str], expression: str) -> dict[str, float]:
@@ -144,13 +150,14 @@ def main() -> None:
     parser.add_argument("--filter", default=_EXPRESSION)
     parser.add_argument("--copies", type=int, default=0)
     options = parser.parse_args()
-    figures = measure([options.capture], options.filter)
-    decode = _decode_seconds(options.capture, options.filter)
+    runs = [measure([options.capture], options.filter) for _ in range(_RUNS)]
+    figures = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     for name, figure in figures.items():
         print(f"{name:<24}{figure:10.2f}")
-    print(f"{'decode -q -f, s':<24}{decode:10.2f}")
-    total = figures["all listed, s"] + figures["filter, s"]
-    print(f"{'listed and filtered':<24}{total / decode:10.2f} times the time of decode")
+    pairs = {"all listed, s": (), "filter, s": ("-f", options.filter)}
+    for name, words in pairs.items():
+        decode = _decode_seconds(*words, options.capture)
+        print(f"{name.partition(',')[0]:<24}{figures[name] / decode:10.2f} times decode -q's {decode:.2f} s")
     if options.copies:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, "copies.pcap")

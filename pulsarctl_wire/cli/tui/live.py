@@ -33,19 +33,18 @@ def run_live(kind: str, watch_options: WatchOptions, fault_options: FaultOptions
     attached = attached_store()
     directory = attached or Path(tempfile.mkdtemp(prefix="pwire-"))
     control = Path(fault_options.control or directory / "control.sock")
-    display, checks, expression = (
-        watch_options.display,
-        watch_options.checks,
-        watch_options.selection.expression,
+    job = Job(
+        *(directory, [], ReadOptions(), watch_options.display, watch_options.checks),
+        is_kept=False,
+        is_owner=attached is None,
     )
-    job = Job(directory, [], ReadOptions(), display, checks, is_kept=False, is_owner=attached is None)
     watch = replace(watch_options, tui=False, web=None, store=str(directory))
     faults = replace(fault_options, control=str(control))
 
     def make_live_session(jobs: Jobs) -> Session:
         from pulsarctl_wire.tui.model import Intercept
 
-        session = make_session(job, f"{kind}, live", jobs, expression=expression)
+        session = make_session(job, f"{kind}, live", jobs, expression=watch_options.selection.expression)
         intercept = Intercept(_make_ask(control, kind), *_editing(), _refuse, _catalogue())
         return replace(session, live=True, intercept=intercept)
 
