@@ -174,7 +174,9 @@ class LineList(ScrollView, can_focus=True):
         self.post_message(self.Moved(self, index))
 
     def _keep_in_view(self) -> None:
-        top, height = self.scroll_offset.y, max(self.size.height, 1)
+        top, height = self.scroll_offset.y, self.size.height
+        if not height:  # `on_resize` comes
+            return
         if self.cursor < top:
             self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
         elif self.cursor >= top + height:

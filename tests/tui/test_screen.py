@@ -208,6 +208,7 @@ async def test_the_sequence_around_the_cursor(tmp_path: Path) -> None:
     async with screen(tmp_path, NACKS) as shown:
         await shown.press("colon", "8", "enter", "7")
         assert any("▶" in line and "PRODUCER_SUCCESS" in line for line in shown.lines)
+        assert "┌ 127.0.0.1" in shown.lines[1]  # who the lifelines are
         await shown.press("escape")
         assert shown.number == 8
 
