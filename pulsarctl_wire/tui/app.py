@@ -146,7 +146,7 @@ class PwireApp(App[None]):
 
     def _look(self) -> None:
         model, lines = self.model, self._frames.lines
-        before, findings = model.rows, model.findings
+        before, findings, counts = model.rows, model.findings, model.counts
         model.refresh()
         if self._wanted is not None:
             self._go_to_wanted(self._wanted)
@@ -161,6 +161,7 @@ class PwireApp(App[None]):
                 self._load_detail(lines.cursor)
         if model.findings is not findings:
             lines.renew()
+        if model.findings is not findings or model.counts is not counts:
             self._load_pane()
         if len(model.messages) != self._said.rows:
             self._said.show(len(model.messages), self._said_line, len(model.messages) - 1)

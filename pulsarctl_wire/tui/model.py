@@ -167,6 +167,7 @@ class Model:
         """The exit code of the server whose traffic is shown; None: it runs."""
         self.rates = Rates()
         self._messages_read = 0
+        self._written_at: dict[str, int] = {}  # times of files, in ns
         self._origin = Origin()
         paint, recorder = Paint(session.colour), session.recorder
         opens = recorder.open if recorder.keys is not None else None
@@ -186,9 +187,9 @@ class Model:
             if not self.reading.get("is_done"):
                 self.reading = read_json(directory, "reading", {})
             if not self.findings.get("is_done"):
-                self.findings = read_json(directory, "findings", {})
+                self.findings = self._read_changed("findings", self.findings)
                 self.marks = self.findings.get("frames", {})
-                self.counts = read_json(directory, "counts", {})
+                self.counts = self._read_changed("counts", self.counts)
             if self.matches is not None and not self.matches.is_done:
                 self.matches.refresh()
             if self.session.live:
@@ -200,6 +201,18 @@ class Model:
         self._read_messages()
         if self._origin.time_ns is None and self.reader.count:
             self._origin.time_ns = self.reader.event(0).time_ns
+
+    def _read_changed(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the contents of a file; `value` itself if that is what it still has."""
+        try:
+            written_at = (self.session.directory / f"{name}.json").stat().st_mtime_ns
+        except OSError:
+            return value
+        if self._written_at.get(name) == written_at:
+            return value
+        self._written_at[name] = written_at
+        contents: dict[str, Any] = read_json(self.session.directory, name, {})
+        return value if contents == value else contents
 
     def _read_messages(self) -> None:
         try:
