@@ -27,6 +27,8 @@ NACKS = SAMPLES / "java-nack-dlq.pcap"
 PWIRE = Path(sys.executable).with_name("pwire")
 LIMIT = 30  # seconds
 
+pytestmark = pytest.mark.slow
+
 
 class Terminal:
     """A terminal of 120 by 30 cells, with a command in it. `written` is all that was written to it."""

@@ -21,6 +21,8 @@ NACKS = SAMPLES / "java-nack-dlq.pcap"
 PWIRE = Path(sys.executable).with_name("pwire")
 LIMIT = 30  # seconds
 
+pytestmark = pytest.mark.slow
+
 
 class Served:
     """A command that serves screens. `link` lets a browser in, once."""
