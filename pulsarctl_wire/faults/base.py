@@ -44,6 +44,11 @@ class Send(NamedTuple):
     back: bool = False
     change: str = ""
 
+    @property
+    def note(self) -> str:
+        """What was done, also if nobody said so: a frame that is sent back is an answer."""
+        return self.change or (IN_PLACE if self.back else "")
+
 
 class Close(NamedTuple):
     """Close both sides (FIN) once everything before it was sent."""

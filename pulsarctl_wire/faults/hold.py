@@ -100,7 +100,7 @@ class _HoldLane(FaultState):
             change = "sent again" if index and passed is unit else passed.change
             yield passed._replace(at=max(unit.at, now), change=change)
         for data in answers:
-            yield Send(data, now, back=True, change=IN_PLACE)
+            yield Send(data, now, back=True)
 
     def release(self) -> Iterator[Item]:
         """Yield everything that waits, as it came."""

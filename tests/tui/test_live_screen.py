@@ -47,6 +47,16 @@ def produce(url: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def break_at_send(terminal: Terminal) -> None:
+    """Make a breakpoint for frames like the SEND of the first producer."""
+    terminal.press(":")
+    terminal.until("the number of a frame")
+    terminal.press("9\r")
+    terminal.until("9/12")
+    terminal.press("B")
+    terminal.until("hold command=SEND")
+
+
 def test_traffic_appears(broker: tuple[Terminal, str]) -> None:
     terminal, url = broker
     with produce(url, "-m", "hello") as client:
@@ -82,12 +92,7 @@ def test_a_breakpoint_holds_frames(broker: tuple[Terminal, str]) -> None:
     with produce(url, "-m", "first") as client:
         assert client.wait(LIMIT) == 0
     terminal.until("SEND_RECEIPT", "12/12")
-    terminal.press(":")
-    terminal.until("the number of a frame")
-    terminal.press("9\r")
-    terminal.until("9/12")
-    terminal.press("B")
-    terminal.until("hold command=SEND")
+    break_at_send(terminal)
     with produce(url, "-m", "second") as client:
         terminal.until("1 held: 0 shows them")
         terminal.press("0")
@@ -104,12 +109,7 @@ def test_the_bytes_of_a_held_frame_are_changed(broker: tuple[Terminal, str]) -> 
     with produce(url, "-m", "x") as client:
         assert client.wait(LIMIT) == 0
     terminal.until("12/12")
-    terminal.press(":")
-    terminal.until("the number of a frame")
-    terminal.press("9\r")
-    terminal.until("9/12")
-    terminal.press("B")
-    terminal.until("hold command=SEND")
+    break_at_send(terminal)
     with produce(url, "-m", "abc") as client:
         terminal.until("1 held: 0 shows them")
         terminal.press("0")

@@ -15,7 +15,7 @@ from pulsarctl_wire.broker.basics.scheduler import Scheduler, Timer
 from pulsarctl_wire.broker.clients.connection import Endpoint, Receiver
 from pulsarctl_wire.broker.delivery.consumer import Consumer
 from pulsarctl_wire.broker.topics.topic import Producer
-from pulsarctl_wire.faults.base import IN_PLACE, Action, Blackhole, Close, Note, Reset, Send, Wake
+from pulsarctl_wire.faults.base import Action, Blackhole, Close, Note, Reset, Send, Wake
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.wire.commands import build_command
 from pulsarctl_wire.wire.frame import Connection, Frame, build_frame
@@ -180,8 +180,7 @@ class _Lane:
         for action in actions:
             if isinstance(action, Send):
                 lane, time = (self.opposite, 0.0) if action.back else (self, action.at)
-                change = action.change or (IN_PLACE if action.back else "")
-                lane.call_at(time, partial(lane.send, action.data, change), len(action.data))
+                lane.call_at(time, partial(lane.send, action.data, action.note), len(action.data))
             elif isinstance(action, Note):
                 connection.ends.note(action.text)
             elif isinstance(action, Close):

@@ -246,7 +246,7 @@ class RelayLane:
         for action in actions:
             if isinstance(action, Send):
                 if action.back:
-                    relay.lanes[not self.to_broker].answer(action.data, action.change)
+                    relay.lanes[not self.to_broker].answer(action.data, action.note)
                 else:
                     send = partial(self._send, action.data, action.change)
                     self._schedule(action.at, send, len(action.data))
@@ -266,9 +266,9 @@ class RelayLane:
         if self._faults is not None and not self._relay.is_over:
             self._act(self._faults.take(b"", None, self._relay.now()))
 
-    def answer(self, data: bytes, change: str = "") -> None:
+    def answer(self, data: bytes, change: str = IN_PLACE) -> None:
         """Insert a frame that the source did not send, at the next frame boundary."""
-        self.answers.append((data, change or IN_PLACE))
+        self.answers.append((data, change))
         self._send_answers()
 
     def _send_answers(self) -> None:
