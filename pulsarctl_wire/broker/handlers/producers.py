@@ -194,10 +194,10 @@ def close_producer(
     connection.producers.pop(body.producer_id, None)
     send_success = partial(connection.send, "SUCCESS", request_id=body.request_id)
     topic = producer.topic if isinstance(producer, Producer) else None
-    has_next = topic is not None and bool(topic.waiting_producers)
+    is_handed_over = topic is not None and not topic.name.is_persistent and bool(topic.waiting_producers)
     if producer is not None:
         producer.leave()
-    if topic is not None and has_next and not topic.name.is_persistent:
+    if is_handed_over:
         broker.scheduler.ready.append(send_success)  # the next owner is told first: nothing is stored
     else:
         send_success()
