@@ -20,7 +20,7 @@ from pulsarctl_wire.cli.capture import select
 from pulsarctl_wire.cli.capture.comments import Commenter, describe_decode, describe_findings
 from pulsarctl_wire.cli.capture.decode_options import DecodeOptions
 from pulsarctl_wire.cli.capture.interface import open_interface
-from pulsarctl_wire.cli.capture.reading import Sources
+from pulsarctl_wire.cli.capture.reading import Sources, spool_stdin
 from pulsarctl_wire.cli.capture.summary import Summary
 from pulsarctl_wire.cli.findings import summarize
 from pulsarctl_wire.cli.options import schema_of
@@ -264,7 +264,7 @@ class DecodeJob:
         return not self.options.interface and all(map(os.path.isfile, self.sources))
 
     def _run_first_pass(self) -> None:
-        self.sources = [self._spool() if source == "-" else source for source in self.sources]
+        self.sources = [spool_stdin(self.stack) if source == "-" else source for source in self.sources]
         doctor = self.options.checks.make_doctor() if self.options.doctor else None
         decoder = Decoder(
             self.options.read.reading,
@@ -286,16 +286,6 @@ class DecodeJob:
             self.comments |= describe_findings(doctor.findings.values())
             self.verdict = summarize(doctor)
         self.answers = decoder.knowledge.answers
-
-    def _spool(self) -> str:
-        """Copy stdin to a file, to read it twice; returns the file's path."""
-        import shutil
-        import tempfile
-
-        file = self.stack.enter_context(tempfile.NamedTemporaryFile(prefix="pwire-"))  # noqa: SIM115
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        file.flush()
-        return file.name
 
     def _make_tee(self) -> Callable[[int, RawPacket], None] | None:
         if self.listing is not None:  # the first connection to end may not be the first to begin

@@ -1,7 +1,11 @@
 """Reads the sources that a command line names, and reports their problems on stderr."""
 
 import os
+import select
+import signal
+import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
@@ -32,13 +36,61 @@ def find_captures(sources: list[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
+@contextmanager
+def interruptible(source: Source) -> Iterator[Source]:
+    """Yield a source without a buffer; a pipe's reads end by any signal, however early it comes.
+
+    Python handles signals between two of its instructions. One that comes after the last instruction before a
+    read would be handled when the read ends, and a pipe may stay silent for long. So a read begins only when
+    there is something to read; until then each signal is a byte in a pipe of our own. Reads in other threads
+    than the main one are plain: the main thread handles the signals.
+    """
+    stream = getattr(source.stream, "raw", source.stream)
+    if not _can_wait(stream) or threading.current_thread() is not threading.main_thread():
+        yield source._replace(stream=stream)
+        return
+    signals, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while signals in select.select([stream, signals], [], [])[0]:
+            os.read(signals, 4096)
+
+    try:
+        yield source._replace(stream=cast(BinaryIO, FlushingStream(stream, wait, None, None)))
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(signals)
+        os.close(writer)
+
+
+def _can_wait(stream: BinaryIO) -> bool:
+    """Return whether a read may have to wait for what comes: of what is no file of a file system."""
+    try:
+        return not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # it is in memory
+        return False
+
+
+def spool_stdin(stack: ExitStack) -> str:
+    """Copy stdin to a file, to read it more than once; return its path. It is deleted when `stack` closes."""
+    import shutil
+    import tempfile
+
+    file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="pwire-"))  # noqa: SIM115
+    with interruptible(Source("stdin", sys.stdin.buffer)) as source:
+        shutil.copyfileobj(source.stream, file)
+    file.flush()
+    return file.name
+
+
 @dataclass
 class Sources:
     """Sources by path; `-` is stdin. `code` becomes the exit code, by the problems found.
 
     `flush` is called before each read. With `bar`, large sources have a progress bar, which ends when `stack`
-    closes. Use `buffered=False` in a thread that may still read at interpreter exit: it must not hold the
-    lock of stdin's buffer.
+    closes.
     """
 
     paths: list[str]
@@ -46,7 +98,6 @@ class Sources:
     _: KW_ONLY
     bar: bool
     flush: Callable[[], object] = lambda: None
-    buffered: bool = True
     code: int = field(default=0, init=False)
 
     def read(self, decoder: Decoder, *, say: bool = True) -> Iterator[list[Event]]:
@@ -79,13 +130,12 @@ class Sources:
     @contextmanager
     def _open(self, path: str, bar: bool) -> Iterator[Source]:
         source = Source("stdin", sys.stdin.buffer) if path == "-" else open_source(path)
-        with source.stream if path != "-" else nullcontext():
+        with source.stream if path != "-" else nullcontext(), interruptible(source) as source:
             yield self._watch(source, bar)
 
     def _watch(self, source: Source, bar: bool) -> Source:
         progress = None
         if bar and self.bar and source.size > LARGE:
             progress = Progress(source.name, source.size, self.stack)
-        stream = source.stream if self.buffered else getattr(source.stream, "raw", source.stream)
-        wrapper = FlushingStream(stream, self.flush, progress, None)
+        wrapper = FlushingStream(source.stream, self.flush, progress, None)
         return source._replace(stream=cast(BinaryIO, wrapper))

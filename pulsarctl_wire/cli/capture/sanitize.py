@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -132,11 +130,9 @@ class _Job:
         if source != "-":
             open_source(source).stream.close()
             return source
-        file = tempfile.NamedTemporaryFile(prefix="pwire-")  # noqa: SIM115
-        self.stack.enter_context(file)
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        file.flush()
-        return file.name
+        from pulsarctl_wire.cli.capture.reading import spool_stdin
+
+        return spool_stdin(self.stack)
 
     def _read(self, sanitizer: Sanitizer) -> int:
         """Read all sources; returns the exit code for what is wrong with them."""

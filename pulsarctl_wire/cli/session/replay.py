@@ -96,7 +96,7 @@ async def replay(session: Session, options: ReplayOptions) -> int:
     with ExitStack() as stack:
         thread = ReaderThread(stack)
         paths = find_captures(options.sources)
-        read = Sources(paths, stack, bar=False, flush=thread.hand_over, buffered=False)
+        read = Sources(paths, stack, bar=False, flush=thread.hand_over)
         events: Iterator[Event | ConnectionEnded] = read_events(read, options.read_keylogs)
         if is_selected is not None:
             events = (event for event in events if is_selected(event))  # type: ignore[arg-type]

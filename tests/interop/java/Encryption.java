@@ -47,7 +47,8 @@ public class Encryption {
         for (CompressionType codec : CompressionType.values()) {
             for (String form : List.of("single", "batched", "chunked")) {
                 ProducerBuilder<byte[]> builder = client.newProducer().topic(base + "-" + form + "-" + codec)
-                    .compressionType(codec).cryptoKeyReader(keys).enableBatching(form.equals("batched"));
+                    .compressionType(codec).cryptoKeyReader(keys).enableBatching(form.equals("batched"))
+                    .batchingMaxPublishDelay(1, TimeUnit.MINUTES);
                 for (String name : names) {
                     builder.addEncryptionKey(name);
                 }
