@@ -502,6 +502,14 @@ def test_a_full_disk_under_the_last_of_the_tap() -> None:
 
 
 @needs_full
+def test_a_full_disk_under_what_the_doctor_finds() -> None:
+    with FULL.open("wb") as full, Proxied("--doctor", stdout=full.fileno()) as proxy:
+        _talk(proxy, ODD)
+        assert proxy.stop() == EXIT_OUTPUT
+    assert proxy.err.line(TIMED + "the findings cannot be written: No space left on device$")
+
+
+@needs_full
 def test_a_record_that_cannot_be_written() -> None:
     with Proxied("--tap", "--record", FULL) as proxy:
         with proxy.session() as session:

@@ -58,6 +58,17 @@ class Printer:
         self._thread.join(seconds)
         return self._bytes
 
+    def describe_error(self, output: str) -> tuple[str, bool]:
+        """Return why `output` ends early ("": it does not), and whether that is a failure.
+
+        It is none if its reader has gone.
+        """
+        if self.error is None:
+            return "", False
+        if isinstance(self.error, BrokenPipeError):
+            return f"the reader of {output} is gone", False
+        return f"{output} cannot be written: {self.error.strerror}", True
+
     def _write(self) -> None:
         while True:
             with self._changed:
@@ -115,16 +126,11 @@ class TapPrinter(Sink):
 
     def tick(self, now_ns: int) -> None:
         """Check whether the output has failed."""
-        error = self.printer.error
-        if error is None or not self.wants_events:
-            return
-        self.wants_events = False
-        if isinstance(error, BrokenPipeError):
-            reason = "the reader of the tap is gone"
-        else:
-            reason = f"the tap cannot be written: {error.strerror}"
-            self.failed = True
-        self.say(f"{reason}; forwarding goes on")
+        reason, failed = self.printer.describe_error("the tap")
+        if reason and self.wants_events:
+            self.wants_events = False
+            self.failed = failed
+            self.say(f"{reason}; forwarding goes on")
 
     def finish(self) -> None:
         """Write the buffered output within `FLUSH` seconds."""

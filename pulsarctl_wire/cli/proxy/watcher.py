@@ -130,6 +130,7 @@ class WatchRun:
         self._origin = Origin()
         self._clock = Clock(options.display.time_format, self._origin)
         self._err = Printer(sys.stderr.fileno())
+        self._findings = self._err
         self._table: LiveTable | None = None
         self._lock = threading.Lock()  # held while the counters change
         self._not_shown = NotShown(self._say)
@@ -167,10 +168,11 @@ class WatchRun:
         if options.store and not options.doctor:
             return options.checks.make_doctor(live=True)
         stream = sys.stderr if options.tap else sys.stdout
-        printer = self._err if options.tap else Printer(stream.fileno())
+        if not options.tap:
+            self._findings = Printer(stream.fileno())
         output = "text" if options.tap else options.output
         paint = Paint(console.has_colour(stream))
-        sayer = FindingPrinter(output, paint, self._clock, printer.put, console.terminal_width(stream))
+        sayer = FindingPrinter(output, paint, self._clock, self._findings.put, console.terminal_width(stream))
         return options.checks.make_doctor(live=True, on_finding=sayer)
 
     def _make_tap(self) -> TapPrinter:
@@ -224,8 +226,21 @@ class WatchRun:
         self._follower.finish()
         if self._doctor is not None and self.options.doctor:
             self._say(summarize(self._doctor))
+        failed = self._follower.failed or self._end_findings()
         self._err.end(FLUSH)
-        return console.EXIT_OUTPUT if self._follower.failed else 0
+        return console.EXIT_OUTPUT if failed else 0
+
+    def _end_findings(self) -> bool:
+        """Write the findings that wait for it; return whether the output failed."""
+        if self._findings is self._err:
+            return False
+        unwritten = self._findings.end(FLUSH)
+        if unwritten:
+            self._say(f"{unwritten} bytes of findings not shown at the end")
+        reason, failed = self._findings.describe_error("the findings")
+        if reason:
+            self._say(reason)
+        return failed
 
     def _take(self, record: TapRecord) -> None:
         kind, index, to_broker, time_ns, data = record
