@@ -1,11 +1,14 @@
 """Files of JSON in the directory of a store, by which processes tell others how far they are."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import MsgspecError, json
 
 from pulsarctl_wire.errors import StoreError
+
+ENDED: Final = "ended"
+"""The file with the exit code of the server that fills a store, once it has ended."""
 
 
 def write_json(directory: Path, name: str, value: Any) -> None:

@@ -67,14 +67,6 @@ class StoreReader:
             self.count = self._positions[last] + len(self._load(last))
         return bool(data)
 
-    @property
-    def first(self) -> int:
-        """The position of the first event that is still kept."""
-        for segment, file in enumerate(self._files):
-            if (self.directory / f"events.{file}").exists():
-                return self._positions[segment]
-        return 0
-
     def event(self, position: int) -> Event:
         """Return the event at a position. Raises StoreError, Dropped, IndexError."""
         if not 0 <= position < self.count:

@@ -13,7 +13,7 @@ from pulsarctl_wire.record import Recorder
 from pulsarctl_wire.render.line import Clock, LineRenderer
 from pulsarctl_wire.render.text import Origin, Paint, human_bytes
 from pulsarctl_wire.render.tree import TreeRenderer
-from pulsarctl_wire.store.directory import read_json
+from pulsarctl_wire.store.directory import ENDED, read_json
 from pulsarctl_wire.store.reader import Dropped, StoreReader
 from pulsarctl_wire.wire.frame import Event, Frame, Malformed
 from pulsarctl_wire.wire.framing.redaction import event_spans, hex_digits
@@ -193,7 +193,7 @@ class Model:
             if self.matches is not None and not self.matches.is_done:
                 self.matches.refresh()
             if self.session.live:
-                self.ended = read_json(directory, "ended", {}).get("code")
+                self.ended = read_json(directory, ENDED, {}).get("code")
                 size = sum(row["size"] for row in self.counts.get("connections", []))
                 self.rates.add(time.monotonic(), self.reader.count, size)
         except StoreError as error:

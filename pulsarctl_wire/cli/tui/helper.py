@@ -24,13 +24,10 @@ from typing import Any, Final, NoReturn
 from pulsarctl_wire.cli import console
 from pulsarctl_wire.cli.tui.job import Job, is_complete
 from pulsarctl_wire.errors import StoreError
-from pulsarctl_wire.store.directory import read_json, write_json
+from pulsarctl_wire.store.directory import ENDED, read_json, write_json
 
 SERVE: Final = "serve"
 """The job that is a proxy or a broker."""
-
-ENDED: Final = "ended"
-"""The file with its exit code."""
 
 _MESSAGES: Final = "messages"  # a file of what jobs say
 _LAST: Final = 12.0  # seconds that it has to end

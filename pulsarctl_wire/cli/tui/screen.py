@@ -60,10 +60,9 @@ def show(job: Job, starts: Starts, make_session: Callable[[Jobs], Session], web:
 
 def _serve(port: int, directory: Path) -> None:
     """Serve screens of a store until a signal comes, or until the server that fills the store has ended."""
-    from pulsarctl_wire.cli.tui.helper import ENDED
     from pulsarctl_wire.net.settings import Address
     from pulsarctl_wire.net.sockets import bind_socket
-    from pulsarctl_wire.store.directory import read_json
+    from pulsarctl_wire.store.directory import ENDED, read_json
     from pulsarctl_wire.tui.web import HOSTS, serve_screens
 
     try:
