@@ -1,7 +1,7 @@
 """The admin API (REST v2 and v3), without HTTP: a request in, an answer out.
 
 A handler is a coroutine of the core; its route is a row of the `ROUTES` of its family. Requests that
-only Pulsar has are answered by 501 (unsupported.py).
+only Pulsar supports are answered with 501 (unsupported.py).
 
 Superusers may do everything; a tenant's admins, everything in it. Others may look up and inspect topics that
 they may produce to or consume from.
@@ -97,7 +97,7 @@ async def answer(
         request = Request(broker, parts, query, body)
         try:
             if role is not None and not _is_allowed(request, method, path, role):
-                return Answer(401, {"reason": f"{role or 'Who is nobody'} may not {method} {path}"})
+                return Answer(401, {"reason": f"{role or 'An anonymous client'} may not {method} {path}"})
             return await handler(request)
         except Moved as moved:
             return _redirect(moved, path, query)

@@ -24,7 +24,7 @@ class Problem(WireError):
 
 
 class Moved(WireError):
-    """The request must go to another broker, which is asked `authoritative`ly or not."""
+    """A redirect to another broker. `authoritative`: that one takes the topic if nobody owns it."""
 
     def __init__(self, owner: Broker, *, authoritative: bool = False) -> None:
         super().__init__(owner.http_url)
@@ -68,17 +68,12 @@ class Request:
 
     # -- what the path names
 
-    def get_namespace_or(self, reason: str) -> str:
+    def require_namespace(self, reason: str = "Namespace not found") -> str:
         """Return the namespace in the path. Raises Problem with this reason if it does not exist."""
         name = f"{self.parts['tenant']}/{self.parts['namespace']}"
         if name not in self.namespaces.namespaces:
             raise Problem(404, reason)
         return name
-
-    @property
-    def namespace(self) -> str:
-        """The namespace in the path. Raises Problem if there is none."""
-        return self.get_namespace_or("Namespace not found")
 
     @property
     def topic_name(self) -> TopicName:
@@ -89,7 +84,7 @@ class Request:
 
     def get_known_topic(self) -> TopicName:
         """Return the topic in the path, which exists, partitioned or not. Raises Problem."""
-        _ = self.namespace
+        self.require_namespace()
         name = self.topic_name
         if not self.cluster.exists(name) and not self.namespaces.count_partitions(name):
             raise Problem(404, f"Topic {name.full} not found")
@@ -102,7 +97,7 @@ class Request:
 
     async def load_topic(self) -> AnyTopic:
         """Load the topic in the path. Raises Problem, Refused, and Moved if another broker has it."""
-        _ = self.namespace
+        self.require_namespace()
         name = self.topic_name
         if not self.cluster.exists(name):
             raise Problem(404, f"Topic {name.full} not found")
@@ -115,14 +110,14 @@ class Request:
         if owner is not self.broker:
             raise Moved(owner)
 
-    async def load_persistent_topic(self, operation: str = "This") -> PersistentTopic:
+    async def load_persistent_topic(self, operation: str = "This operation") -> PersistentTopic:
         """Load the persistent topic in the path. Raises Refused, Problem."""
         topic = await self.load_topic()
         if not isinstance(topic, PersistentTopic):
             raise Problem(405, f"{operation} on a non-persistent topic is not allowed")
         return topic
 
-    async def load_partitions(self, operation: str = "This") -> list[PersistentTopic]:
+    async def load_partitions(self, operation: str = "This operation") -> list[PersistentTopic]:
         """Load the persistent topic in the path, or all its partitions."""
         name = self.topic_name
         if not self.namespaces.count_partitions(name):

@@ -26,8 +26,8 @@ async def list_brokers(request: Request) -> Answer:
 
 async def get_leader(request: Request) -> Answer:
     """Return the broker that assigns bundles."""
-    first = request.cluster.leader
-    return Answer(200, {"serviceUrl": first.http_url, "brokerId": format_broker_id(first)})
+    leader = request.cluster.leader
+    return Answer(200, {"serviceUrl": leader.http_url, "brokerId": format_broker_id(leader)})
 
 
 async def check_health(request: Request) -> Answer:
@@ -135,8 +135,8 @@ async def get_metrics(request: Request) -> Answer:
 
 
 async def lookup(request: Request) -> Answer:
-    """Return the owner of a topic, which gets one if it has none. Raises Moved, as LOOKUP redirects."""
-    _ = request.namespace
+    """Return the owner of a topic; if there is none, choose one. Raises Moved where LOOKUP redirects."""
+    request.require_namespace()
     owner, is_redirect, authoritative = request.cluster.find_owner(
         request.broker, request.topic_name, request.get_flag("authoritative")
     )
@@ -160,7 +160,7 @@ async def lookup(request: Request) -> Answer:
 
 async def get_bundle(request: Request) -> Answer:
     """Return the bundle that a topic is in."""
-    _ = request.namespace
+    request.require_namespace()
     return make_text_answer(request.cluster.bundle_of(request.topic_name))
 
 

@@ -175,7 +175,7 @@ async def get_last_id(request: Request) -> Answer:
 
 
 async def get_size_from(request: Request) -> Answer:
-    """Return roughly the bytes of the messages after one."""
+    """Return an estimate of the bytes of all messages after a given one."""
     request.refuse_partitioned("Get backlog size on a partitioned topic is not allowed")
     topic = await request.load_persistent_topic("Get backlog size")
     fields = request.read_fields()

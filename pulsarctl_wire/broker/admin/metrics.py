@@ -18,7 +18,7 @@ Sample = tuple[str, Labels, float]
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
-def _of_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterator[Sample]:
+def _collect_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterator[Sample]:
     counts = counters.of_topic(topic)
     values = {
         "subscriptions_count": len(topic.subscriptions),
@@ -47,7 +47,7 @@ def _of_topic(topic: AnyTopic, labels: Labels, rates: counters.Counts) -> Iterat
         yield f"pulsar_{name}", labels, value
 
 
-def _of_subscription(
+def _collect_subscription(
     subscription: BaseSubscription, labels: Labels, rates: counters.Rates
 ) -> Iterator[Sample]:
     counts, rate = counters.of_subscription(subscription), rates.of(subscription)
@@ -74,7 +74,7 @@ def _of_subscription(
     yield "pulsar_out_bytes_total", labels, counts.bytes_out
 
 
-def _of_broker(broker: Broker, cluster: str) -> Iterator[Sample]:
+def _collect_broker(broker: Broker, cluster: str) -> Iterator[Sample]:
     topics = list(broker.topics.values())
     by_namespace: dict[str, int] = {}
     for topic in topics:
@@ -102,12 +102,12 @@ def _of_broker(broker: Broker, cluster: str) -> Iterator[Sample]:
 
 def _samples(broker: Broker) -> Iterator[Sample]:
     cluster = broker.settings.clusterName
-    yield from _of_broker(broker, cluster)
+    yield from _collect_broker(broker, cluster)
     for topic in broker.topics.values():
         labels = {"cluster": cluster, "namespace": topic.name.namespace, "topic": topic.name.full}
-        yield from _of_topic(topic, labels, broker.rates.of(topic))
+        yield from _collect_topic(topic, labels, broker.rates.of(topic))
         for name, subscription in topic.subscriptions.items():
-            yield from _of_subscription(subscription, {**labels, "subscription": name}, broker.rates)
+            yield from _collect_subscription(subscription, {**labels, "subscription": name}, broker.rates)
 
 
 def _format_labels(labels: Labels) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pulsarctl_wire.broker.admin.base import NAMESPACE, TOPIC, Answer, Problem, Request, Route
 from pulsarctl_wire.broker.admin.policies import OF_NAMESPACE, apply_changes
-from pulsarctl_wire.broker.admin.quotas import QUOTAS, read_quota
+from pulsarctl_wire.broker.admin.quotas import QUOTA_TYPES, read_quota
 from pulsarctl_wire.broker.admin.shapes import RATE, read_scalar
 from pulsarctl_wire.broker.basics.names import TopicName, is_entity
 from pulsarctl_wire.broker.cluster.cluster import Cluster
@@ -57,7 +57,7 @@ _read_policies: Final = _fields_of(
         "bundles": _fields_of({"numBundles": lambda number: read_scalar(number, int)}),
         "replication_clusters": _texts,
         "clusterDispatchRate": _map_of(RATE.read),
-        "backlog_quota_map": _fields_of(dict.fromkeys(QUOTAS, read_quota)),
+        "backlog_quota_map": _fields_of(dict.fromkeys(QUOTA_TYPES, read_quota)),
         "auth_policies": _fields_of(_RIGHTS),
         "properties": _map_of(str),
     }
@@ -67,7 +67,7 @@ _read_policies: Final = _fields_of(
 # -- defaults
 
 MAX_BUNDLES: Final = 10_000
-"""The most bundles of a namespace, as answers list their names."""
+"""Maximum bundles of a namespace: answers list the names of all."""
 
 _ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
 _UNSET: Final[dict[str, Any]] = {
@@ -141,7 +141,7 @@ async def create(request: Request) -> Answer:
     values = _read_policies(request.read_fields() if request.body is not None else {})
     bundles = values.pop("bundles", {}).get("numBundles", 0)
     if bundles > MAX_BUNDLES:
-        raise Problem(400, f"A namespace may have {MAX_BUNDLES:,} bundles here")
+        raise Problem(400, f"A namespace may have at most {MAX_BUNDLES:,} bundles here")
     clusters = values.pop("replication_clusters", [])
     clusters_of_tenant = set(namespaces.tenants[tenant]["allowedClusters"]) | {
         request.cluster.settings.clusterName
@@ -163,7 +163,7 @@ async def create(request: Request) -> Answer:
 
 async def get(request: Request) -> Answer:
     """Return the policies of a namespace."""
-    name = request.get_namespace_or("Namespace does not exist")
+    name = request.require_namespace("Namespace does not exist")
     policies = {**_UNSET, **request.namespaces.get_policies(name)}
     cluster = request.cluster.settings.clusterName
     policies["auth_policies"] = _NO_GRANTS | policies.get("auth_policies", {})
@@ -207,7 +207,7 @@ async def delete_bundle(request: Request) -> Answer:
 
 async def list_topics(request: Request) -> Answer:
     """Return the topics of a namespace, of both kinds or one."""
-    name = request.get_namespace_or("Namespace does not exist")
+    name = request.require_namespace("Namespace does not exist")
     mode = request.query.get("mode", "PERSISTENT").upper()
     domain = {"ALL": "", "NON_PERSISTENT": "non-persistent"}.get(mode, "persistent")
     return list_names(request, find_topics(request.cluster, name, domain))
@@ -215,13 +215,13 @@ async def list_topics(request: Request) -> Answer:
 
 async def list_topics_of_domain(request: Request) -> Answer:
     """Return the persistent or non-persistent topics of a namespace."""
-    name = request.get_namespace_or("Namespace does not exist")
+    name = request.require_namespace("Namespace does not exist")
     return list_names(request, find_topics(request.cluster, name, request.parts["domain"]))
 
 
 async def list_partitioned(request: Request) -> Answer:
     """Return the partitioned topics of a namespace."""
-    name = request.get_namespace_or("Namespace does not exist")
+    name = request.require_namespace("Namespace does not exist")
     names = request.namespaces.list_partitioned(name)
     return list_names(request, [name for name in names if name.domain == request.parts["domain"]])
 
@@ -229,12 +229,12 @@ async def list_partitioned(request: Request) -> Answer:
 async def get_bundles(request: Request) -> Answer:
     """Return the bundles of a namespace."""
     return Answer(
-        200, describe_bundles(request.cluster, request.get_namespace_or("Namespace does not exist"))
+        200, describe_bundles(request.cluster, request.require_namespace("Namespace does not exist"))
     )
 
 
 def _bundle(request: Request) -> str:
-    name = request.get_namespace_or("Namespace does not exist")
+    name = request.require_namespace("Namespace does not exist")
     bundle, cluster = request.parts["bundle"], request.cluster
     if bundle not in {cluster.bundle_name(name, index) for index in range(cluster.count_bundles(name))}:
         raise Problem(412, f"Invalid bundle range: {bundle}")
@@ -243,25 +243,25 @@ def _bundle(request: Request) -> str:
 
 async def unload(request: Request) -> Answer:
     """Close all topics of a namespace; clients connect again."""
-    await request.cluster.unload(request.get_namespace_or("Namespace does not exist"))
+    await request.cluster.unload(request.require_namespace("Namespace does not exist"))
     return Answer()
 
 
 async def unload_bundle(request: Request) -> Answer:
     """Close the topics of a bundle; clients connect again."""
-    await request.cluster.unload(request.get_namespace_or("Namespace does not exist"), _bundle(request))
+    await request.cluster.unload(request.require_namespace("Namespace does not exist"), _bundle(request))
     return Answer()
 
 
 async def get_replication_clusters(request: Request) -> Answer:
     """Return the clusters that a namespace is replicated to: this one."""
-    _ = request.get_namespace_or("Namespace does not exist")
+    request.require_namespace("Namespace does not exist")
     return Answer(200, [request.cluster.settings.clusterName])
 
 
 async def get_allowed_clusters(request: Request) -> Answer:
-    """Return the clusters that a namespace is allowed in: those of its tenant."""
-    _ = request.get_namespace_or("Namespace does not exist")
+    """Return the allowed clusters of a namespace: none of its own, those of its tenant apply."""
+    request.require_namespace("Namespace does not exist")
     return Answer(200, [])
 
 
@@ -270,13 +270,13 @@ async def get_allowed_clusters(request: Request) -> Answer:
 
 def _grants(request: Request) -> dict[str, Any]:
     """Return a copy of the grants in the namespace of the path."""
-    policies = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
+    policies = request.namespaces.get_policies(request.require_namespace("Namespace does not exist"))
     return deepcopy({**_NO_GRANTS, **policies.get("auth_policies", {})})
 
 
 async def _save_grants(request: Request, grants: dict[str, Any]) -> Answer:
-    request.namespaces.set_policy(request.namespace, "auth_policies", grants)
-    apply_changes(request, request.namespace)
+    request.namespaces.set_policy(request.require_namespace(), "auth_policies", grants)
+    apply_changes(request, request.require_namespace())
     return await request.finish()
 
 
@@ -337,7 +337,7 @@ async def get_subscription_permissions(request: Request) -> Answer:
 
 
 async def grant_subscription(request: Request) -> Answer:
-    """Limit the subscriptions of a name to these roles, and those before."""
+    """Limit the subscriptions with this name to these roles, and to those granted before."""
     grants, name = _grants(request), request.parts["subscription"]
     if not isinstance(request.body, list) or not all(isinstance(role, str) for role in request.body):
         raise Problem(400, "A list of roles is expected")
@@ -347,7 +347,7 @@ async def grant_subscription(request: Request) -> Answer:
 
 
 async def revoke_subscription(request: Request) -> Answer:
-    """Remove a role from those that may use the subscriptions of a name."""
+    """Remove a role from those that may use the subscriptions with this name."""
     grants, name = _grants(request), request.parts["subscription"]
     roles = grants["subscription_auth_roles"].get(name, ())
     grants["subscription_auth_roles"][name] = [role for role in roles if role != request.parts["role"]]
@@ -358,7 +358,7 @@ async def revoke_subscription(request: Request) -> Answer:
 
 
 def _properties(request: Request) -> dict[str, str]:
-    policies = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
+    policies = request.namespaces.get_policies(request.require_namespace("Namespace does not exist"))
     properties: dict[str, str] = policies.get("properties", {})
     return properties
 
@@ -371,13 +371,13 @@ async def get_properties(request: Request) -> Answer:
 async def set_properties(request: Request) -> Answer:
     """Set some properties of a namespace."""
     merged = {**_properties(request), **request.read_strings()}
-    request.namespaces.set_policy(request.namespace, "properties", merged)
+    request.namespaces.set_policy(request.require_namespace(), "properties", merged)
     return await request.finish()
 
 
 async def clear_properties(request: Request) -> Answer:
     """Remove all properties of a namespace."""
-    request.namespaces.set_policy(request.get_namespace_or("Namespace does not exist"), "properties", None)
+    request.namespaces.set_policy(request.require_namespace("Namespace does not exist"), "properties", None)
     return await request.finish()
 
 
@@ -390,7 +390,7 @@ async def get_property(request: Request) -> Answer:
 async def set_property(request: Request) -> Answer:
     """Set a property of a namespace."""
     merged = {**_properties(request), request.parts["key"]: request.parts["value"]}
-    request.namespaces.set_policy(request.namespace, "properties", merged)
+    request.namespaces.set_policy(request.require_namespace(), "properties", merged)
     return await request.finish()
 
 
@@ -398,7 +398,7 @@ async def remove_property(request: Request) -> Answer:
     """Remove a property of a namespace; answers with its value."""
     value = _properties(request).get(request.parts["key"])
     remaining = {key: item for key, item in _properties(request).items() if key != request.parts["key"]}
-    request.namespaces.set_policy(request.namespace, "properties", remaining or None)
+    request.namespaces.set_policy(request.require_namespace(), "properties", remaining or None)
     await request.finish()
     return Answer(200, None if value is None else value.encode())
 
@@ -407,18 +407,16 @@ async def remove_property(request: Request) -> Answer:
 
 
 async def _subscriptions(request: Request) -> list[Subscription]:
-    """Return the durable subscriptions in the namespace (or bundle) of the path: all, or those of a name."""
-    name, subscription = (
-        request.get_namespace_or("Namespace does not exist"),
-        request.parts.get("subscription"),
-    )
+    """Return the durable subscriptions in the namespace or bundle of the path, all or those of its name."""
+    namespace = request.require_namespace("Namespace does not exist")
     bundle = _bundle(request) if "bundle" in request.parts else ""
     subscriptions: list[Subscription] = []
-    for name_of_topic in find_topics(request.cluster, name, "persistent"):
-        if bundle in ("", request.cluster.bundle_of(name_of_topic)):
-            topic = await request.cluster.load(name_of_topic, request.broker)
+    for name in find_topics(request.cluster, namespace, "persistent"):
+        if bundle in ("", request.cluster.bundle_of(name)):
+            topic = await request.cluster.load(name, request.broker)
             subscriptions += topic.subscriptions.values() if isinstance(topic, PersistentTopic) else ()
-    return [name_of_topic for name_of_topic in subscriptions if subscription in (None, name_of_topic.name)]
+    name_in_path = request.parts.get("subscription")
+    return [subscription for subscription in subscriptions if name_in_path in (None, subscription.name)]
 
 
 async def clear_backlog(request: Request) -> Answer:
@@ -429,7 +427,7 @@ async def clear_backlog(request: Request) -> Answer:
 
 
 async def unsubscribe(request: Request) -> Answer:
-    """Delete all subscriptions of a name."""
+    """Delete all subscriptions with this name."""
     for subscription in await _subscriptions(request):
         await subscription.delete(requester=None, force=False)
     return await request.finish()

@@ -43,30 +43,30 @@ from pulsarctl_wire.broker.tenancy.policy_names import PER_CLUSTER, of_namespace
 
 # -- answers while a policy is not set
 
-EMPTY: Final = Answer(200)
-NOTHING: Final = Answer(204)
+OK_EMPTY: Final = Answer(200)
+NO_CONTENT: Final = Answer(204)
 
 
 class Policy(NamedTuple):
     """A policy: its path below the namespace or topic, its name in namespaces, its shape.
 
-    `unset` is the answer while it is not set; `effective` returns the default in the settings. `methods` set
-    and remove it.
+    `unset` is the answer while it is not set, `find_default` returns the default in the settings, and
+    `methods` set and remove it.
     """
 
     path: str
     name: str
     body: Any
-    unset: Answer = EMPTY
+    unset: Answer = OK_EMPTY
     methods: str = "POST DELETE"
-    effective: Callable[[Settings], Any] | None = None
+    find_default: Callable[[Settings], Any] | None = None
 
 
 def _ok(value: Any) -> Answer:
     return Answer(200, value)
 
 
-def _count(path: str, name: str, unset: Answer = EMPTY, wrong: str = "") -> Policy:
+def _count(path: str, name: str, unset: Answer = OK_EMPTY, wrong: str = "") -> Policy:
     return Policy(path, name, Number(wrong or f"{path} must be 0 or more"), unset)
 
 
@@ -85,7 +85,9 @@ OF_NAMESPACE: Final = (
         Number("Invalid value for message TTL, message TTL must >= 0"),
     ),
     Policy("deduplication", "deduplicationEnabled", Truth()),
-    Policy("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL, EMPTY, "POST"),
+    Policy(
+        "deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", INTERVAL, OK_EMPTY, "POST"
+    ),
     Policy("encryptionRequired", "encryption_required", Truth(), _ok(False), "POST"),
     Policy("publishRate", "publishMaxMessageRate", PUBLISH),
     Policy("dispatchRate", "topicDispatchRate", RATE),
@@ -122,7 +124,7 @@ OF_NAMESPACE: Final = (
         "schemaAutoUpdateCompatibilityStrategy",
         "schema_auto_update_compatibility_strategy",
         OLD_STRATEGY,
-        NOTHING,
+        NO_CONTENT,
         "PUT",
     ),
     Policy("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", Truth(), _ok(True), "POST"),
@@ -136,16 +138,18 @@ OF_NAMESPACE: Final = (
 )
 
 
-def _of_topic(path: str, /, effective: Callable[[Settings], Any] | None = None, **changes: Any) -> Policy:
-    """Return a policy of topics, which differs from the namespaces' at the same path in these fields."""
+def _derive_topic_policy(
+    path: str, /, find_default: Callable[[Settings], Any] | None = None, **changes: Any
+) -> Policy:
+    """Return the namespaces' policy at `path` as a policy of topics, with these fields changed."""
     policy = next(policy for policy in OF_NAMESPACE if policy.path == path)
-    return policy._replace(effective=effective, **changes)
+    return policy._replace(find_default=find_default, **changes)
 
 
 OF_TOPIC: Final = (
-    _of_topic("retention", lambda _: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
-    _of_topic("messageTTL", lambda _: 0, body=TTL),
-    _of_topic(
+    _derive_topic_policy("retention", lambda _: {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+    _derive_topic_policy("messageTTL", lambda _: 0, body=TTL),
+    _derive_topic_policy(
         "deduplication", lambda settings: settings.brokerDeduplicationEnabled, path="deduplicationEnabled"
     ),
     _count(
@@ -153,42 +157,42 @@ OF_TOPIC: Final = (
         "deduplicationSnapshotIntervalSeconds",
         wrong="interval must be 0 or more",
     ),
-    _of_topic("publishRate", unset=NOTHING),
-    _of_topic("dispatchRate", lambda _: NO_RATE),
-    _of_topic("subscriptionDispatchRate", lambda _: NO_RATE),
-    _of_topic("replicatorDispatchRate", lambda _: NO_RATE),
-    _of_topic("subscribeRate", lambda _: NO_SUBSCRIBE),
+    _derive_topic_policy("publishRate", unset=NO_CONTENT),
+    _derive_topic_policy("dispatchRate", lambda _: NO_RATE),
+    _derive_topic_policy("subscriptionDispatchRate", lambda _: NO_RATE),
+    _derive_topic_policy("replicatorDispatchRate", lambda _: NO_RATE),
+    _derive_topic_policy("subscribeRate", lambda _: NO_SUBSCRIBE),
     _count("maxProducers", "max_producers_per_topic")._replace(
-        effective=lambda settings: settings.maxProducersPerTopic
+        find_default=lambda settings: settings.maxProducersPerTopic
     ),
     _count("maxConsumers", "max_consumers_per_topic")._replace(
-        effective=lambda settings: settings.maxConsumersPerTopic
+        find_default=lambda settings: settings.maxConsumersPerTopic
     ),
     _count(
         "maxConsumersPerSubscription",
         "max_consumers_per_subscription",
-        NOTHING,
+        NO_CONTENT,
         "Invalid value for maxConsumersPerSubscription",
     ),
-    _of_topic("maxSubscriptionsPerTopic", unset=NOTHING),
-    _count("maxMessageSize", "maxMessageSize", NOTHING, _TOO_LARGE),
+    _derive_topic_policy("maxSubscriptionsPerTopic", unset=NO_CONTENT),
+    _count("maxMessageSize", "maxMessageSize", NO_CONTENT, _TOO_LARGE),
     _count("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", wrong=_UNACKED)._replace(
-        effective=lambda settings: settings.maxUnackedMessagesPerConsumer
+        find_default=lambda settings: settings.maxUnackedMessagesPerConsumer
     ),
     _count(
         "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", wrong=_UNACKED
-    )._replace(effective=lambda settings: settings.maxUnackedMessagesPerSubscription),
-    _of_topic(
+    )._replace(find_default=lambda settings: settings.maxUnackedMessagesPerSubscription),
+    _derive_topic_policy(
         "compactionThreshold",
         lambda _: 0,
         body=Number("Invalid value for compactionThreshold", MAX_LONG),
         methods="POST DELETE",
     ),
-    _of_topic(
+    _derive_topic_policy(
         "autoSubscriptionCreation",
         lambda settings: {"allowAutoSubscriptionCreation": settings.allowAutoSubscriptionCreation},
     ),
-    _of_topic(
+    _derive_topic_policy(
         "inactiveTopicPolicies",
         lambda settings: {
             "inactiveTopicDeleteMode": settings.brokerDeleteInactiveTopicsMode,
@@ -199,7 +203,7 @@ OF_TOPIC: Final = (
             "deleteWhileInactive": settings.brokerDeleteInactiveTopicsEnabled,
         },
     ),
-    _of_topic(
+    _derive_topic_policy(
         "delayedDelivery",
         lambda settings: {
             "tickTime": settings.delayedDeliveryTickTimeMillis,
@@ -207,7 +211,7 @@ OF_TOPIC: Final = (
             "maxDeliveryDelayInMillis": 0,
         },
     ),
-    _of_topic(
+    _derive_topic_policy(
         "persistence",
         lambda _: {
             "bookkeeperEnsemble": 1,
@@ -216,15 +220,15 @@ OF_TOPIC: Final = (
             "managedLedgerMaxMarkDeleteRate": 0.1,
         },
     ),
-    _of_topic("subscriptionTypesEnabled"),
-    _of_topic(
+    _derive_topic_policy("subscriptionTypesEnabled"),
+    _derive_topic_policy(
         "schemaCompatibilityStrategy",
         lambda settings: settings.schemaCompatibilityStrategy,
-        unset=EMPTY,
+        unset=OK_EMPTY,
         methods="PUT DELETE",
     ),
-    _of_topic("schemaValidationEnforced"),
-    _of_topic("dispatcherPauseOnAckStatePersistent"),
+    _derive_topic_policy("schemaValidationEnforced"),
+    _derive_topic_policy("dispatcherPauseOnAckStatePersistent"),
 )
 
 # -- backlog quotas
@@ -269,9 +273,9 @@ def apply_changes(request: Request, namespace: str, name: TopicName | None = Non
                 topic.on_policies_changed()
 
 
-def set_of_namespace(request: Request, name: str, value: Any) -> None:
+def set_namespace_policy(request: Request, name: str, value: Any) -> None:
     """Set a policy of the namespace in the path; None removes it."""
-    namespace, cluster = request.get_namespace_or("Namespace does not exist"), request.cluster
+    namespace, cluster = request.require_namespace("Namespace does not exist"), request.cluster
     request.namespaces.namespaces.setdefault(namespace, {"bundles": cluster.count_bundles(namespace)})
     if name in PER_CLUSTER:
         value = None if value is None else {cluster.settings.clusterName: value}
@@ -285,7 +289,7 @@ _READ_FIRST: Final = {
     *("retention", "deduplicationSnapshotInterval", "maxSubscriptionsPerTopic", "maxTopicsPerNamespace"),
     *("inactiveTopicPolicies", "delayedDelivery"),
 }
-"""Policies that Pulsar changes after reading the others: without any, the text of the error differs."""
+"""Policies that Pulsar adds to the stored ones; if there are none, its error names the policies."""
 
 
 def _namespace_routes(policy: Policy) -> list[Route]:
@@ -294,7 +298,7 @@ def _namespace_routes(policy: Policy) -> list[Route]:
 
     async def get(request: Request) -> Answer:
         """Return a policy of a namespace."""
-        namespace = request.get_namespace_or("Namespace does not exist")
+        namespace = request.require_namespace("Namespace does not exist")
         cluster = request.cluster.settings.clusterName
         value = of_namespace(request.namespaces.get_policies(namespace), policy.name, cluster)
         return policy.unset if value is None else Answer(200, value)
@@ -302,17 +306,17 @@ def _namespace_routes(policy: Policy) -> list[Route]:
     async def put(request: Request) -> Answer:
         """Set a policy of a namespace."""
         value = policy.body.read(request.body)
-        namespace = request.get_namespace_or(missing_text)
+        namespace = request.require_namespace(missing_text)
         if policy.name == "retention_policies":
             quotas = request.namespaces.get_policies(namespace).get("backlog_quota_map", {})
             check_retention(value, list(quotas.values()), "namespace")
-        set_of_namespace(request, policy.name, value)
+        set_namespace_policy(request, policy.name, value)
         return await request.finish()
 
     async def remove(request: Request) -> Answer:
         """Remove a policy of a namespace."""
-        _ = request.get_namespace_or(missing_text)
-        set_of_namespace(request, policy.name, None)
+        request.require_namespace(missing_text)
+        set_namespace_policy(request, policy.name, None)
         return await request.finish()
 
     return [("GET", path, get), *_change_routes(policy, path, put, remove)]
@@ -341,7 +345,7 @@ def is_global(request: Request) -> bool:
     return request.get_flag("isGlobal")
 
 
-def set_of_topic(request: Request, name: TopicName, policy: str, value: Any) -> None:
+def set_topic_policy(request: Request, name: TopicName, policy: str, value: Any) -> None:
     """Set a policy of a topic; None removes it."""
     request.namespaces.set_topic_policy(name, policy, value, is_global=is_global(request))
     apply_changes(request, name.namespace, name)
@@ -361,8 +365,8 @@ def _topic_routes(policy: Policy) -> list[Route]:
         value = of_topic(get_own_policies(request, name), policy.name)
         if value is None and request.get_flag("applied"):
             value = request.namespaces.get_policy(name, policy.name)
-            if value is None and policy.effective is not None:
-                value = policy.effective(request.cluster.settings)
+            if value is None and policy.find_default is not None:
+                value = policy.find_default(request.cluster.settings)
         return policy.unset if value is None else Answer(200, value)
 
     async def put(request: Request) -> Answer:
@@ -376,12 +380,12 @@ def _topic_routes(policy: Policy) -> list[Route]:
             check_retention(
                 value, [{**DEFAULT_QUOTA, **quota} for quota in quotas.values()] or [DEFAULT_QUOTA], "topic"
             )
-        set_of_topic(request, name, policy.name, value)
+        set_topic_policy(request, name, policy.name, value)
         return await request.finish()
 
     async def remove(request: Request) -> Answer:
         """Remove a policy of a topic."""
-        set_of_topic(request, get_policy_topic(request), policy.name, None)
+        set_topic_policy(request, get_policy_topic(request), policy.name, None)
         return await request.finish()
 
     return [("GET", path, get), *_change_routes(policy, path, put, remove)]

@@ -1,4 +1,4 @@
-"""Policies in the admin API with several values: backlog quotas, rates of subscriptions, clusters."""
+"""Policies that are sets: backlog quotas by type, dispatch rates by subscription, replication clusters."""
 
 from typing import Any, Final
 
@@ -9,13 +9,13 @@ from pulsarctl_wire.broker.admin.policies import (
     get_own_policies,
     get_policy_topic,
     is_within,
-    set_of_namespace,
-    set_of_topic,
+    set_namespace_policy,
+    set_topic_policy,
 )
 from pulsarctl_wire.broker.admin.shapes import NO_RATE, QUOTA, RATE
 from pulsarctl_wire.broker.tenancy.policy_names import of_topic
 
-QUOTAS: Final = ("destination_storage", "message_age")
+QUOTA_TYPES: Final = ("destination_storage", "message_age")
 _POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 
 
@@ -31,9 +31,9 @@ def read_quota(body: Any) -> dict[str, Any]:
     }
 
 
-def _quota(request: Request) -> tuple[str, dict[str, Any]]:
-    kind = request.query.get("backlogQuotaType", QUOTAS[0])
-    if kind not in QUOTAS:
+def _read_typed_quota(request: Request) -> tuple[str, dict[str, Any]]:
+    kind = request.query.get("backlogQuotaType", QUOTA_TYPES[0])
+    if kind not in QUOTA_TYPES:
         raise Problem(404, "HTTP 404 Not Found")
     if request.body is None:
         return kind, {}
@@ -63,16 +63,16 @@ def _check_quota(quota: dict[str, Any], retention: Any, level: str) -> None:
 
 async def get_namespace_quotas(request: Request) -> Answer:
     """Return the backlog quotas of a namespace."""
-    namespace = request.get_namespace_or("Namespace does not exist")
+    namespace = request.require_namespace("Namespace does not exist")
     return Answer(200, request.namespaces.get_policies(namespace).get("backlog_quota_map", {}))
 
 
 async def change_namespace_quota(request: Request) -> Answer:
     """Set a backlog quota of a namespace, or (without a body) remove it."""
-    row = request.namespaces.get_policies(request.get_namespace_or("Namespace does not exist"))
-    kind, quota = _quota(request)
+    row = request.namespaces.get_policies(request.require_namespace("Namespace does not exist"))
+    kind, quota = _read_typed_quota(request)
     _check_quota(quota, row.get("retention_policies"), "namespace")
-    set_of_namespace(request, "backlog_quota_map", _merge(row.get("backlog_quota_map"), kind, quota))
+    set_namespace_policy(request, "backlog_quota_map", _merge(row.get("backlog_quota_map"), kind, quota))
     return await request.finish()
 
 
@@ -82,16 +82,16 @@ async def get_topic_quotas(request: Request) -> Answer:
     if not request.get_flag("applied"):
         return Answer(200, of_topic(get_own_policies(request, name), "backlog_quota_map") or {})
     quotas = request.namespaces.get_policy(name, "backlog_quota_map") or {}
-    return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTAS})
+    return Answer(200, {kind: quotas.get(kind, DEFAULT_QUOTA) for kind in QUOTA_TYPES})
 
 
 async def change_topic_quota(request: Request) -> Answer:
     """Set a backlog quota of a topic, or (without a body) remove it."""
     name = get_policy_topic(request)
-    kind, quota = _quota(request)
+    kind, quota = _read_typed_quota(request)
     _check_quota(quota, request.namespaces.get_policy(name, "retention_policies"), "topic")
     quotas = of_topic(get_own_policies(request, name), "backlog_quota_map")
-    set_of_topic(request, name, "backlog_quota_map", _merge(quotas, kind, quota))
+    set_topic_policy(request, name, "backlog_quota_map", _merge(quotas, kind, quota))
     return await request.finish()
 
 
@@ -117,14 +117,14 @@ async def change_subscription_rate(request: Request) -> Answer:
     policies.pop(request.parts["subscription"], None)
     if request.body is not None:
         policies[request.parts["subscription"]] = {"dispatchRate": RATE.read(request.body)}
-    set_of_topic(request, name, "subscriptionPolicies", policies or None)
+    set_topic_policy(request, name, "subscriptionPolicies", policies or None)
     return await request.finish()
 
 
 # -- replication clusters: only this one
 
 
-def _only_this(request: Request) -> list[str]:
+def _read_clusters(request: Request) -> list[str]:
     cluster = request.cluster.settings.clusterName
     other_clusters = (
         [name for name in request.body or () if name != cluster] if isinstance(request.body, list) else []
@@ -147,20 +147,20 @@ async def get_replication(request: Request) -> Answer:
 
 async def set_replication(request: Request) -> Answer:
     """Set the clusters that a topic is replicated to."""
-    set_of_topic(request, get_policy_topic(request), "replication_clusters", _only_this(request))
+    set_topic_policy(request, get_policy_topic(request), "replication_clusters", _read_clusters(request))
     return await request.finish()
 
 
 async def remove_replication(request: Request) -> Answer:
     """Remove a topic's own replication clusters."""
-    set_of_topic(request, get_policy_topic(request), "replication_clusters", None)
+    set_topic_policy(request, get_policy_topic(request), "replication_clusters", None)
     return await request.finish()
 
 
 async def set_namespace_clusters(request: Request) -> Answer:
     """Set the clusters that a namespace is replicated to, or allowed in."""
-    _ = request.get_namespace_or("Namespace does not exist")
-    _only_this(request)
+    request.require_namespace("Namespace does not exist")
+    _read_clusters(request)
     return Answer(200)
 
 

@@ -13,7 +13,7 @@ _TYPES: Final = {name: number for number, name in _NAMES.items()} | {"BYTES": 0}
 
 
 def _definition(schema: Schema) -> str:
-    """Return a schema's definition as JSON has it; of key and value, both."""
+    """Return a schema's definition as answers have it: of KEY_VALUE, an object with both definitions."""
     data = schema.data
     if schema.type == _TYPES["KEY_VALUE"] and len(data) >= 4:
         # both definitions are texts of JSON, or empty
@@ -61,7 +61,7 @@ def _strategy(request: Request) -> str:
 
 
 def _versions(request: Request) -> list[StoredSchema]:
-    _ = request.namespace
+    request.require_namespace()
     return request.cluster.schemas.get_versions(request.topic_name)
 
 
@@ -98,7 +98,7 @@ async def list_versions(request: Request) -> Answer:
 
 async def add(request: Request) -> Answer:
     """Add a version, unless there is one with this schema, or it is incompatible."""
-    _ = request.namespace
+    request.require_namespace()
     now_ms = request.broker.scheduler.time_ms
     name, schema = request.topic_name, _read_schema(request)
     try:
@@ -111,8 +111,8 @@ async def add(request: Request) -> Answer:
 
 
 async def delete(request: Request) -> Answer:
-    """Delete all versions; answers with the number of the deletion."""
-    _ = request.namespace
+    """Delete all versions; answer with the version that marks the deletion, or -1 with force=true."""
+    request.require_namespace()
     number = -1
     if request.get_flag("force"):
         request.cluster.schemas.delete(request.topic_name)
@@ -136,7 +136,7 @@ async def check_compatibility(request: Request) -> Answer:
 
 async def get_version_of(request: Request) -> Answer:
     """Return the number of the version with a schema; -1 if there is none."""
-    _ = request.namespace
+    request.require_namespace()
     version = request.cluster.schemas.find(request.topic_name, _read_schema(request))
     return Answer(200, {"version": -1 if version is None else version.number})
 

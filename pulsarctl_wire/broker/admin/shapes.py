@@ -60,21 +60,21 @@ class Shape(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number; `problem` is the reason if it is negative. `optional`: no body removes it."""
+    """A number. `refusal` is said of a negative one. If `is_optional`, a request may have no body."""
 
-    problem: str
+    refusal: str
     limit: int = MAX_INT
-    optional: bool = False
+    is_optional: bool = False
 
     def read(self, body: Any) -> Any:
         """Return the value. Raises Problem."""
-        if body is None and self.optional:
+        if body is None and self.is_optional:
             return None
         number = None if body is None else read_scalar(body, int)
         if number is None or abs(number) > self.limit:
             raise Problem(400, "A number is expected")
         if number < 0:
-            raise Problem(412, self.problem)
+            raise Problem(412, self.refusal)
         return number
 
 
@@ -190,5 +190,5 @@ OLD_STRATEGY: Final = OneOf(
         *("BackwardTransitive", "ForwardTransitive", "FullTransitive"),
     )
 )
-INTERVAL: Final = Number("interval must be greater than or equal to 0", optional=True)
+INTERVAL: Final = Number("interval must be greater than or equal to 0", is_optional=True)
 TTL: Final = Number("Invalid value for message TTL")

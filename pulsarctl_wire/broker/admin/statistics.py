@@ -41,16 +41,16 @@ _NO_COMPACTION: Final = {
     "lastCompactionFailedTimestamp": 0,
     "lastCompactionDurationTimeInMills": 0,
 }
-_LATEST: Final = frozenset(
+_MAXIMA: Final = frozenset(
     {"oldestBacklogMessageAgeSeconds", "backlogQuotaLimitSize", "backlogQuotaLimitTime"}
 )
-"""Statistics that are the largest of all partitions, like times."""
+"""Statistics of which the largest value of all partitions counts, as of timestamps."""
 
 
 # -- producers and consumers
 
 
-def _out(rates: Counts, counts: Counts) -> dict[str, Any]:
+def _collect_rates_out(rates: Counts, counts: Counts) -> dict[str, Any]:
     return {
         "msgRateOut": rates.messages_out,
         "msgThroughputOut": rates.bytes_out,
@@ -87,7 +87,7 @@ def _publisher(producer: Producer, rates: Rates) -> dict[str, Any]:
 def _consumer(consumer: Consumer, rates: Rates) -> dict[str, Any]:
     counts = counters.of_consumer(consumer)
     stats: dict[str, Any] = {
-        **_out(rates.of(consumer), counts),
+        **_collect_rates_out(rates.of(consumer), counts),
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked,
@@ -128,7 +128,7 @@ def _subscription(subscription: Any, rates: Rates, *, is_durable: bool) -> dict[
     """Return the statistics that subscriptions of both kinds have."""
     consumers: list[Consumer] = subscription.consumers
     stats: dict[str, Any] = {
-        **_out(rates.of(subscription), counters.of_subscription(subscription)),
+        **_collect_rates_out(rates.of(subscription), counters.of_subscription(subscription)),
         "msgBacklog": 0,
         "backlogSize": 0,
         "earliestMsgPublishTimeInBacklog": 0,
@@ -161,7 +161,7 @@ def _subscription(subscription: Any, rates: Rates, *, is_durable: bool) -> dict[
     return stats
 
 
-async def _persistent(subscription: Any, rates: Rates, *, has_earliest: bool) -> dict[str, Any]:
+async def _collect_persistent(subscription: Any, rates: Rates, *, has_earliest: bool) -> dict[str, Any]:
     """Return the statistics of a subscription of a persistent topic."""
     topic, cursor = subscription.topic, subscription.cursor
     delayed = getattr(subscription.dispatcher, "delayed_count", 0)
@@ -266,7 +266,7 @@ async def _add_persistent(topic: PersistentTopic, stats: dict[str, Any], request
     is_earliest_wanted = request.get_flag("getEarliestTimeInBacklog")
     subscriptions: dict[str, Any] = stats["subscriptions"]
     for name, subscription in list(topic.subscriptions.items()):
-        subscriptions[name] = await _persistent(
+        subscriptions[name] = await _collect_persistent(
             subscription, request.cluster.broker_of(topic).rates, has_earliest=is_earliest_wanted
         )
     times = [item["earliestMsgPublishTimeInBacklog"] for item in subscriptions.values()]
@@ -296,7 +296,7 @@ async def get_stats(request: Request) -> Answer:
 # -- partitioned topics
 
 
-def _sum(key: str, left: Any, right: Any) -> Any:
+def _combine(key: str, left: Any, right: Any) -> Any:
     """Return a statistic of two partitions as one."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left or right
@@ -307,7 +307,7 @@ def _sum(key: str, left: Any, right: Any) -> Any:
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         if key.startswith("earliest"):
             return min(left, right) if left and right else left or right
-        return max(left, right) if key in _LATEST or "imestamp" in key else left + right
+        return max(left, right) if key in _MAXIMA or "imestamp" in key else left + right
     return left
 
 
@@ -315,7 +315,7 @@ def _merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
-            merged[key] = _sum(key, merged[key], value) if key in merged else value
+            merged[key] = _combine(key, merged[key], value) if key in merged else value
     return merged
 
 
@@ -328,9 +328,9 @@ def _merge_lists(left: list[Any], right: list[Any]) -> list[Any]:
     return list(merged.values())
 
 
-def _partitioned(request: Request) -> dict[str, Any]:
+def _get_partitioned_metadata(request: Request) -> dict[str, Any]:
     """Return the metadata of the partitioned topic in the path. Raises Problem."""
-    _ = request.namespace
+    request.require_namespace()
     name = request.topic_name
     row = request.namespaces.partitioned.get(name.full)
     if row is None:
@@ -341,7 +341,7 @@ def _partitioned(request: Request) -> dict[str, Any]:
 
 async def get_partitioned_stats(request: Request) -> Answer:
     """Return the statistics of all partitions, summed up, and (unless perPartition=false) of each."""
-    metadata = _partitioned(request)
+    metadata = _get_partitioned_metadata(request)
     parts: dict[str, Any] = {}
     for name in request.cluster.catalogue.list_partitions(request.topic_name):
         parts[name.full] = await collect_stats(await request.cluster.load(name, request.broker), request)
@@ -362,15 +362,15 @@ def _internal_cursor(subscription: Any) -> dict[str, Any]:
     topic, cursor, dispatcher = subscription.topic, subscription.cursor, subscription.dispatcher
     log, mark = topic.log, cursor.mark
     read_index = max(mark if dispatcher is None else dispatcher.read_index, mark)
-    ledger = log.position_before(read_index) if read_index >= log.end else log.position(read_index)
     is_at_end = read_index >= log.end
+    position = log.position_before(read_index) if is_at_end else log.position(read_index)
     ranges = [
         f"({':'.join(map(str, log.position_before(start)))}..{':'.join(map(str, log.position(stop - 1)))}]"
         for start, stop in cursor.list_acked(log.stored_end)
     ]
     return {
         "markDeletePosition": ":".join(map(str, subscription.mark_id)),
-        "readPosition": f"{ledger.ledger}:{ledger.entry + is_at_end}",
+        "readPosition": f"{position.ledger}:{position.entry + is_at_end}",
         "waitingReadOp": bool(subscription.consumers) and is_at_end,
         "pendingReadOps": 0,
         "messagesConsumedCounter": max(mark - log.first, 0) + cursor.count,
@@ -439,7 +439,7 @@ async def get_internal_stats(request: Request) -> Answer:
 
 async def get_partitioned_internal_stats(request: Request) -> Answer:
     """Return the internal statistics of each partition."""
-    metadata, parts = _partitioned(request), {}
+    metadata, parts = _get_partitioned_metadata(request), {}
     for name in request.cluster.catalogue.list_partitions(request.topic_name):
         parts[name.full] = collect_internal(await request.cluster.load(name, request.broker))
     return Answer(200, {"metadata": metadata, "partitions": parts})

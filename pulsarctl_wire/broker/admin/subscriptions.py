@@ -56,12 +56,12 @@ async def list_names(request: Request) -> Answer:
 
 async def create(request: Request) -> Answer:
     """Create a subscription, and its topic if that is missing and allowed."""
-    _ = request.namespace
+    request.require_namespace()
     name, subscription, message_id = request.topic_name, request.parts["subscription"], _message_id(request)
     cluster = request.cluster
     properties = message_id.get("properties") or {}
     if not isinstance(properties, dict):
-        raise Problem(400, "Properties are an object")
+        raise Problem(400, "properties must be an object")
     if not name.is_persistent:
         raise Problem(400, "Create subscription on non-persistent topic can only be done through client")
     if not cluster.exists(name) and not request.namespaces.count_partitions(name):
@@ -206,7 +206,11 @@ async def set_properties(request: Request) -> Answer:
 
 
 async def analyze_backlog(request: Request) -> Answer:
-    """Count the messages of a backlog, or from a position on, which includes acknowledged ones before it."""
+    """Count the unacknowledged messages of a subscription.
+
+    With a position in the body, count from there; before the mark-delete position, acknowledged messages
+    count as well.
+    """
     request.refuse_partitioned("Analyze backlog on a partitioned topic is not allowed")
     topic = await request.load_persistent_topic("Analyze backlog")
     cursor = request.get_subscription(topic).cursor

@@ -114,7 +114,7 @@ def _read_tenant(request: Request) -> dict[str, Any]:
         request.read_fields().get("allowedClusters") or [],
     )
     if not isinstance(roles, list) or not isinstance(names, list):
-        raise Problem(400, "adminRoles and allowedClusters are lists")
+        raise Problem(400, "adminRoles and allowedClusters must be lists")
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise Problem(412, "Clusters cannot be empty or blank")
     if not set(names) <= _clusters(request).keys():

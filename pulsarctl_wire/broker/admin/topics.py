@@ -31,7 +31,7 @@ def last_confirmed(topic: PersistentTopic) -> Position:
 
 def _check_new(request: Request, name: TopicName) -> None:
     """Raise Problem if a topic exists, or must not be created."""
-    _ = request.namespace
+    request.require_namespace()
     parent, partitions = name.parent, request.namespaces.count_partitions(name.parent)
     if name.partition >= 0 and name.partition >= partitions:
         text = f'Can\'t create topic {name.local} with "-partition-" followed by '
@@ -70,7 +70,7 @@ async def create_partitioned(request: Request) -> Answer:
     """Create a partitioned topic."""
     name = request.topic_name
     partitions, properties = _partitions(request)
-    _ = request.namespace
+    request.require_namespace()
     if request.namespaces.count_partitions(name) or request.cluster.exists(name):
         raise Problem(409, _EXISTS)
     _check_topic_limit(request, name, partitions)
@@ -85,7 +85,7 @@ def _partitions(request: Request) -> tuple[int, dict[str, str]]:
         raise Problem(400, "The request entity cannot be empty.")
     partitions = read_scalar(partitions, int)
     if not isinstance(properties, dict):
-        raise Problem(400, "Properties are an object")
+        raise Problem(400, "properties must be an object")
     if partitions <= 0:
         raise Problem(406, _TOO_FEW)
     limit = request.cluster.settings.maxNumPartitionsPerPartitionedTopic or _MAX_PARTITIONS
@@ -118,8 +118,8 @@ async def create_missing(request: Request) -> Answer:
 
 
 async def get_partitioned_metadata(request: Request) -> Answer:
-    """Return the number of partitions; HTTP lookup's partition metadata."""
-    _ = request.namespace
+    """Return the number of partitions; with checkAllowAutoCreation=true, create a topic that is missing."""
+    request.require_namespace()
     name, namespaces = request.topic_name, request.namespaces
     row = namespaces.partitioned.get(name.full)
     if row is None and not request.cluster.exists(name):

@@ -17,7 +17,7 @@ def _id(request: Request) -> Id:
     return high, low
 
 
-def _check(request: Request) -> None:
+def _require_transactions(request: Request) -> None:
     if not request.cluster.settings.transactionCoordinatorEnabled:
         raise Problem(503, "This Broker is not configured with transactionCoordinatorEnabled=true.")
 
@@ -29,7 +29,7 @@ def _describe(txn: Id, row: Row) -> dict[str, Any]:
 
 async def get_metadata(request: Request) -> Answer:
     """Return what an open transaction has touched, and when it times out."""
-    _check(request)
+    _require_transactions(request)
     txn = _id(request)
     try:
         row = request.cluster.transactions.get(txn)
@@ -62,14 +62,14 @@ async def _describe_part(request: Request, name: str, txn: Id) -> dict[str, Any]
 
 async def list_coordinators(request: Request) -> Answer:
     """Return the coordinators."""
-    _check(request)
+    _require_transactions(request)
     url = request.broker.service_url
     return Answer(200, [{"id": number, "brokerServiceUrl": url} for number in range(COORDINATORS)])
 
 
 async def abort(request: Request) -> Answer:
     """Abort a transaction."""
-    _check(request)
+    _require_transactions(request)
     try:
         await request.cluster.transactions.end(_id(request), commit=False)
     except Refused as refused:
@@ -78,8 +78,8 @@ async def abort(request: Request) -> Answer:
 
 
 async def get_buffer_stats(request: Request) -> Answer:
-    """Return the transactions that have messages in a topic."""
-    _check(request)
+    """Return how many transactions have messages in a topic, and where its readable part ends."""
+    _require_transactions(request)
     topic = await request.load_persistent_topic("Transaction buffer")
     ledger, entry = topic.log.position_before(topic.readable_end)
     table = topic.journal.table(f"txn-open/{topic.log.number}")
@@ -96,7 +96,7 @@ async def get_buffer_stats(request: Request) -> Answer:
 
 async def list_slow(request: Request) -> Answer:
     """Return the transactions that are open for longer than a time (ms)."""
-    _check(request)
+    _require_transactions(request)
     now_ms, transactions = request.broker.scheduler.time_ms, {}
     for key, row in request.broker.journal.table("transactions").items():
         if now_ms - row["opened"] >= request.get_number("timeout"):

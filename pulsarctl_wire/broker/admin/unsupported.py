@@ -15,7 +15,9 @@ _ROWS: Final = (
     (rf"{_V}/resourcegroups(/.*)?", "resource groups"),
     (rf"{_V}/proxy-stats(/.*)?", "proxy statistics"),
     (rf"{_V}/broker-stats/.*", "such broker statistics"),
-    (rf"{_V}/clusters/[^/]+/(namespaceIsolationPolicies|failureDomains|migrate)(/.*)?", "isolation policies"),
+    (rf"{_V}/clusters/[^/]+/namespaceIsolationPolicies(/.*)?", "isolation policies"),
+    (rf"{_V}/clusters/[^/]+/failureDomains(/.*)?", "failure domains"),
+    (rf"{_V}/clusters/[^/]+/migrate(/.*)?", "migration of clusters"),
     (rf"{_V}/brokers/(shutdown|log4j|dump).*", "such operations on brokers"),
     (rf"{_V}/transactions/.*", "such statistics of transactions"),
     (

@@ -166,7 +166,7 @@ class _Lane:
 
     def renew(self) -> None:
         """Pass on what faults that are gone held back."""
-        if self._faults.released():
+        if self._faults.has_removed_faults():
             self._call_until(float("inf"))
         self.take(b"", None)
 
@@ -180,7 +180,7 @@ class _Lane:
         for action in actions:
             if isinstance(action, Send):
                 lane, time = (self.opposite, 0.0) if action.back else (self, action.at)
-                lane.call_at(time, partial(lane.send, action.data, action.note), len(action.data))
+                lane.call_at(time, partial(lane.send, action.data, action.outcome), len(action.data))
             elif isinstance(action, Note):
                 connection.ends.note(action.text)
             elif isinstance(action, Close):
