@@ -1,7 +1,7 @@
 """Faults that answer a request in the broker's place; the request is not passed on.
 
-The error is sent in the same command as by brokers, according to the tables of `wire/commands.py`: SEND_ERROR
-for SEND, the request's own answer if that has a field for errors, otherwise ERROR. An error for a handshake
+The error is sent in the command that brokers use for it, by the tables of `wire/commands.py`: SEND_ERROR for
+SEND, the request's own answer if that has a field for errors, otherwise ERROR. An error for a handshake
 has the request id 2^64-1 and closes the connection. Source: the broker's request handlers, as observed on
 4.0.8.
 """
@@ -19,7 +19,7 @@ from pulsarctl_wire.wire.PulsarApi_pb2 import BaseCommand, CommandLookupTopicRes
 from pulsarctl_wire.wire.session.state import NO_REQUEST
 
 _HANDSHAKE: Final = frozenset({NUMBERS["CONNECT"], NUMBERS["AUTH_RESPONSE"]})
-_ABLE: Final = _HANDSHAKE | REQUESTS.keys() | {NUMBERS["SEND"]}
+_ANSWERABLE: Final = _HANDSHAKE | REQUESTS.keys() | {NUMBERS["SEND"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,12 @@ class Answer(Fault):
     name = "answer"
 
     direction: str = option(TO_BROKER, one_of(TO_BROKER), "requests travel to the broker")
-    error: str = option("", one_of(*ServerError.keys()), "the error, as ServiceNotReady")
+    error: str = option("", one_of(*ServerError.keys()), "the error, such as ServiceNotReady")
     message: str = option("answered by pwire", TEXT, "its text")
 
     def find_possible_types(self) -> frozenset[int]:
         """Return the commands that brokers answer."""
-        return _ABLE
+        return _ANSWERABLE
 
     def check(self) -> None:
         """Require `command`."""
@@ -42,7 +42,7 @@ class Answer(Fault):
             raise SettingsError("answer: say which requests, as in command=LOOKUP")
 
     def can_apply(self, frame: Frame) -> bool:
-        """Return whether a request gets an answer (an ACK only with a request id), and has the ids for it."""
+        """Return whether a broker would answer this request (an ACK only if it has a request id)."""
         if frame.body is None:
             return False
         exchange = REQUESTS.get(frame.type)
@@ -61,19 +61,19 @@ class Answer(Fault):
 
 def build_refusal(request: Frame, error: str, message: str) -> BaseCommand:
     """Return the command by which a broker refuses `request`; `error` is the name of a ServerError."""
-    answer = _find_answer_type(request.type)
-    descriptor: Any = BaseCommand.DESCRIPTOR.fields_by_number[answer].message_type
+    answer_type = _find_answer_type(request.type)
+    descriptor: Any = BaseCommand.DESCRIPTOR.fields_by_number[answer_type].message_type
     names = descriptor.fields_by_name
-    fields: dict[str, Any] = {ERROR_FIELDS[answer]: ServerError.Value(error)}
-    if answer in FAILED:
-        fields["response"] = FAILED[answer]
+    fields: dict[str, Any] = {ERROR_FIELDS[answer_type]: ServerError.Value(error)}
+    if answer_type in FAILED:
+        fields["response"] = FAILED[answer_type]
     if request.type in _HANDSHAKE:
         fields["request_id"] = NO_REQUEST
     for field in request.body.DESCRIPTOR.fields:  # the ids that identify the request
         if field.name in names and field.name.endswith("_id") and request.body.HasField(field.name):
             fields[field.name] = getattr(request.body, field.name)
     text = "message" if "message" in names else "error_message"
-    return build_command(NAMES[answer], **fields, **{text: message})
+    return build_command(NAMES[answer_type], **fields, **{text: message})
 
 
 def _find_answer_type(request: int) -> int:
@@ -81,9 +81,11 @@ def _find_answer_type(request: int) -> int:
     if request == NUMBERS["SEND"]:
         return NUMBERS["SEND_ERROR"]
     answers = REQUESTS[request].answers if request in REQUESTS else frozenset[int]()
-    own = answers & ERROR_FIELDS.keys() - {NUMBERS["ERROR"]}
+    own_types = answers & ERROR_FIELDS.keys() - {NUMBERS["ERROR"]}
     # the Pulsar proxy answers PARTITIONED_METADATA with LOOKUP_RESPONSE, brokers with its own response
-    return min(own, key=lambda answer: not NAMES[answer].startswith(NAMES[request]), default=NUMBERS["ERROR"])
+    return min(
+        own_types, key=lambda answer: not NAMES[answer].startswith(NAMES[request]), default=NUMBERS["ERROR"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ which of these are hit.
 
 A lane (`lanes.py`) passes every `Unit` of one direction through all faults in force. A fault that hits a unit
 yields units, which go to the next fault, and actions. A fault that must remember something in each lane (the
-time at which the line is free, a frame held back) has its own `FaultState`; all others have no state.
+time at which the line is free, a frame held back) has its own `FaultState`; all others only count.
 
 Invariants: a unit's frame is its decoded data; faults use no clock, and no randomness but the lane's. Times
 are in seconds of the clock that the lane's caller uses for `now`.
@@ -19,17 +19,17 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, NamedTuple
 
 from pulsarctl_wire.errors import SettingsError
-from pulsarctl_wire.faults.values import SHARE, TEXT, TEXTS, Kind, hint, one_of, optional, whole
+from pulsarctl_wire.faults.values import SHARE, TEXT, TEXTS, Kind, hint, one_of, optional, whole_number
 from pulsarctl_wire.wire.commands import NUMBERS, commands_like
 from pulsarctl_wire.wire.frame import Frame
 from pulsarctl_wire.wire.framing.stream import FrameStream
 
 TO_BROKER: Final = "to-broker"
 TO_CLIENT: Final = "to-client"
-IN_PLACE: Final = "answered in the peer's place"
+ANSWERED_FOR_PEER: Final = "answered in the peer's place"
 """What was done to a frame that is sent back as if it were an answer."""
 
-_COUNT: Final = whole(1, 10**15)
+_COUNT: Final = whole_number(1, 10**15)
 
 
 class Send(NamedTuple):
@@ -45,9 +45,9 @@ class Send(NamedTuple):
     change: str = ""
 
     @property
-    def note(self) -> str:
-        """What was done, also if nobody said so: a frame that is sent back is an answer."""
-        return self.change or (IN_PLACE if self.back else "")
+    def outcome(self) -> str:
+        """What was done to the frame; one that is sent back unchanged is an answer."""
+        return self.change or (ANSWERED_FOR_PEER if self.back else "")
 
 
 class Close(NamedTuple):
@@ -116,7 +116,7 @@ class Decision(NamedTuple):
     answers: tuple[bytes, ...] = ()
 
 
-class Held:
+class HeldFrame:
     """A frame that is held. It goes on at `until` (seconds of its lane's clock) if there is no `decision`."""
 
     __slots__ = ("decision", "number", "unit", "until")
@@ -132,16 +132,16 @@ class HeldFrames:
     """All frames that are held, by numbers that are never used again."""
 
     def __init__(self) -> None:
-        self._frames: dict[int, Held] = {}
+        self._frames: dict[int, HeldFrame] = {}
         self._last = 0
 
-    def add(self, unit: Unit, until: float) -> Held:
+    def add(self, unit: Unit, until: float) -> HeldFrame:
         """Add a frame."""
         self._last += 1
-        held = self._frames[self._last] = Held(self._last, unit, until)
+        held = self._frames[self._last] = HeldFrame(self._last, unit, until)
         return held
 
-    def list(self) -> list[Held]:
+    def list(self) -> list[HeldFrame]:
         """Return the frames about which nobody has decided yet, in the order in which they came."""
         return [held for held in self._frames.values() if held.decision is None]
 
@@ -152,7 +152,7 @@ class HeldFrames:
             raise KeyError(number)
         held.decision = Decision((held.unit.data,)) if decision is None else decision
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: HeldFrame) -> None:
         """Forget a frame that went on."""
         self._frames.pop(held.number, None)
 
@@ -193,7 +193,7 @@ class Fault:
         (), TEXTS, "commands, upper or lower case, with * and ?: SEND_RECEIPT,*_SUCCESS"
     )
     topic: tuple[str, ...] = option((), TEXTS, "topics, with * and ?")
-    filter: str = option("", TEXT, "a filter expression over the frame's JSON, as of decode --filter")
+    filter: str = option("", TEXT, "a filter expression over the frame's JSON, as for decode --filter")
     direction: str = option("both", one_of(TO_BROKER, TO_CLIENT, "both"), "to-broker, to-client or both")
     nth: int | None = option(None, optional(_COUNT), "only the nth match, counted from 1")
     every: int | None = option(None, optional(_COUNT), "only every nth match")
@@ -289,7 +289,7 @@ class Count:
 
 
 class FaultState:
-    """A fault in one lane. This base class has no state; subclasses do."""
+    """The state of a fault in one lane: what it has matched and hit. Subclasses remember more."""
 
     is_busy = False
     """Whether the fault cannot hit another unit now."""

@@ -1,6 +1,6 @@
 """The fault that holds frames until somebody decides what becomes of them: a breakpoint.
 
-    lane ── HoldLane ── holds ──► HeldFrames ◄── decisions ── whoever looks (net/fault_control.py)
+    lane ── _HoldState ── holds ──► HeldFrames ◄── decisions ── whoever looks (net/fault_control.py)
 
 What comes behind a held frame in its direction of the connection waits, too, as it would for TCP.
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsarctl_wire.faults.base import (
-    IN_PLACE,
+    ANSWERED_FOR_PEER,
     Fault,
     FaultState,
-    Held,
+    HeldFrame,
     Item,
     LaneContext,
     Note,
@@ -31,7 +31,7 @@ MAX_HELD_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Hold(Fault):
-    """The frame waits, with all that follows it, until somebody decides what becomes of it: pwire tui."""
+    """The frame waits, with all that follows it, until somebody decides about it, as in pwire tui."""
 
     name = "hold"
 
@@ -39,17 +39,17 @@ class Hold(Fault):
 
     def new_state(self, context: LaneContext) -> FaultState:
         """Return a state that holds frames."""
-        return _HoldLane(self, context)
+        return _HoldState(self, context)
 
 
-class _HoldLane(FaultState):
+class _HoldState(FaultState):
     """The frames of a lane that wait: those that are held, and what came after them."""
 
     fault: Hold
 
     def __init__(self, fault: Hold, context: LaneContext) -> None:
         super().__init__(fault, context)
-        self._waiting: deque[Held | Unit] = deque()
+        self._waiting: deque[HeldFrame | Unit] = deque()
         self._bytes = 0
 
     def hit(self, unit: Unit) -> Iterator[Item]:
@@ -65,7 +65,7 @@ class _HoldLane(FaultState):
         else:
             yield unit
 
-    def _wait(self, entry: Held | Unit, unit: Unit) -> Iterator[Item]:
+    def _wait(self, entry: HeldFrame | Unit, unit: Unit) -> Iterator[Item]:
         self._waiting.append(entry)
         self._bytes += len(unit.data)
         if self._bytes > MAX_HELD_BYTES:
@@ -73,16 +73,16 @@ class _HoldLane(FaultState):
             yield from self.release()
 
     def take_due(self, now: float) -> Iterator[Item]:
-        """Yield what was decided about, what has waited for too long, and what was behind it."""
+        """Yield the frames that were decided about or waited too long, and the units behind them."""
         while self._waiting:
             entry = self._waiting[0]
-            if isinstance(entry, Held) and entry.decision is None and now < entry.until:
+            if isinstance(entry, HeldFrame) and entry.decision is None and now < entry.until:
                 return
             self._waiting.popleft()
             yield from self._go_on(entry, now)
 
-    def _go_on(self, entry: Held | Unit, now: float) -> Iterator[Item]:
-        unit = entry.unit if isinstance(entry, Held) else entry
+    def _go_on(self, entry: HeldFrame | Unit, now: float) -> Iterator[Item]:
+        unit = entry.unit if isinstance(entry, HeldFrame) else entry
         self._bytes -= len(unit.data)
         if isinstance(entry, Unit):
             yield unit._replace(at=max(unit.at, now))
@@ -106,15 +106,15 @@ class _HoldLane(FaultState):
         """Yield everything that waits, as it came."""
         while self._waiting:
             entry = self._waiting.popleft()
-            if isinstance(entry, Held):
+            if isinstance(entry, HeldFrame):
                 self.context.held.forget(entry)
-            yield entry.unit if isinstance(entry, Held) else entry
+            yield entry.unit if isinstance(entry, HeldFrame) else entry
         self._bytes = 0
 
     def end(self) -> Iterator[Note]:
         """Forget what is held on a connection that has ended."""
         for entry in self._waiting:
-            if isinstance(entry, Held):
+            if isinstance(entry, HeldFrame):
                 self.context.held.forget(entry)
         self._waiting.clear()
         yield from ()
@@ -130,5 +130,5 @@ def _describe(data: bytes, frames: tuple[bytes, ...], answers: tuple[bytes, ...]
     if any(other != data for other in frames):
         parts.append("changed")
     if answers:
-        parts.append(IN_PLACE)
+        parts.append(ANSWERED_FOR_PEER)
     return ", ".join(parts) or "goes on"

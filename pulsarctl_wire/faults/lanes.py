@@ -45,7 +45,7 @@ _IDS: Final = (
 """Fields that identify a frame, in the order in which they are shown."""
 
 
-class Rule(Count):
+class ActiveFault(Count):
     """A fault in force, its number, and its counts over all lanes.
 
     Each function in `watchers` is called after a hit, and when the fault was removed.
@@ -115,7 +115,7 @@ class Faults:
         self.seed = seed
         self._tester = tester
         self._last = 0
-        self._rules: dict[int, Rule] = {}
+        self._in_force: dict[int, ActiveFault] = {}
         self._version = 0  # changes whenever the faults do
         self.held = HeldFrames()
 
@@ -128,31 +128,31 @@ class Faults:
             raise SettingsError(f"{fault.name}: topic and filter are not available here")
         test = self._tester(fault) if self._tester is not None else None
         self._last += 1
-        self._rules[self._last] = Rule(self._last, fault, test)
+        self._in_force[self._last] = ActiveFault(self._last, fault, test)
         self._version += 1
         return self._last
 
     def remove(self, number: int) -> None:
         """Remove a fault. Raises KeyError for an unknown number."""
-        rule = self._rules.pop(number)
+        active_fault = self._in_force.pop(number)
         self._version += 1
-        rule.notify()
+        active_fault.notify()
 
     def clear(self) -> None:
         """Remove all faults."""
-        for number in list(self._rules):
+        for number in list(self._in_force):
             self.remove(number)
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return bool(self._in_force)
 
-    def get(self, number: int) -> Rule | None:
+    def get(self, number: int) -> ActiveFault | None:
         """Return a fault in force, by number."""
-        return self._rules.get(number)
+        return self._in_force.get(number)
 
-    def list_rules(self) -> list[Rule]:
+    def list_active(self) -> list[ActiveFault]:
         """Return the faults in force, in the order in which they were added."""
-        return list(self._rules.values())
+        return list(self._in_force.values())
 
 
 class FaultLane:
@@ -166,7 +166,7 @@ class FaultLane:
         self._connection = connection
         self._to_broker = to_broker
         self._url = url
-        self._active: list[tuple[Rule, FaultState]] = []
+        self._active: list[tuple[ActiveFault, FaultState]] = []
         self._version = -1
         self._has_ended = False
 
@@ -177,7 +177,7 @@ class FaultLane:
         """
         actions: list[Action] = []
         if self._version != self._faults._version:
-            self._update_rules(actions)
+            self._update_faults(actions)
         for index, (_, state) in enumerate(self._active):
             if due := state.take_due(now):
                 self._apply(due, index + 1, actions)
@@ -185,9 +185,9 @@ class FaultLane:
             self._apply((Unit(data, frame, now),), 0, actions)
         return actions
 
-    def released(self) -> bool:
+    def has_removed_faults(self) -> bool:
         """Return whether a fault of this lane was removed since the last call of `take`."""
-        return any(rule.number not in self._faults._rules for rule, _ in self._active)
+        return any(active_fault.number not in self._faults._in_force for active_fault, _ in self._active)
 
     def flush(self, now: float) -> list[Action]:
         """Return the actions when the direction has ended: send everything held back."""
@@ -201,30 +201,30 @@ class FaultLane:
         active, self._active = self._active, []
         return [note for _, state in active for note in state.end()]
 
-    def _update_rules(self, actions: list[Action]) -> None:
+    def _update_faults(self, actions: list[Action]) -> None:
         """Apply added and removed faults."""
-        rules = self._faults._rules
-        for index, (rule, state) in enumerate(self._active):
-            if rule.number not in rules:
+        in_force = self._faults._in_force
+        for index, (active_fault, state) in enumerate(self._active):
+            if active_fault.number not in in_force:
                 self._apply(state.release(), index + 1, actions)
                 actions += state.end()
-        states = {rule.number: state for rule, state in self._active}
+        states = {active_fault.number: state for active_fault, state in self._active}
         directions = ("both", TO_BROKER if self._to_broker else TO_CLIENT)
-        active = [rule for rule in rules.values() if rule.fault.direction in directions]
-        active.sort(key=lambda rule: rule.fault.can_split_frames)
-        self._active = [(rule, states.get(rule.number) or self._new_state(rule)) for rule in active]
+        in_lane = [item for item in in_force.values() if item.fault.direction in directions]
+        in_lane.sort(key=lambda item: item.fault.can_split_frames)
+        self._active = [(item, states.get(item.number) or self._new_state(item)) for item in in_lane]
         self._version = self._faults._version
 
-    def _new_state(self, rule: Rule) -> FaultState:
-        seed = f"{self._faults.seed} {rule.number} {self._connection} {self._to_broker}"
-        return rule.fault.new_state(
+    def _new_state(self, active_fault: ActiveFault) -> FaultState:
+        seed = f"{self._faults.seed} {active_fault.number} {self._connection} {self._to_broker}"
+        return active_fault.fault.new_state(
             LaneContext(random.Random(seed), self._url, self._connection, self._faults.held)
         )
 
     def _apply(self, items: Iterable[Item], start: int, actions: list[Action]) -> None:
         """Apply the faults from index `start` on to `items`, one by one; append the resulting actions."""
-        for rule, state in self._active[start:]:
-            items = _apply_rule(rule, state, items)
+        for active_fault, state in self._active[start:]:
+            items = _apply_fault(active_fault, state, items)
         if self._has_ended:
             return
         for item in items:
@@ -237,10 +237,10 @@ class FaultLane:
                     return
 
 
-def _apply_rule(rule: Rule, state: FaultState, items: Iterable[Item]) -> Iterator[Item]:
+def _apply_fault(active_fault: ActiveFault, state: FaultState, items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         if isinstance(item, Unit):
-            yield from rule.take(item, state)
+            yield from active_fault.take(item, state)
         else:
             yield item
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pulsarctl_wire.errors import SettingsError
 from pulsarctl_wire.faults.base import Fault, FaultState, Item, LaneContext, Unit, Wake, option
-from pulsarctl_wire.faults.values import TIME, whole
+from pulsarctl_wire.faults.values import TIME, whole_number
 
 MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of all copies of a frame, as they are sent at once."""
@@ -35,7 +35,7 @@ class Duplicate(Fault):
 
     name = "duplicate"
 
-    copies: int = option(1, whole(1, 1000), "number of additional copies, up to 64 MiB in all")
+    copies: int = option(1, whole_number(1, 1000), "number of additional copies, up to 64 MiB in all")
 
     def apply(self, unit: Unit, context: LaneContext) -> Iterator[Item]:
         """Yield the unit and its copies."""
@@ -49,22 +49,22 @@ class Reorder(Fault):
 
     name = "reorder"
 
-    behind: int = option(1, whole(1, 1000), "how many frames of its direction overtake it")
+    behind: int = option(1, whole_number(1, 1000), "how many frames of its direction overtake it")
     hold: float = option(1.0, TIME, "the longest time that it waits for them")
 
     def new_state(self, context: LaneContext) -> FaultState:
         """Return a state that can hold one frame."""
-        return _HeldFrame(self, context)
+        return _ReorderState(self, context)
 
 
-class _HeldFrame(FaultState):
+class _ReorderState(FaultState):
     """Holds back up to one frame."""
 
     fault: Reorder
     _held: Unit | None = None
     _remaining = 0  # frames that have to overtake it
     _until = 0.0
-    _woken = 0.0  # the time of the latest Wake
+    _wake_at = 0.0  # when the latest Wake is due
 
     @property
     def is_busy(self) -> bool:  # type: ignore[override]
@@ -76,12 +76,15 @@ class _HeldFrame(FaultState):
         self._held = unit
         self._remaining = self.fault.behind
         self._until = unit.at + self.fault.hold
-        if unit.at >= self._woken:  # only one Wake at a time: `take_due` yields the next one
-            self._woken = self._until
+        if unit.at >= self._wake_at:  # only one Wake at a time: `take_due` yields the next one
+            self._wake_at = self._until
             yield Wake(self._until)
 
     def pass_on(self, unit: Unit) -> Iterator[Item]:
-        """Let `unit` overtake the held frame. Not if it is no frame: the held one might split its bytes."""
+        """Let a frame overtake the held one.
+
+        Before bytes that are no frame the held one goes on: later it could end up among them.
+        """
         if unit.frame is None:
             yield from self.release()
         yield unit
@@ -93,8 +96,8 @@ class _HeldFrame(FaultState):
         """Yield the held frame, once its time is over."""
         if now >= self._until:
             yield from self.release()
-        elif self._held is not None and now >= self._woken:
-            self._woken = self._until
+        elif self._held is not None and now >= self._wake_at:
+            self._wake_at = self._until
             yield Wake(self._until)
 
     def release(self) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""Parses and formats the parameters of faults, each kind so that formatted text is parsed to an equal value.
+"""Parses and formats the parameters of faults. What a kind formats, it parses to an equal value.
 
 Times are in seconds ("200ms", "1.5s", "2m", "2"), sizes in bytes ("10KB", "1MiB", "4096"), rates in bytes a
 second ("64KB/s"); KB is 1,000 bytes and KiB is 1,024. All are limited, so that no fault can use unbounded
@@ -15,7 +15,7 @@ _SIZE_UNITS: Final = {
     **{"": 1, "B": 1, "K": 1_000, "KB": 1_000, "M": 1_000_000, "MB": 1_000_000, "GB": 1_000_000_000},
     **{"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30},
 }
-_WORD: Final = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
+_QUANTITY: Final = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 
 
 class Kind(NamedTuple):
@@ -36,7 +36,7 @@ def hint(text: str, names: Iterable[str]) -> str:
     listed = list(names)
     lower = {name.lower(): name for name in listed}
     near = [lower[name] for name in difflib.get_close_matches(text[:100].lower(), lower, 3)]
-    return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(listed)}"
+    return f"did you mean {' or '.join(near)}?" if near else f"give one of {', '.join(listed)}"
 
 
 def one_of(*names: str) -> Kind:
@@ -45,7 +45,7 @@ def one_of(*names: str) -> Kind:
     return Kind(f"one of {', '.join(names)}", lambda text: lower[text.lower()], str, names)
 
 
-def whole(low: int, high: int) -> Kind:
+def whole_number(low: int, high: int) -> Kind:
     """Return the kind of whole numbers from `low` to `high`."""
 
     def read(text: str) -> int:
@@ -72,7 +72,7 @@ def _check_range(value: float, low: float, high: float) -> float:
 
 
 def _split(text: str) -> tuple[float, str]:
-    match = _WORD.fullmatch(text)
+    match = _QUANTITY.fullmatch(text)
     if not match:
         raise ValueError(text)
     return float(match["number"]), match["unit"]
@@ -80,8 +80,8 @@ def _split(text: str) -> tuple[float, str]:
 
 def _parse_time(text: str) -> float:
     number, unit = _split(text)
-    times, parts = _TIME_UNITS[unit.lower()]
-    return _check_range(number * times / parts, 0, 86_400)
+    numerator, denominator = _TIME_UNITS[unit.lower()]
+    return _check_range(number * numerator / denominator, 0, 86_400)
 
 
 def _parse_size(text: str, low: int, high: int) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from pulsarctl_wire.errors import RequestTimeout, SettingsError
-from pulsarctl_wire.faults.base import Decision, Held
-from pulsarctl_wire.faults.lanes import Faults, Rule
+from pulsarctl_wire.faults.base import Decision, HeldFrame
+from pulsarctl_wire.faults.lanes import ActiveFault, Faults
 from pulsarctl_wire.net.control import FAULT_REQUESTS
 
 MAX_SHOWN_BYTES: Final = 1024 * 1024
@@ -29,7 +29,7 @@ async def answer_faults(running: FaultHost, faults: Faults, request: Mapping[str
     """Carry out a request about the faults of `running`; return the answer. Raises WireError."""
     do = request.get("do")
     if do == "fault-list":
-        return {"faults": [_describe(rule) for rule in faults.list_rules()]}
+        return {"faults": [_describe(active_fault) for active_fault in faults.list_active()]}
     if do == "fault-wait":
         return await _wait(faults, request)
     if do == "held-list":
@@ -52,18 +52,18 @@ async def answer_faults(running: FaultHost, faults: Faults, request: Mapping[str
     return answer
 
 
-def _describe(rule: Rule) -> dict[str, Any]:
+def _describe(active_fault: ActiveFault) -> dict[str, Any]:
     from pulsarctl_wire.faults.text import format_fault
 
     return {
-        "number": rule.number,
-        "fault": format_fault(rule.fault),
-        "matched": rule.matched,
-        "hits": rule.hits,
+        "number": active_fault.number,
+        "fault": format_fault(active_fault.fault),
+        "matched": active_fault.matched,
+        "hits": active_fault.hits,
     }
 
 
-def _describe_held(held: Held) -> dict[str, Any]:
+def _describe_held(held: HeldFrame) -> dict[str, Any]:
     frame, data = held.unit.frame, held.unit.data
     assert frame is not None
     return {
@@ -106,17 +106,17 @@ def _add(running: FaultHost, faults: Faults, text: str) -> int:
     return number
 
 
-def _find(faults: Faults, request: Mapping[str, Any]) -> Rule:
+def _find(faults: Faults, request: Mapping[str, Any]) -> ActiveFault:
     number = request.get("number")
-    rule = faults.get(number) if type(number) is int else None
-    if rule is None:
+    active_fault = faults.get(number) if type(number) is int else None
+    if active_fault is None:
         raise SettingsError(f"there is no fault {number}; see ctl fault list")
-    return rule
+    return active_fault
 
 
 async def _wait(faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
     """Wait until a fault has had the requested number of hits."""
-    rule = _find(faults, request)
+    active_fault = _find(faults, request)
     hits, seconds = request.get("hits", 1), request.get("timeout", 30)
     if type(hits) is not int or hits < 1:
         raise SettingsError(f"hits={hits}: it must be a whole number from 1")
@@ -125,19 +125,21 @@ async def _wait(faults: Faults, request: Mapping[str, Any]) -> dict[str, Any]:
     hit_or_change = asyncio.Event()
 
     async def reached() -> None:
-        while rule.hits < hits:
+        while active_fault.hits < hits:
             await hit_or_change.wait()
             hit_or_change.clear()
-            if faults.get(rule.number) is not rule:
-                raise SettingsError(f"fault {rule.number} was removed after {rule.hits} of {hits} hits")
+            if faults.get(active_fault.number) is not active_fault:
+                raise SettingsError(
+                    f"fault {active_fault.number} was removed after {active_fault.hits} of {hits} hits"
+                )
 
-    rule.watchers.append(hit_or_change.set)
+    active_fault.watchers.append(hit_or_change.set)
     try:
-        if rule.hits < hits:
+        if active_fault.hits < hits:
             await asyncio.wait_for(reached(), seconds)
     except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
-        text = f"fault {rule.number} had {rule.hits} of {hits} hits after {seconds:g} seconds"
+        text = f"fault {active_fault.number} had {active_fault.hits} of {hits} hits after {seconds:g} seconds"
         raise RequestTimeout(text) from None
     finally:
-        rule.watchers.remove(hit_or_change.set)
-    return _describe(rule)
+        active_fault.watchers.remove(hit_or_change.set)
+    return _describe(active_fault)

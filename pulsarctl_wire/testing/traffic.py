@@ -143,7 +143,7 @@ def make_test(selection: str) -> Test:
     "" chooses all frames. Raises SettingsError, FilterError.
     """
     from pulsarctl_wire.cli.proxy.options import make_test as make_fault_test
-    from pulsarctl_wire.faults.lanes import Rule
+    from pulsarctl_wire.faults.lanes import ActiveFault
     from pulsarctl_wire.faults.text import parse_fault
 
     if not selection.strip():
@@ -154,9 +154,9 @@ def make_test(selection: str) -> Test:
 
         return Expression(selection, Recorder(show_secrets=True), "filter")
     fault = parse_fault(f"drop {selection}")
-    rule = Rule(0, fault, make_fault_test(fault))
+    active_fault = ActiveFault(0, fault, make_fault_test(fault))
     directions = {"to-broker": (True,), "to-client": (False,)}.get(fault.direction, (True, False))
-    return lambda frame: frame.to_broker in directions and rule.can_hit(frame)
+    return lambda frame: frame.to_broker in directions and active_fault.can_hit(frame)
 
 
 def describe(findings: Iterable[Finding]) -> Iterator[str]:

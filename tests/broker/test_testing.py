@@ -479,7 +479,7 @@ def broker_waits(broker: Broker) -> bool:
     """Whether somebody waits for a fault of a broker."""
     assert broker._running is not None
     assert broker._running.server.faults is not None
-    return any(rule.watchers for rule in broker._running.server.faults.list_rules())
+    return any(rule.watchers for rule in broker._running.server.faults.list_active())
 
 
 def test_delays_end_when_the_clock_is_moved() -> None:

@@ -114,7 +114,7 @@ def test_matches_and_hits_are_listed() -> None:
     number = faults.add(parse_fault("drop command=SEND every=2 per=connection"))
     for connection in range(2):
         through(FaultLane(faults, connection, True), send(1), PING, send(2), send(3))
-    (listed,) = faults.list_rules()
+    (listed,) = faults.list_active()
     assert (listed.number, listed.matched, listed.hits) == (number, 6, 2)
     assert listed.fault == parse_fault("drop command=SEND every=2 per=connection")
 
@@ -300,4 +300,4 @@ def test_what_a_tester_refuses_is_not_in_force() -> None:
     with pytest.raises(SettingsError, match="no such field"):
         faults.add(parse_fault("drop filter=x"))
     assert not faults
-    assert faults.list_rules() == []
+    assert faults.list_active() == []

@@ -80,7 +80,7 @@ def test_texts(fault: Fault, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "unknown fault; one of delay, "),
+        ("", "unknown fault; give one of delay, "),
         ("dorp command=SEND", "fault dorp: unknown fault; did you mean drop"),
         ("drop nht=1", "drop: it has no parameter nht; did you mean nth"),
         ("drop nth", "fault drop: nth is not a parameter; give KEY=VALUE"),
@@ -104,7 +104,7 @@ def test_texts(fault: Fault, text: str) -> None:
         ("slice size=1e999", "give a size from 1 byte to 1 GB"),
         ("bandwidth rate=0/s", "rate=0/s: give bytes a second"),
         ("bandwidth rate=fast", "rate=fast: give bytes a second"),
-        ("flip where=head", "where=head: one of payload, metadata, command, checksum"),
+        ("flip where=head", "where=head: give one of payload, metadata, command, checksum"),
         ("flip where=playload", "where=playload: did you mean payload"),
         ("duplicate copies=1001", "copies=1001: give a whole number from 1 to 1,000"),
         ("answer command=LOOKUP error=TopicNotFound message=\udc80", "give a text in UTF-8"),

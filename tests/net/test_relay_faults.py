@@ -66,7 +66,7 @@ async def test_drop() -> None:
         await crossed(client, broker, receipt(1))  # the other direction's is its third match
         assert proxied.seen.notes == ["connection 0: #1 drop: SEND_RECEIPT producer 1 sequence 1 message 1:1"]
         assert bytes(proxied.seen.bytes[False]) == expected  # what was passed on is what is told
-        (listed,) = proxied.proxy.faults.list_rules()
+        (listed,) = proxied.proxy.faults.list_active()
         assert (listed.matched, listed.hits) == (5, 1)
 
 

@@ -232,8 +232,8 @@ def announce_faults(faults: Faults) -> None:
     """Print the faults, and the seed of their random choices."""
     from pulsarctl_wire.faults.text import format_fault
 
-    for rule in faults.list_rules():
-        console.warn(f"fault #{rule.number}: {format_fault(rule.fault)}")
+    for active_fault in faults.list_active():
+        console.warn(f"fault #{active_fault.number}: {format_fault(active_fault.fault)}")
     console.warn(f"seed {faults.seed}")
 
 

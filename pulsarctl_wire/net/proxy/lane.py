@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 from weakref import ref
 
-from pulsarctl_wire.faults.base import IN_PLACE, Action, Blackhole, Close, Note, Reset, Send, Wake
+from pulsarctl_wire.faults.base import ANSWERED_FOR_PEER, Action, Blackhole, Close, Note, Reset, Send, Wake
 from pulsarctl_wire.faults.lanes import FaultLane, Faults
 from pulsarctl_wire.net.proxy.tap import TapRing, TapWriter
 from pulsarctl_wire.wire.addresses import CARRIERS
@@ -236,7 +236,7 @@ class RelayLane:
 
     def renew_faults(self) -> None:
         """Apply added and removed faults: send what removed ones held, and everything that waits after it."""
-        if self._faults is not None and self._faults.released():
+        if self._faults is not None and self._faults.has_removed_faults():
             self._run_until(float("inf"))
         self._sync_faults()
         self.wake()
@@ -246,7 +246,7 @@ class RelayLane:
         for action in actions:
             if isinstance(action, Send):
                 if action.back:
-                    relay.lanes[not self.to_broker].answer(action.data, action.note)
+                    relay.lanes[not self.to_broker].answer(action.data, action.outcome)
                 else:
                     send = partial(self._send, action.data, action.change)
                     self._schedule(action.at, send, len(action.data))
@@ -266,7 +266,7 @@ class RelayLane:
         if self._faults is not None and not self._relay.is_over:
             self._act(self._faults.take(b"", None, self._relay.now()))
 
-    def answer(self, data: bytes, change: str = IN_PLACE) -> None:
+    def answer(self, data: bytes, change: str = ANSWERED_FOR_PEER) -> None:
         """Insert a frame that the source did not send, at the next frame boundary."""
         self.answers.append((data, change))
         self._send_answers()
